@@ -43,6 +43,7 @@ def timeline(
     title: Said | None = None,
     span_us: float | None = None,
     every_message: bool = False,
+    messages: bool = False,
     language: str | None = None,
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
@@ -50,9 +51,10 @@ def timeline(
 
     The bar counts activations held at the peak (pipelines) or the busy share (anything else).
     ``span_us`` lengthens the axis, so that several pictures share one scale. Of a pipeline that was
-    measured, messages that no rank stood waiting for are left out, unless ``every_message``.
+    measured, messages that no rank stood waiting for are left out, unless ``every_message``. Its
+    span and bubble begin and end with computing; with ``messages`` those outside count too.
     """
-    every = figs.of_timelines([figs.begun(tl)])
+    every = figs.of_timelines([figs.begun(tl, messages=messages)], messages=messages)
     if not every_message:
         every = [figs.waited(each) for each in every]
 
@@ -72,12 +74,14 @@ def compare(
     notes: Sequence[Said] = (),
     span_us: float | None = None,
     every_message: bool = False,
+    messages: bool = False,
     language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
-    down. ``notes`` are sentences under it; ``span_us`` and ``every_message`` are those of
-    ``timeline``."""
-    every = figs.of_timelines([figs.begun(predicted), figs.begun(measured)])
+    down. ``notes`` are sentences under it; ``span_us``, ``every_message`` and ``messages`` are
+    those of ``timeline``."""
+    begun = [figs.begun(each, messages=messages) for each in (predicted, measured)]
+    every = figs.of_timelines(begun, messages=messages)
     if not every_message:
         every = [figs.waited(each) for each in every]
 
