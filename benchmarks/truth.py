@@ -59,6 +59,9 @@ EXCUSED = {
     "widgets.scaling": "drawn by pictures.curves and pictures.bars, where they are measured",
     "scaling.efficiency": "drawn by pictures.curves, where it is measured",
     "scaling.lost": "drawn by pictures.bars, where it is measured",
+    "widgets.bottlenecks": "drawn by pictures.compare, where it is measured",
+    "profiling.advice": "the picture of pictures.compare, where it is measured",
+    "profiling.pair": "the picture of pictures.compare, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",
 }

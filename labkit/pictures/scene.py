@@ -71,6 +71,7 @@ def compare(
     measured: Timeline,
     *,
     title: Said | None = None,
+    names: tuple[Said, Said] | None = None,
     notes: Sequence[Said] = (),
     span_us: float | None = None,
     every_message: bool = False,
@@ -78,16 +79,18 @@ def compare(
     language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
-    down. ``notes`` are sentences under it; ``span_us``, ``every_message`` and ``messages`` are
-    those of ``timeline``."""
+    down. ``names`` are what the two are called, where they are something else; ``notes`` are
+    sentences under it; ``span_us``, ``every_message`` and ``messages`` are those of ``timeline``."""
     begun = [figs.begun(each, messages=messages) for each in (predicted, measured)]
     every = figs.of_timelines(begun, messages=messages)
     if not every_message:
         every = [figs.waited(each) for each in every]
 
     def build(words: dict[str, str]) -> Scene:
-        names = [words["predicted"], words["measured"].capitalize()]
-        drawn = _drawn(_panels(every, names, words), words, span_us or 0.0)
+        called = [words["predicted"], words["measured"].capitalize()]
+        if names is not None:
+            called = [said(name, words["code"]) for name in names]
+        drawn = _drawn(_panels(every, called, words), words, span_us or 0.0)
         return replace(
             drawn,
             heading=_heading_of(title, words, "compare"),

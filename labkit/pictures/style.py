@@ -44,6 +44,8 @@ KINDS = {
     "backward": _kind("←", "#f2954b", "", to_say("backward")),
     "compute": _kind("C", "#4f9fe3", "", to_say("compute")),
     "optimizer": _kind("O", "#43b08a", ".", to_say("optimizer")),
+    "input": _kind("d", "#d9b08c", "/", to_say("loading data")),
+    "save": _kind("k", "#b7a3d0", "|", to_say("saving")),
     "send": _kind("s", "#cf8fc2", "", to_say("send")),
     "recv": _kind("r", "#9a8fdc", "\\", to_say("receive")),
     "all_reduce": _kind("a", "#e0788f", "x", to_say("all-reduce")),

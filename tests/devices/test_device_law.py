@@ -17,6 +17,7 @@ from labkit.long_context.attention import WAYS, Attention
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
+from labkit.profiling.bottleneck import Bottleneck
 from labkit.scaling.input.feeding import Feeding
 from labkit.scaling.series import Scaling
 from labkit.tensor_parallel.layer import Layer
@@ -62,6 +63,8 @@ LAW = (
     mesh_3d.Step(pp=2, tp=2, sequence=16, microbatches=2),
     mesh_3d.Step(pp=1, dp_replicate=2, dp_shard=2, tp=1, sequence=16, microbatches=2),
     mesh_3d.Step(pp=2, dp_shard=2, tp=1, zero=1, engine="deepspeed", sequence=16, microbatches=2),
+    Bottleneck(kind="save", severity=0.0),
+    Bottleneck(kind="stages", severity=0.0, cured=True),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
     Scaling(ranks=(1, 2), batch=2, sample_ms=2.0, num_steps=1),
     Feeding(batches=2, read_ms=2.0, step_ms=5.0),
