@@ -1,15 +1,14 @@
-"""The exercises of chapter 15, profiling and scaling. A table of runs is read, a step is fed while
-it computes, and a setting is found by runs; ranks are judges of the last two."""
+"""The exercises of chapter 15, profiling and scaling. A table of runs is read, and a setting is
+found by runs."""
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.check import exercise, faults, hint, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, hint, over_budget, status, wrong
 from labkit.words import say
 
-__all__ = ["efficiency_of", "hint", "prefetch", "status", "tune"]
+__all__ = ["efficiency_of", "hint", "status", "tune"]
 
 _TABLES = (
     [(1, 32, 80.0), (2, 32, 44.0), (4, 32, 26.0)],
@@ -60,45 +59,6 @@ def _speed(row: tuple[int, int, float]) -> float:
     """Samples per rank and millisecond."""
     ranks, samples, step_ms = row
     return samples / step_ms / ranks
-
-
-READ_MS = 30.0
-STEP_MS = 30.0
-NUM_BATCHES = 8
-SLACK = 0.8
-"""of the time that reading and computing take in turn; one batch ahead takes 0.56 of it"""
-
-
-@exercise
-def prefetch(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(batches)`` is a generator that yields the batches of an iterator, the same and in
-    order, and reads the next one while the caller computes.
-
-    ``next(batches)`` takes 30 ms, asleep as a disk's reader is, and a step takes 30 ms: in turn
-    they take 60 a batch. At most one batch may lie ready (it takes memory). An error of the source
-    is raised where its batch would be, a source that ends ends it. Run on real ranks, and drawn
-    where it is too slow: r reads, C computes.
-    """
-    run = on_ranks(2, _fed, answer, NUM_BATCHES, None)
-    case = say("{batches} batches", batches=NUM_BATCHES)
-    yield from faults(case, run)
-    in_turn_ms = NUM_BATCHES * (READ_MS + STEP_MS)
-    slowest = max(run, key=lambda told: told[1])
-    if not slowest[0] and slowest[1] > SLACK * in_turn_ms:
-        yield over_budget(
-            "{case}: {took:.0f} ms; reading and computing in turn are {in_turn:.0f} ms, and the "
-            "next batch read meanwhile about half of that\n{drawn}",
-            case=case,
-            took=slowest[1],
-            in_turn=in_turn_ms,
-            drawn=slowest[2],
-        )
-    for batches, fails_at in ((0, None), (1, None), (4, 2)):
-        run = on_ranks(1, _fed, answer, batches, fails_at)
-        case = say("{batches} batches", batches=batches)
-        if fails_at is not None:
-            case = say("{batches} batches, an error in number {at}", batches=batches, at=fails_at)
-        yield from faults(case, run)
 
 
 BATCH = 16
@@ -207,92 +167,3 @@ def _listed(tried: dict) -> str:
         took = say("does not fit") if took_ms is None else f"{took_ms:.0f} ms"
         told.append(f"{microbatch}{_again(recompute)}: {took}")
     return "; ".join(told) or "-"
-
-
-# --- in the ranks ---
-
-
-class _Broken(Exception):
-    """An error of the source."""
-
-
-def _fed(answer: Callable, num_batches: int, fails_at: int | None) -> tuple[str, float, str]:
-    """What is wrong with a feed; how long all its steps took, in milliseconds; and its drawing."""
-    from torch import distributed as dist
-
-    source = _Source(num_batches, fails_at)
-    got = []
-    steps = []
-    fault = ""
-    dist.barrier()
-    begin_s = time.perf_counter()
-    try:
-        for batch in answer(iter(source)):
-            start_s = time.perf_counter()
-            source.taken = len(got) + 1
-            got.append(batch)
-            time.sleep(STEP_MS / 1e3)
-            steps.append((start_s, time.perf_counter()))
-            if len(got) > num_batches:
-                break
-        raised = False
-    except _Broken:
-        raised = True
-    took_ms = 1e3 * (time.perf_counter() - begin_s)
-    due = list(range(num_batches if fails_at is None else fails_at))
-    if got != due:
-        fault = say("the batches are {got}; right is {due}", got=_brief(got), due=_brief(due))
-    elif raised != (fails_at is not None):
-        fault = say("the error of the source is not raised where its batch would be")
-    elif source.most_ready > 1:
-        fault = say("{ready} batches lie ready at once; one may", ready=source.most_ready)
-    return fault, took_ms, _drawn(begin_s, source.reads, steps)
-
-
-class _Source:
-    """Batches 0, 1, 2, ..., each read slowly; it notes how many lie ready."""
-
-    def __init__(self, num_batches: int, fails_at: int | None) -> None:
-        self.num_batches = num_batches
-        self.fails_at = fails_at
-        self.number = 0
-        self.taken = 0
-        self.most_ready = 0
-        self.reads: list[tuple[float, float]] = []
-
-    def __iter__(self) -> "_Source":
-        return self
-
-    def __next__(self) -> int:
-        if self.number == self.num_batches:
-            raise StopIteration
-        # one more is on its way to the caller, who may not have said yet that it is taken
-        self.most_ready = max(self.most_ready, self.number - self.taken - 1)
-        begin_s = time.perf_counter()
-        time.sleep(READ_MS / 1e3)
-        self.reads.append((begin_s, time.perf_counter()))
-        number = self.number
-        self.number += 1
-        if number == self.fails_at:
-            raise _Broken
-        return number
-
-
-def _brief(batches: Sequence[object]) -> str:
-    return ", ".join(map(str, batches[:6])) + (", ..." if len(batches) > 6 else "")
-
-
-def _drawn(
-    begin_s: float, reads: Sequence[tuple[float, float]], steps: Sequence[tuple[float, float]]
-) -> str:
-    """A sign for every 10 ms: one line of reads, one of steps."""
-    lines = []
-    for sign, spans in (("r", reads), ("C", steps)):
-        end = max((round(100 * (stop - begin_s)) for _, stop in spans), default=0)
-        line = [" "] * min(end, 200)
-        for start, stop in spans:
-            for place in range(round(100 * (start - begin_s)), round(100 * (stop - begin_s))):
-                if place < len(line):
-                    line[place] = sign
-        lines.append("".join(line))
-    return "\n".join(lines)

@@ -52,7 +52,8 @@ def lost(found: Scaled, *, title: Said = "", language: str | None = None) -> Ske
     for ranks in found.ranks:
         shares = {"efficiency": found.efficiency(ranks), **found.lost(ranks)}
         kept = {LOST[name]["en"]: share for name, share in shares.items() if share > 0}
-        rows.append((both("{ranks} ranks", ranks=ranks), kept))
+        name = both("1 rank") if ranks == 1 else both("{ranks} ranks", ranks=ranks)
+        rows.append((name, kept))
     return bars(
         rows,
         title=title or both("Where a step's time goes"),

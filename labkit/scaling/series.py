@@ -292,8 +292,10 @@ class Scaling(Experiment):
         spent = {}
         for ranks in self.ranks:
             ideal_us = one_us / ranks if self.kind == "strong" else one_us
-            alone_us = run[0]["alone_us"][ranks]
-            together_us = _mean([run[rank]["together_us"][ranks] for rank in range(ranks)])
+            silent_us = [run[rank]["together_us"][ranks] for rank in range(ranks)]
+            # among others nobody is quicker than alone: where one was, the clock had been disturbed
+            alone_us = min(run[0]["alone_us"][ranks], *silent_us)
+            together_us = _mean(silent_us)
             whole_us = _mean([run[rank]["step_us"][ranks] for rank in range(ranks)])
             waiting_us = _mean([run[rank]["waiting_us"][ranks] for rank in range(ranks)])
             spent[ranks] = Spent(

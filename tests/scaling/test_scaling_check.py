@@ -1,13 +1,10 @@
 """The exercises of chapter 15's second half: what is right passes, each way to be wrong is told."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from labkit.scaling import check
-
-END = object()
 
 
 def efficiency(rows):
@@ -21,33 +18,6 @@ def as_if_strong(rows):
 
 def as_if_weak(rows):
     return [rows[0]["step_ms"] / row["step_ms"] for row in rows]
-
-
-def ahead(batches):
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, batches, END)
-        while (batch := coming.result()) is not END:
-            coming = pool.submit(next, batches, END)
-            yield batch
-
-
-def in_turn(batches):
-    yield from batches
-
-
-def all_at_once(batches):
-    yield from list(batches)
-
-
-def backwards(batches):
-    yield from reversed(list(batches))
-
-
-def silent(batches):
-    try:
-        yield from ahead(batches)
-    except Exception:
-        return
 
 
 def largest_of_each(trial, batch):
@@ -69,28 +39,6 @@ def test_an_efficiency_of_one_kind_alone_is_wrong(answer):
 
 def test_an_efficiency_by_work_a_rank_is_right():
     assert check.efficiency_of(efficiency).state == "passed"
-
-
-@pytest.mark.real
-def test_one_batch_ahead_passes():
-    verdict = check.prefetch(ahead)
-    assert verdict.state == "passed", verdict
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "answer, state, words",
-    [
-        (in_turn, "over budget", "C"),
-        pytest.param(all_at_once, "wrong", "lie ready at once", marks=pytest.mark.again),
-        pytest.param(backwards, "wrong", "right is", marks=pytest.mark.again),
-        pytest.param(silent, "wrong", "error of the source", marks=pytest.mark.again),
-    ],
-)
-def test_a_feed_that_is_no_prefetch_is_told(answer, state, words):
-    verdict = check.prefetch(answer)
-    assert verdict.state == state
-    assert re.search(words, verdict.counterexample)
 
 
 @pytest.mark.real
