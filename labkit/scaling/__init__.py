@@ -26,7 +26,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "series": ["Scaled", "Scaling", "Spent"],
         "input.feeding": ["Feeding"],
         "peak_run": ["peak", "utilization"],
-        "picture": ["lost"],
         "scalars_run": ["monitored"],
         "aims": ["Target", "targets"],
         "tuning_run": ["tune"],

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from labkit import words
 from labkit.pictures.axes import Mark
 from labkit.pictures.curves import Series, bars, curves
 from labkit.pictures.sketch import Said, Sketch
 from labkit.scaling.series import Scaled
 from labkit.units import format_share
-from labkit.words import both
+from labkit.words import both, meanwhile, say_number, spoken_in
 
 LOST = {
     "efficiency": both("efficiency"),
@@ -45,15 +46,24 @@ def efficiency(found: Sequence[Scaled], *, title: Said = "", language: str | Non
     )
 
 
+def shares(found: Scaled) -> dict[str, dict[str, float]]:
+    """Number of ranks -> what the step's time went to, in the language in use, for ``lab.bars``. A
+    part that a clock's noise makes negative is left out."""
+    told = {}
+    for ranks in found.ranks:
+        parts = {"efficiency": found.efficiency(ranks), **found.lost(ranks)}
+        name = say_number("1 rank", "{ranks} ranks", ranks, ranks=ranks)
+        told[name] = {
+            LOST[part][words.language()]: share for part, share in parts.items() if share > 0
+        }
+    return told
+
+
 def lost(found: Scaled, *, title: Said = "", language: str | None = None) -> Sketch:
     """The step on each number of ranks, cut into what is used and what is lost to what. A part that
     a clock's noise makes negative is left out."""
-    rows = []
-    for ranks in found.ranks:
-        shares = {"efficiency": found.efficiency(ranks), **found.lost(ranks)}
-        kept = {LOST[name]["en"]: share for name, share in shares.items() if share > 0}
-        name = both("1 rank") if ranks == 1 else both("{ranks} ranks", ranks=ranks)
-        rows.append((name, kept))
+    with meanwhile(spoken_in(language)):
+        rows = list(shares(found).items())
     return bars(
         rows,
         title=title or both("Where a step's time goes"),

@@ -116,6 +116,13 @@ class Scaled(Shown):
         """Ranks -> efficiency: a curve."""
         return {ranks: self.efficiency(ranks) for ranks in self.ranks}
 
+    @property
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Number of ranks -> what a step's time went to, in words: for ``lab.bars``, stacked."""
+        from labkit.scaling import picture
+
+        return picture.shares(self)
+
     def rows(self) -> list[dict[str, Any]]:
         """A row per number of ranks, for ``lab.table``."""
         found = []

@@ -263,7 +263,7 @@ check.hint("cure")
 left = lab.guess("strong scaling: efficiency on four ranks", between=(0, 1))
 
 # %%
-strong = scaling.Scaling(kind="strong", ranks=(1, 2, 4), batch=16)
+strong = scaling.Scaling(kind="strong", batch=16, sample_ms=6.0, fixed_ms=2.0)
 compared = strong.compare()
 compared
 
@@ -274,12 +274,12 @@ left.score(compared.measured.efficiency())
 # The line is simulated, the dots are measured on real ranks at a stated pace. The dashed line at 80 % is a rule of thumb of the field. What was lost, and to what?
 
 # %%
-lab.show(scaling.lost(compared.measured))
+lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
 
 # %% [markdown]
 # How do we know? Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show contention: what they take from each other without any message. The whole step shows the rest; of that, waiting runs from a rank's last gradient to the slowest rank's. If such a part is below nothing by a clock's noise, it is not drawn.
 #
-# Eight ranks would not fit here. Ask `strong.but(ranks=(1, 2, 4, 8), batch=16).refusal()` on a machine of two cores: even ranks that sleep most of the time get in each other's way, and the curve would be about the cores.
+# Eight ranks would not fit here. Ask `strong.but(ranks=(1, 2, 4, 8)).refusal()` on a machine of two cores: even ranks that sleep most of the time get in each other's way, and the curve would be about the cores.
 #
 # ### Two laws
 #
@@ -290,8 +290,8 @@ most = lab.guess("speedup of 64 ranks, 5 % can't be divided", between=(1, 64))
 
 # %%
 cards = [1, 2, 4, 8, 16, 32, 64]
-strongly = {each: scaling.amdahl(each, 0.05) for each in cards}
-weakly = {each: scaling.gustafson(each, 0.05) for each in cards}
+strongly = {each: 1 / (0.05 + 0.95 / each) for each in cards}
+weakly = {each: 0.05 + 0.95 * each for each in cards}
 lines = {"same work (Amdahl)": strongly, "work grows (Gustafson)": weakly}
 lab.curves(predicted=lines, x="ranks", y="speedup", title="5 % can't be divided")
 
@@ -302,7 +302,7 @@ most.score(strongly[64])
 # Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. So is weak scaling the honest measure? It is the kind one. With the batch of all cards, the steps to the same loss do not fall for ever, as [chapter 12](12_large_batches.ipynb) shows. Say which one you mean, always.
 
 # %% [markdown]
-# Turn the board: what a sample takes, the link, the width. Which of them moves the weak curve, which only the strong one?
+# Turn the board. Which change helps strong scaling most? And is a link of 10 GB/s the cure? (A message has a latency, too, which no bandwidth shortens.)
 
 # %%
 widgets.scaling(kind="strong")

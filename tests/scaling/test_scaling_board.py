@@ -22,7 +22,7 @@ def test_what_was_recorded_stands_where_it_was_taken_and_nowhere_else():
         made = boards.board(step)
         assert made.dots(step).efficiencies == recorded.scaled(kind).efficiencies
         assert made.dots(step.but(sample_ms=12.0)) is None
-    assert "录得" in boards.board(step, "zh").page(step, None)
+    assert "既有数据" in boards.board(step, "zh").page(step, None)
 
 
 def test_a_step_without_stated_times_has_no_board():
