@@ -84,9 +84,16 @@ def start_script(
 
 def beside(runs: dict[str, dict], one: dict) -> list[dict]:
     """A row for each of several runs of a script: its name as ``start``, what it said, and as
-    ``apart`` the largest difference of a weight from that of ``one``."""
+    ``apart`` the largest difference of a weight from that of ``one``. Raises ValueError for what is
+    no answer of ``start_script``."""
     from labkit.measure.apart import difference
 
+    said = [one, *runs.values()] if isinstance(runs, dict) else [runs]
+    if not all(isinstance(each, dict) and "weights" in each for each in said):
+        raise ValueError(
+            f"runs are named answers of start_script, which have weights; got {brief(runs)} "
+            f"beside {brief(one)}"
+        )
     rows = []
     for name, run in runs.items():
         apart = difference(run["weights"], one["weights"])

@@ -80,7 +80,7 @@ def compare(
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
     down. ``names`` are what the two are called, where they are something else; ``notes`` are
-    sentences under it; ``span_us``, ``every_message``, ``messages`` are those of ``timeline``."""
+    sentences under it; ``span_us``, ``every_message`` and ``messages`` are ``timeline``'s."""
     begun = [figs.begun(each, messages=messages) for each in (predicted, measured)]
     every = figs.of_timelines(begun, messages=messages)
     if not every_message:

@@ -3,6 +3,7 @@ help most, simulated by editing the timeline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -268,7 +269,7 @@ def _timeline_of(source: object) -> Timeline:
     found = ask() if callable(ask) else ask
     if not isinstance(found, Timeline):
         raise ValueError(
-            f"advice is about a Timeline or a recorded run; got {type(source).__name__}. Launch "
+            f"advice is about a Timeline or a recorded run; got {brief(source)}. Launch "
             "with record=True, or load a saved one: Timeline.load(path)"
         )
     return found

@@ -9,6 +9,7 @@ good aims for a cluster. What a run of ours can't say it is not made to say.
 from typing import NamedTuple
 
 from labkit.scaling.series import Scaled
+from labkit.units import format_share
 from labkit.words import say
 
 SCALING = 0.80
@@ -34,10 +35,12 @@ def targets(found: Scaled, *, recovery_s: float | None = None) -> list[Target]:
     lost = found.lost()
     busy = 1 - max(0.0, lost["communication"]) - max(0.0, lost["waiting"])
     rows = [
-        _share(say("efficiency above {share:.0%}", share=SCALING), found.efficiency(), SCALING),
+        _share(
+            say("efficiency above {share}", share=_written(SCALING)), found.efficiency(), SCALING
+        ),
         _busy(found, busy),
         _share(
-            say("communication below {share:.0%}", share=COMMUNICATION),
+            say("communication below {share}", share=_written(COMMUNICATION)),
             max(0.0, lost["communication"]),
             COMMUNICATION,
             below=True,
@@ -46,14 +49,18 @@ def targets(found: Scaled, *, recovery_s: float | None = None) -> list[Target]:
     return [*rows, _recovery(recovery_s)]
 
 
+def _written(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def _share(target: str, measured: float, bound: float, below: bool = False) -> Target:
     met = measured < bound if below else measured > bound
-    return Target(target, f"{measured:.1%}", say("yes") if met else say("no"))
+    return Target(target, format_share(measured), say("yes") if met else say("no"))
 
 
 def _busy(found: Scaled, busy: float) -> Target:
     """Where layers are asleep, a device is busy by statement, and only the share counts."""
-    told = _share(say("devices busy above {share:.0%}", share=BUSY), busy, BUSY)
+    told = _share(say("devices busy above {share}", share=_written(BUSY)), busy, BUSY)
     if "paced" not in found.badge and not found.badge.startswith("simulated"):
         return told
     why = say("{met}, as a share of stated times: no device was watched", met=told.met)

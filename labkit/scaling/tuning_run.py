@@ -99,7 +99,7 @@ def tune(
                 "recompute": each.recompute,
                 "predicted_bytes": round(predicted_bytes),
                 "kept_bytes": found["kept_bytes"],
-                "predicted_us": predicted_us,
+                "stated_us": predicted_us,
                 "step_us": found["step_us"],
             }
         )

@@ -109,13 +109,13 @@ reads = profiling.Bottleneck(kind="input").predict()
 lab.advise(reads)
 
 # %% [markdown]
-# That is a promise by simulation. Does it hold? We take the slow step on real ranks, ask for advice, make the change, and run again. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
+# That is a promise by simulation. Does it hold? We take the slow step on real ranks, ask for advice, make the change, and run again; of three runs each the quickest counts. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
 
 # %%
 saved = lab.guess("share of the time that reading ahead saves", between=(0, 1))
 
 # %%
-proof = profiling.prove("input")
+proof = profiling.prove("input", runs=3)
 proof
 
 # %%
@@ -203,19 +203,19 @@ lab.sweep(feeding, workers=[0, 1, 2, 3, 4], run=[0, 1, 2])
 # ```
 # for step in range(num_steps):
 #     batch = load(step)
-#     gradients = list(forward_backward(batch))  # the last layer's first, each when it is there
+#     gradients = list(forward_backward(batch))  # a generator, the last layer first
 #     for gradient in gradients:
 #         send(gradient)
 #     update(gradients)
 # ```
 #
-# `check.watch()` records it on two real ranks. Ask for advice:
+# `check.watch()` records it on two real ranks:
 
 # %%
-lab.advise(check.watch())
+check.watch()
 
 # %% [markdown]
-# Make the change, watch your own with `check.watch(my_training)`, and ask again: there is a second. It must take 35 % less time and end with the same weights. A `ThreadPoolExecutor(1)` does one thing after another in a thread of its own. How many of them do you need?
+# Which two things could go on beside the computing? Write it so that it takes 35 % less time and ends with the same weights, and look at your own with `check.watch(my_training)`. A `ThreadPoolExecutor(1)` does one thing after another in a thread of its own. How many of them do you need?
 
 
 # %%
@@ -356,10 +356,11 @@ near.score(found["mfu_share"])
 # One change needs no recording: do more at once. A [microbatch](GLOSSARY.md#microbatch) costs something by itself, so larger ones are faster until memory is full. Recomputation makes room for larger ones, and computes a third more. Is that worth it? `scaling.tune` counts what one and two samples keep, predicts every combination, and tries the three most promising on real ranks:
 
 # %%
-lab.table(scaling.tune(batch=16, memory_bytes=450_000, call_ms=30.0))
+rows = scaling.tune(batch=16, memory_bytes=450_000, call_ms=30.0)
+lab.table(rows)
 
 # %% [markdown]
-# Kept bytes are counted, times are paced: 30 ms for each microbatch, 2 ms for each sample. With so dear a microbatch recomputation wins. Take `call_ms=2.0`, and it loses.
+# Bytes are what autograd keeps for the backward, predicted and counted; times are stated and measured: 30 ms for each microbatch, 2 ms for each sample. With so dear a microbatch recomputation wins. Take `call_ms=2.0`, and it loses.
 #
 # ## Exercise 4. Tune it yourself
 #
@@ -390,7 +391,7 @@ check.hint("tune")
 # %% [markdown] sections="19.10"
 # ## When is it worth it?
 #
-# The field has rules of thumb: scaling above 80 %, cards busy above 85 %, communication below 20 %, training again within five minutes after a failure. Hold our strong scaling against them:
+# The field has rules of thumb: efficiency above 80 %, cards busy above 85 %, communication below 20 %, training again within five minutes after a failure. Hold our strong scaling against them:
 
 # %%
 lab.table([each._asdict() for each in scaling.targets(compared.measured)])

@@ -27,6 +27,9 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.profiling import advice
+from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.step import Step as SlowStep
 from labkit.scaling import aims, series, tuning_run
 from labkit.scaling import recorded as scaling_recorded
 from labkit.scaling.input import feeding
@@ -35,6 +38,7 @@ from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
 from labkit.zero import offload_times, stages
 
+SLOW = Bottleneck(kind="straggler")
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
 WRITTEN = ("no-such-file", "中文", "file.png")
 
@@ -195,6 +199,7 @@ def nouns() -> dict[type, list]:
         curves.bars([("a", 3.0)], title="b", badge=""),
     ]
     actions = schedules.one_f_one_b(2, 3).orders[0]
+    found = [advice.advise(each) for each in (SLOW.predict(), timelines[2])]
     return {
         timeline.Timeline: timelines,
         plans.Plan: made,
@@ -214,6 +219,11 @@ def nouns() -> dict[type, list]:
         large_recorded.Ended: [*large_recorded.optimizers()[:2]],
         large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
         large_run.Training: [large_run.Training(most_steps=5)],
+        Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
+        SlowStep: [SLOW.step],
+        advice.Advice: found,
+        advice.Change: [*found[0].changes],
+        advice.Part: [*found[0].path],
         moments.Unit: UNITS,
         moments.Gradient: [*UNITS[1].gradients],
         network.Network: [

@@ -130,7 +130,7 @@ def test_scripts_that_fail_hang_or_never_meet_are_told(tmp_path, capsys):
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("name", ["test_sync", "test_ops", "test_distributed_data_loop"])
+@pytest.mark.parametrize("name", ["test_sync", "test_ops"])
 def test_scripts_that_nobody_here_wrote_are_recorded(name):
     from accelerate.test_utils import scripts
 
