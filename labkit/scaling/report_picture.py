@@ -13,7 +13,7 @@ from labkit.pictures.painters import svg
 from labkit.scaling import picture
 from labkit.scaling.aims import targets
 from labkit.scaling.series import Scaled
-from labkit.words import language, say, to_say
+from labkit.words import both, language, say, to_say
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -45,11 +45,13 @@ def _page(found: Sequence[Scaled]) -> str:
     lines = [*machines, say(MEANING)]
     body = [f"<h1>{title}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
     body.append(_figure(svg.html(picture.efficiency(found))))
+    heads = {f"{name}_us": said for name, said in picture.LOST.items()}
+    heads["ideal_us"] = both("used")
     for each in found:
         name = say("strong scaling") if each.kind == "strong" else say("weak scaling")
         body.append(f"<h2>{escape(name)} ({escape(each.badge)})</h2>")
         body.append(_figure(svg.html(picture.lost(each))))
-        body.append(tables.table(each.rows())._repr_html_())
+        body.append(tables.table(each.rows(), heads=heads)._repr_html_())
         rows = [target._asdict() for target in targets(each)]
         body.append(tables.table(rows)._repr_html_())
     return (
