@@ -45,7 +45,7 @@ def _page(found: Sequence[Scaled]) -> str:
     lines = [*machines, say(MEANING)]
     body = [f"<h1>{title}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
     body.append(_figure(svg.html(picture.efficiency(found))))
-    heads = {f"{name}_us": said for name, said in picture.LOST.items()}
+    heads = {f"{part}_us": said for part, said in picture.LOST.items() if part != "efficiency"}
     heads["ideal_us"] = both("used")
     for each in found:
         name = say("strong scaling") if each.kind == "strong" else say("weak scaling")

@@ -47,7 +47,7 @@ def train(slow, num_steps=3):
     tokens, targets = model.story_tokens(8, 32)
     for _ in range(num_steps):
         if dist.get_rank() == slow:
-            time.sleep(0.05)
+            time.sleep(0.1)
         net.zero_grad()
         model.loss(net(tokens), targets).backward()
 
@@ -302,10 +302,10 @@ most.score(strongly[64])
 # Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. So is weak scaling the honest measure? It is the kind one. With the batch of all cards, the steps to the same loss do not fall for ever, as [chapter 12](12_large_batches.ipynb) shows. Say which one you mean, always.
 
 # %% [markdown]
-# Turn the board. Which change helps strong scaling most? And is a link of 10 GB/s the cure? (A message has a latency, too, which no bandwidth shortens.)
+# The board begins with the weak case: four samples a rank, up to 64 ranks. Compare it with the strong one. Which change helps each of them most? And is a link of 10 GB/s the cure? (A message has a latency, too, which no bandwidth shortens.)
 
 # %%
-widgets.scaling(kind="strong")
+widgets.scaling(kind="weak")
 
 # %% [markdown] sections="19.6.5"
 # ## Exercise 3. Somebody else's table
