@@ -33,6 +33,7 @@ from labkit.profiling.step import Step as SlowStep
 from labkit.scaling import aims, series, tuning_run
 from labkit.scaling import recorded as scaling_recorded
 from labkit.scaling.input import feeding
+from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
@@ -130,6 +131,10 @@ def experiments() -> dict[type, list]:
         ),
         mesh_step.Step(),
         mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
+        generation.Generation(),
+        generation.Generation(way="pipeline", ranks=3),
+        load.Load(),
+        load.Load(policy="static", requests=3, patience_ms=5.0),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
@@ -142,6 +147,11 @@ def experiments() -> dict[type, list]:
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
         found.setdefault(type(each), []).append(each)
+    quick = load.Load(requests=3)
+    found[served.Served] = [quick.predict(), quick.served([], "measured")]
+    found[queue.Visit] = [*quick.predict().visits]
+    found[queue.Request] = [*quick.coming()]
+    found[queue.Cost] = [quick.cost()]
     found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())
     before = toss.predict()
     found[experiment.Difference] = [toss.difference(before, before)]
