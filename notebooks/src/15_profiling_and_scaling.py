@@ -403,9 +403,10 @@ lab.table([each._asdict() for each in scaling.targets(compared.measured)])
 #
 # ```
 # writer = SummaryWriter(folder) if dist.get_rank() == 0 else None
-# dist.all_reduce(loss)
+# mean = loss.detach() / dist.get_world_size()
+# dist.all_reduce(mean)
 # if writer is not None:
-#     writer.add_scalar("train/loss", loss / dist.get_world_size(), step)
+#     writer.add_scalar("train/loss", mean, step)
 # ```
 #
 # `scaling.monitored` does this for loss, norm, throughput and memory, where TensorBoard is installed.
@@ -419,7 +420,7 @@ axes = {"x": "cards", "y": "MFU", "unit": "share", "log_x": True}
 lab.curves(predicted={"7 B model": reached}, **axes, title="The same batch, more cards")
 
 # %% [markdown]
-# Predicted: every card has less to compute, and its messages stay as large. This curve, times the price of a card, is the bill for being in a hurry.
+# Predicted: every card has less to compute, and its messages stay as large. The bill goes the other way: half the MFU is twice the price of a token. That is what being in a hurry costs.
 #
 # ## Summary
 #
