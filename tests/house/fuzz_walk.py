@@ -52,6 +52,7 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
+        "data_parallel.server_run.finish",
         "large_batch.digits_run",
         "large_batch.layerwise_run",
         "large_batch.run.train",
