@@ -83,8 +83,8 @@ class AccelerateBoard(Trial):
         ),
         (
             "cpu",
-            "Accelerate runs FSDP and DeepSpeed only where each rank has a GPU. Where there is none, "
-            "a device of labkit's stands in for it.",
+            "Accelerate runs FSDP and DeepSpeed only where each rank has a GPU. Where there is "
+            "none, a device of labkit's stands in for it.",
         ),
     )
 

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-lines = {name: formats.gaps(dtype) for name, dtype in FORMATS.items()}
+lines = {name: formats.gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
