@@ -31,6 +31,7 @@ NAMES = (
     "large_batch",
     "serving",
     "advice",
+    "scaling",
     "checkpoint",
     "widget",
     "soak",

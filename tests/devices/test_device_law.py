@@ -18,6 +18,8 @@ from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
 from labkit.profiling.bottleneck import Bottleneck
+from labkit.scaling.input.feeding import Feeding
+from labkit.scaling.series import Scaling
 from labkit.serving.generation import Generation
 from labkit.serving.load import Load
 from labkit.tensor_parallel.layer import Layer
@@ -70,6 +72,8 @@ LAW = (
     Bottleneck(kind="save", severity=0.0),
     Bottleneck(kind="stages", severity=0.0, cured=True),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
+    Scaling(ranks=(1, 2), batch=2, sample_ms=2.0, num_steps=1),
+    Feeding(batches=2, read_ms=2.0, step_ms=5.0),
 )
 OF_TIME = re.compile(
     r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on"

@@ -30,6 +30,9 @@ from labkit.planner.trust import rows as published
 from labkit.profiling import advice
 from labkit.profiling.bottleneck import Bottleneck
 from labkit.profiling.step import Step as SlowStep
+from labkit.scaling import aims, series, tuning_run
+from labkit.scaling import recorded as scaling_recorded
+from labkit.scaling.input import feeding
 from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
@@ -135,6 +138,10 @@ def experiments() -> dict[type, list]:
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
+        series.Scaling(),
+        series.Scaling(kind="weak", ranks=(1, 3), paced=False),
+        feeding.Feeding(),
+        feeding.Feeding(workers=2, batches=1),
         *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
     ]
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
@@ -151,6 +158,10 @@ def experiments() -> dict[type, list]:
     found[experiment.Reading] = [toss.reading]
     found[sweeps.Sweep] = [sweeps.sweep(toss, microbatches=(2, 4))]
     found[experiment.Experiment] = every
+    found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
+    found[series.Spent] = [found[series.Scaled][0].spent[1]]
+    found[aims.Target] = aims.targets(found[series.Scaled][0])
+    found[tuning_run.Setting] = tuning_run.settings(2)
     return found
 
 
