@@ -84,6 +84,14 @@ def _ddp() -> Iterator[Case]:
     )
 
 
+def _unequal() -> Iterator[Case]:
+    yield from _steps(
+        widgets.unequal_machines,
+        {},
+        {"speeds": (1.0, 2.0, 4.0), "split": "fastest", "batch": 128},
+    )
+
+
 def _collectives() -> Iterator[Case]:
     for given, step in (
         ({}, 3),
@@ -278,6 +286,7 @@ BOARDS: dict[str, Callable[[], Iterator[Case]]] = {
     "widgets.fsdp_sharding": _fsdp,
     "widgets.zero_stages": _zero,
     "widgets.tensor_parallelism": _tensor,
+    "widgets.unequal_machines": _unequal,
     "widgets.offload_flow": _offload,
     "widgets.strategies": _strategies,
     "widgets.training_need": _need,
