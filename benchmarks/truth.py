@@ -24,10 +24,11 @@ from browser.boards import BOARDS
 from browser.exhibits import PICTURES, Case, Page
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
 from browser.plan_pictures import PLANS
+from browser.queue_pictures import QUEUES
 from browser.ring_pictures import RINGS
 from report import tell
 
-MEASURED = PICTURES | BOARDS | PLANS | RINGS
+MEASURED = PICTURES | BOARDS | PLANS | QUEUES | RINGS
 EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
@@ -55,6 +56,8 @@ EXCUSED = {
     "measured",
     "widgets.experts": "drawn by pictures.bars and pictures.timeline, where they are measured",
     "widgets.how_often": "drawn by pictures.curves, where it is measured",
+    "widgets.batching": "drawn by serving.slots, where it is measured",
+    "widgets.kv_cache": "drawn by pictures.shards, where it is measured",
     "widgets.large_batch": "drawn by pictures.curves, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",

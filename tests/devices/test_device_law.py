@@ -19,6 +19,8 @@ from labkit.long_context.attention import WAYS, Attention
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
+from labkit.serving.generation import Generation
+from labkit.serving.load import Load
 from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
@@ -64,6 +66,10 @@ LAW = (
     mesh_3d.Step(pp=2, tp=2, sequence=16, microbatches=2),
     mesh_3d.Step(pp=1, dp_replicate=2, dp_shard=2, tp=1, sequence=16, microbatches=2),
     mesh_3d.Step(pp=2, dp_shard=2, tp=1, zero=1, engine="deepspeed", sequence=16, microbatches=2),
+    Generation(way="alone", ranks=1, layers=2, dim=32, output=4),
+    Generation(ranks=2, layers=2, dim=32, output=4),
+    Generation(way="pipeline", ranks=2, layers=2, dim=32, output=4),
+    Load(requests=4, rate=100.0, output=4, prompt=4),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(

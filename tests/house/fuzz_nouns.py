@@ -30,6 +30,7 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
@@ -131,6 +132,10 @@ def experiments() -> dict[type, list]:
         edge.Cut(after=1, form="int4", requests=3, stream=True),
         mesh_step.Step(),
         mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
+        generation.Generation(),
+        generation.Generation(way="pipeline", ranks=3),
+        load.Load(),
+        load.Load(policy="static", requests=3, patience_ms=5.0),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
@@ -139,6 +144,10 @@ def experiments() -> dict[type, list]:
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
         found.setdefault(type(each), []).append(each)
+    quick = load.Load(requests=3)
+    found[served.Served] = [quick.predict(), quick.served([], "measured")]
+    found[queue.Request] = [*quick.coming()]
+    found[queue.Cost] = [quick.cost()]
     found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())
     before = toss.predict()
     found[experiment.Difference] = [toss.difference(before, before)]
