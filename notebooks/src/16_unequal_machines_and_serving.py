@@ -90,7 +90,7 @@ faster = lab.guess("a step of 16 and 48 samples, in ms", between=(0, 150), unit=
 
 # %%
 run = lab.launch(step, (16, 48), (1 / 2, 1 / 2), ranks=2)
-run
+lab.show(run)
 
 # %%
 faster.score(run[0]["took_ms"])
@@ -169,17 +169,19 @@ lab.launch(unlike, ranks=2)
 #
 # ### Who says how fast a rank is?
 #
-# Nobody does, as a rule. So measure: each rank times a few samples, and they tell one another. Below eight samples are enough of a probe. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
+# Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
 
 # %%
 probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, split="probed")
-probed.compare()
+compared = probed.compare()
+compared
 
 # %%
-probed.run()
+names = ("samples", "weight_difference")
+lab.table({each: told[each] for each in names} for told in compared.run)
 
 # %% [markdown]
-# Look at where the three ranks end in the picture: nearly together. The table shows what the probe measured. On a busy machine a probe errs, and the split with it. But `weight_difference` stays tiny, because the averaging uses the samples that each rank really had.
+# Look at where the three ranks end in the lower picture: nearly together. On a busy machine a probe errs, and the deal with it. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
 #
 # ## Exercise 1. Deal by speed
 #
@@ -203,8 +205,9 @@ def my_deal(model, inputs, targets, speeds):
     for weight in weights:
         weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
     message = torch.cat([weight.grad.flatten() for weight in weights])
+    sizes = [weight.numel() for weight in weights]
     dist.all_reduce(message)
-    for weight, part in zip(weights, message.split([w.numel() for w in weights])):
+    for weight, part in zip(weights, message.split(sizes), strict=True):
         weight.grad = part.view_as(weight)
     ### END SOLUTION
 
@@ -223,9 +226,9 @@ check.hint("deal_by_speed")
 # %%
 slow = {"speeds": (4, 4, 1), "seconds": 1.5}
 ways = {
-    "synchronous": heterogeneous.Training(**slow),
-    "asynchronous": heterogeneous.Training(way="asynchronous", **slow),
-    "by speed": heterogeneous.Training(split="by speed", **slow),
+    "equal, all wait": heterogeneous.Training(**slow),
+    "equal, nobody waits": heterogeneous.Training(way="asynchronous", **slow),
+    "by speed, all wait": heterogeneous.Training(split="by speed", **slow),
 }
 
 # %%
@@ -234,7 +237,9 @@ last = lab.guess("highest loss after 1.5 s", choices=list(ways))
 # %%
 trained = {name: training.run()[0] for name, training in ways.items()}
 losses = {name: told["losses"] for name, told in trained.items()}
-lab.curves(measured=losses, x="seconds", y="loss", title="One worker is slow", joined=True)
+lab.curves(
+    measured=losses, x="time (s)", y="loss", title="One worker is slow", joined=True
+)
 
 # %%
 ended = {name: list(each.values())[-1] for name, each in losses.items()}
@@ -243,18 +248,19 @@ last.score(max(ended, key=ended.get))
 # %%
 columns = ("updates", "mean lateness", "latest")
 lab.table(
-    {"way": name, **{each: told[each] for each in columns}} for name, told in trained.items()
+    {"way": name, **{each: told[each] for each in columns}}
+    for name, told in trained.items()
 )
 
 # %% [markdown]
-# Equal shares with waiting fall behind. The other two use nearly as many gradients, and end near each other, so dealing by speed brings what asynchrony brings, without a single late gradient. (Computing is paced here, losses are real.)
+# Equal shares with waiting fall behind. The other two use about equally many gradients and end near each other. So dealing by speed brings what asynchrony brings, without a single late gradient. (Computing is paced here, losses are real.)
 #
 # But a deal needs speeds that stay. What if every worker is equally fast, and one step in ten takes six times as long: a hot card, a neighbour, a slow disk? Nobody knows who is next. Then it helps to let workers run a few steps ahead, within a bound, as in chapter 03:
 
 # %%
 hiccups = {"speeds": (2, 2, 2), "hiccup": 0.1, "seconds": 1.5}
 ways = {
-    "synchronous": heterogeneous.Training(**hiccups),
+    "all wait": heterogeneous.Training(**hiccups),
     "bound 4": heterogeneous.Training(way="bounded", bound=4, **hiccups),
 }
 
@@ -289,7 +295,9 @@ def my_follow(history, batch, num_ranks):
     each = [(t - f) / b for t, f, b in zip(times, fixed, samples, strict=True)]
     dealt = [0] * num_ranks
     for _ in range(batch):
-        done = [fixed[rank] + (dealt[rank] + 1) * each[rank] for rank in range(num_ranks)]
+        done = [
+            fixed[rank] + (dealt[rank] + 1) * each[rank] for rank in range(num_ranks)
+        ]
         dealt[done.index(min(done))] += 1
     return dealt
     ### END SOLUTION
@@ -311,7 +319,8 @@ cut = heterogeneous.Cut()
 layers = lab.guess("layers on the edge", choices=["0", "1", "2", "3", "4", "5", "6"])
 
 # %%
-lab.sweep(cut, after=[0, 1, 2, 3, 4, 5, 6], run=[0, 2, 6])
+swept = lab.sweep(cut, after=[0, 1, 2, 3, 4, 5, 6], run=[0, 2, 6])
+lab.show(swept, title="When the answer is there, by layers on the edge")
 
 # %%
 layers.score(str(heterogeneous.best_cut(cut)))
@@ -330,7 +339,9 @@ lab.curves(predicted=times, **axes, title="Fewer bits, another cut")
 # %%
 told = {form: cut.but(form=form).run()[0] for form in forms}
 names = ("payload_bytes", "answer_difference", "agree_share")
-lab.table({"form": form, **{each: told[form][each] for each in names}} for form in forms)
+lab.table(
+    {"form": form, **{each: told[form][each] for each in names}} for form in forms
+)
 
 # %% [markdown]
 # With 8 bits it is best to send the frames themselves: look at where the lowest point of each line lies. And `agree_share` says for how many of 360 frames the digit is the one that a single process gives. Eight bits change the scores a little and hardly any digit; with four, it may be a few.
@@ -351,7 +362,9 @@ def my_cut(edge_us, cloud_us, up_us, down_us, deadline_us):
         return (sum(edge_us[:cut]), up_us[cut], sum(cloud_us[cut:]), down_us)
 
     cuts = [each for each in range(len(edge_us) + 1) if sum(parts(each)) <= deadline_us]
-    best = min(cuts, key=lambda each: (max(parts(each)), sum(parts(each))), default=None)
+    best = min(
+        cuts, key=lambda each: (max(parts(each)), sum(parts(each))), default=None
+    )
     return best
     ### END SOLUTION
 
@@ -372,7 +385,7 @@ check.hint("where_to_cut")
 def attend(token, cache, qkv):
     q, k, v = (token @ qkv).chunk(3)
     cache.append((k, v))
-    keys, values = (torch.stack(each) for each in zip(*cache))
+    keys, values = (torch.stack(each) for each in zip(*cache, strict=True))
     return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
 
 
@@ -431,14 +444,14 @@ used.score(phases["decode"].compute_us / phases["decode"].total_us)
 
 # %%
 speeds = {}
-for num in (1, 2, 4, 8, 16, 32, 64):
+for num in (1, 4, 8, 16, 32, 48, 64):
     speeds[num] = 1e6 / serving.phases.decode(model, 1024, card, batch=num).token_us
 axes = {"x": "requests at once", "y": "tokens a second"}
 title = "Decode of the 7 B model on one A100"
-lab.curves(predicted={"all together": speeds}, **axes, title=title, log_x=True)
+lab.curves(predicted={"all together": speeds}, **axes, title=title)
 
 # %% [markdown]
-# Thirty-two requests together get some fifteen times as many tokens as one alone. After that the caches, which each request reads for itself, take as long as the weights. (No kernel is faster than this; real ones reach a part of it.)
+# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this; real ones reach a part of it.)
 #
 # ## Exercise 4. How many fit?
 #
@@ -474,13 +487,14 @@ continuous = serving.Load(policy="continuous", **load)
 worse = lab.guess("p95 of static over continuous batching", between=(0.5, 5))
 
 # %%
-p95 = {}
-for name, each in {"static": static, "continuous": continuous}.items():
-    p95[name] = each.compare().readings
-lab.bars(p95, unit="us", title="Latency, 95th percentile")
+loads = {"static batching": static, "continuous batching": continuous}
+p95 = {name: each.compare().readings for name, each in loads.items()}
+badge = "predicted / measured"
+lab.bars(p95, unit="us", title="Latency, 95th percentile", badge=badge)
 
 # %%
-worse.score(p95["static"]["measured"] / p95["continuous"]["measured"])
+measured = [each["measured"] for each in p95.values()]
+worse.score(measured[0] / measured[1])
 
 # %% [markdown]
 # Both were served by two real ranks, requests by the clock, a step's time paced. Where does the time go? Here is the static one again, in time:
@@ -493,13 +507,17 @@ static.compare()
 
 # %%
 rates = [2, 4, 6, 8, 10, 12, 15, 20]
-p95 = {}
-for policy in ("static", "continuous"):
-    loads = {rate: serving.Load(policy=policy, rate=rate, requests=200) for rate in rates}
-    p95[policy] = {r: each.predict().figures().latency_p95_us for r, each in loads.items()}
+
+
+def p95_us(load):
+    """Predicted, by the rate."""
+    every = {rate: load.but(rate=rate, requests=200).predict() for rate in rates}
+    return {rate: served.figures().latency_p95_us for rate, served in every.items()}
+
 
 # %%
 axes = {"x": "requests a second", "y": "p95", "unit": "us"}
+p95 = {name: p95_us(load) for name, load in loads.items()}
 lab.curves(predicted=p95, **axes, title="Two hundred requests", log_y=True)
 
 # %% [markdown]
@@ -538,9 +556,10 @@ serving_check.hint("continuous_batch")
 # And a model that fits on no card? `accelerate` leaves layers on the host or on disk and fetches each when its turn comes, in one call, `dispatch_model(model, device_map)`. Its answers are the same. Here all but the first layer lie on disk:
 
 # %%
-from labkit.serving import dispatch_run
-
-lab.launch(dispatch_run.dispatched, dispatch_run.everywhere("disk"), ranks=1)
+on_disk = serving.dispatch_run.everywhere("disk")
+told = lab.launch(serving.dispatch_run.dispatched, on_disk, ranks=1)[0]
+names = ("same", "disk_bytes", "whole_us", "dispatched_us")
+lab.table([{each: told[each] for each in names}])
 
 # %% [markdown]
 # ## When is it worth it?
