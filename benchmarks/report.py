@@ -30,6 +30,7 @@ NAMES = (
     "mesh",
     "large_batch",
     "heterogeneous",
+    "serving",
     "checkpoint",
     "widget",
     "soak",

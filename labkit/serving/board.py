@@ -3,7 +3,6 @@ then run. ``kv_cache()``: whose keys and values lie where, and what a step hands
 
 from typing import Any, ClassVar
 
-from labkit.experiment import Experiment
 from labkit.pictures.drawing import Picture
 from labkit.pictures.painters import svg
 from labkit.serving.generation import Generation
@@ -161,7 +160,7 @@ def _told(served: Served) -> tuple[str, str, float]:
     return p50, p95, found.tokens_per_s
 
 
-def board(step: Experiment, language: str | None = None) -> Trial:
+def board(step: Load | Generation, language: str | None = None) -> Trial:
     """The widget of a load, or of answers. Raises ValueError for a load without a stated pace:
     nothing is predicted of it."""
     if isinstance(step, Generation):

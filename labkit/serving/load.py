@@ -9,7 +9,7 @@ what theory says of it, and the same with a model on real ranks.
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from labkit import words
 from labkit.experiment import Difference, Experiment, Reading
@@ -207,8 +207,8 @@ class Load(Experiment):
 
     def drawn(
         self,
-        predicted: Any,
-        measured: Any = None,
+        predicted: Served,
+        measured: Served | None = None,
         language: str | None = None,
         *,
         span_us: float | None = None,

@@ -75,10 +75,10 @@ def slots(
     the axis."""
     check_real(0.0, 1e18, span_us=span_us)
     panels = (predicted,) if measured is None else (predicted, measured)
-    ends_us = [span_us]
+    ends_us = [1.0, span_us]
     for panel in panels:
         ends_us += [each.left_us for each in panel.visits]
-    drawing = _Panels(panels=panels, title=title, end_us=max(ends_us) or 1e3)
+    drawing = _Panels(panels=panels, title=title, end_us=max(ends_us))
     return speaking(language, drawing.sketch)
 
 

@@ -146,6 +146,7 @@ def experiments() -> dict[type, list]:
         found.setdefault(type(each), []).append(each)
     quick = load.Load(requests=3)
     found[served.Served] = [quick.predict(), quick.served([], "measured")]
+    found[queue.Visit] = [*quick.predict().visits]
     found[queue.Request] = [*quick.coming()]
     found[queue.Cost] = [quick.cost()]
     found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())

@@ -195,6 +195,10 @@ REASONS = {
         "planner.plan.picture.pieces",
     ),
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
+    "takes a policy, a function: test_queue gives it wrong ones": (
+        "serving.queue.serve",
+        "serving.queue.simulate",
+    ),
     "varies a field that a keyword names: test_experiment": ("sweeps",),
     INSIDE: (
         "experts.routing.places",
@@ -214,8 +218,10 @@ REASONS = {
         "pipeline.difference.Step",
         "measure.trace_rows",
         "serving.phases.Phase",
+        "serving.queue.Cost",
         "serving.queue.Floor",
-        "serving.queue.Visit",
+        "serving.queue.continuous",
+        "serving.queue.static",
         "serving.served.Figures",
         "tensor_parallel.cut.Piece",
         "tensor_parallel.cut.placed",
