@@ -520,7 +520,7 @@ axes = {"x": "requests a second", "y": "p95", "unit": "us"}
 p95 = {name: p95_us(load) for name, load in loads.items()}
 lab.curves(predicted=p95, **axes, title="Two hundred requests", log_y=True)
 
-# %% [markdown]
+# %% [markdown] sections="19.6.6"
 # Each line bends where its server is full: beyond that rate the queue grows as long as requests come. Continuous batching bends later, so it needs fewer cards for the same load.
 #
 # <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
