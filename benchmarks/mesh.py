@@ -7,7 +7,7 @@ from one process, on any rank; ``gradient``: the same of an element of the first
 ``calls_off`` and ``bytes_off``: collectives and sends, and their bytes, that an axis of a rank has
 more or less than predicted; ``held_off``: bytes of parameters, gradients and optimizer states that
 ranks hold more or less. DeepSpeed's messages are its own and are not predicted. Eight ranks share
-the cores here and are not timed. Four are, a forward stated to take 200 ms, with ``inside`` the
+the cores here and are not timed. Four are, a forward stated to take 500 ms, with ``inside`` the
 axis whose neighbours share a node of two ranks (10 ms and 20 MB/s a message; across nodes 0.5
 MB/s): ``step_ms`` is simulated and measured.
 """
@@ -33,7 +33,7 @@ WHOLE = (
 PACED = Step(
     pp=2,
     tp=2,
-    forward_ms=200.0,
+    forward_ms=500.0,
     latency_ms=10.0,
     node_mb_per_s=20.0,
     nic_mb_per_s=0.5,

@@ -31,6 +31,7 @@ NAMES = (
     "large_batch",
     "heterogeneous",
     "serving",
+    "advice",
     "checkpoint",
     "widget",
     "soak",

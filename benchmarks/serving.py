@@ -27,7 +27,7 @@ from labkit.serving.queue import Visit
 from labkit.serving.served import Figures
 
 SHARES = (0.5, 0.9, 1.5)
-REPEATS = 3
+REPEATS = 5
 REQUESTS = 48
 LOAD = Load(requests=REQUESTS, paced=False, prefill_ms=0.0)
 

@@ -59,6 +59,9 @@ EXCUSED = {
     "widgets.batching": "drawn by serving.slots, where it is measured",
     "widgets.kv_cache": "drawn by pictures.shards, where it is measured",
     "widgets.large_batch": "drawn by pictures.curves, where it is measured",
+    "widgets.bottlenecks": "drawn by pictures.compare, where it is measured",
+    "profiling.advice": "the picture of pictures.compare, where it is measured",
+    "profiling.pair": "the picture of pictures.compare, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",
 }

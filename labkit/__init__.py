@@ -17,6 +17,7 @@ _EXPORTS = {
     "sweep": "sweeps",
     "start": "launching.launcher",
     "warm": "launching.launcher",
+    "advise": "profiling.advice",
     "show": "widgets.picture",
     "table": "tables",
     "curves": "widgets.plots",

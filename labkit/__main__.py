@@ -1,5 +1,5 @@
 """``python -m labkit``: look at this machine, build what is compiled, run the demo, measure what
-this machine does, run a script on pretend devices, list saved runs."""
+this machine does, run a script on pretend devices, record one, list saved runs."""
 
 import argparse
 import os
@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
             _measure_options(command)
         if name == "plan":
             _plan_options(command)
+        if name == "record":
+            _record_options(command)
         if name in ("runs", "demo"):
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
@@ -138,6 +140,18 @@ def _pretend(chosen: argparse.Namespace) -> int:
     return script.run_here(chosen.script, *chosen.arguments, ranks=chosen.ranks, devices=devices)
 
 
+def _record_options(command: argparse.ArgumentParser) -> None:
+    from labkit.profiling.recording.command import add_options
+
+    add_options(command)
+
+
+def _record(chosen: argparse.Namespace) -> int:
+    from labkit.profiling.recording import command
+
+    return command.main(chosen)
+
+
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
 
@@ -178,6 +192,11 @@ _COMMANDS = (
         "what training a model on a cluster takes: memory, time, days, and the best layout",
     ),
     ("pretend", _pretend, "run a script written for GPUs on pretend devices, by torchrun"),
+    (
+        "record",
+        _record,
+        "record a script of your own: where its time goes, and what would help",
+    ),
     ("runs", _runs, "list the runs saved in a folder"),
 )
 

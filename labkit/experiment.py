@@ -102,6 +102,10 @@ class Experiment:
     reading: ClassVar[Reading] = Reading(words.in_every("step", _WORDS), step_us, format_us)
     """what ``sweep`` draws of it"""
 
+    counts_messages: ClassVar[bool] = False
+    """whether the span in its pictures has the messages before the first compute and behind the
+    last one: where a step waits for them"""
+
     board_home: ClassVar[str] = ""
     """the module of its board, where that is not its own subject's"""
 
@@ -192,11 +196,12 @@ class Experiment:
             return bytes_held.shards(predicted, measured, **told)
         if isinstance(predicted, Footprint):
             return bytes_held.footprint(predicted, measured, **told)
+        in_time = {"span_us": span_us, "messages": self.counts_messages}
         if measured is None:
-            return scene.timeline(predicted, span_us=span_us, **told)
+            return scene.timeline(predicted, **in_time, **told)
         found = self.difference(predicted, measured)
         notes = [] if found is None else [{code: found.told(code) for code in words.LANGUAGES}]
-        return scene.compare(predicted, measured, notes=notes, span_us=span_us, **told)
+        return scene.compare(predicted, measured, notes=notes, **in_time, **told)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -64,12 +64,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         num_tests = collections.Counter(item.path for item in items)
         items.sort(key=lambda item: (_place(item), -num_tests[item.path]))
+    _leave_most_for_later(items)
     for item in items:
         folder = item.path.parent.name
         marked = {mark.name for mark in item.iter_markers()}
         real = {folder, item.path.stem} & {*STAGE, *LONG} or item.path.stem.endswith(REAL)
         if not real and not marked & {"browser", "notebooks", "alone", "real", "again"}:
             item.add_marker(pytest.mark.quick)
+
+
+def _leave_most_for_later(items: list[pytest.Item]) -> None:
+    """Of a test marked ``a_few(n)``, n of its cases stay, spread evenly from the first to the last;
+    the others are marked again."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("a_few")
+        if mark:
+            name = item.nodeid.partition("[")[0]
+            cases[name, *mark.args].append(item)
+    for (_, wanted), each in cases.items():
+        last = max(wanted - 1, 1)
+        kept = {round(place * (len(each) - 1) / last) for place in range(wanted)}
+        for place, item in enumerate(each):
+            if place not in kept:
+                item.add_marker(pytest.mark.again)
 
 
 def _place(item: pytest.Item) -> int:

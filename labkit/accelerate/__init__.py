@@ -24,8 +24,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "step",
         ],
         "script_run": [
+            "beside",
             "environment",
             "run_script",
+            "start_script",
         ],
         "update": [
             "LINES",

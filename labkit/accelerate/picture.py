@@ -51,6 +51,7 @@ _WORDS = (
     ("seen", "measured"),
     ("key", "3 = 3: predicted = measured"),
     ("thick", "thick edge: the line changed the weights"),
+    ("thick ahead", "thick edge: the line changes the weights"),
 )
 _COLOURS = {
     "forward": KINDS["F"].colour,
@@ -102,11 +103,10 @@ def update(
         totals = [(say["guess"], str(_num_calls(rows)))]
         if found:
             totals.append((say["seen"], str(_num_calls(found))))
-            keys = [((), say["key"]), ((Box(0, -7, 22, 14, marked=True),), say["thick"])]
-            legends, end_px = legend(keys, 0, y)
-            shapes += legends
-        else:
-            end_px = y + 4
+        thick = (Box(0, -7, 22, 14, marked=True),), say["thick" if found else "thick ahead"]
+        keys = [((), say["key"]), thick] if found else [thick]
+        legends, end_px = legend(keys, 0, y)
+        shapes += legends
         return Sketch(
             shapes=tuple(shapes),
             height_px=end_px,

@@ -65,6 +65,42 @@ def _is_told(name: str) -> bool:
     return name.startswith(("ACCELERATE_", "FSDP_")) and not any(each in name for each in _ALIKE)
 
 
+def start_script(
+    path: str | Path,
+    ranks: int,
+    *arguments: str,
+    variables: dict[str, str] | None = None,
+    told: bool = True,
+    devices: str | None = None,
+) -> dict:
+    """What rank 0 says of a script that ``run_script`` runs on so many ranks."""
+    from labkit.launching.launcher import launch
+
+    options = {"variables": variables, "told": told, "ranks": ranks}
+    if devices:
+        options["devices"] = devices
+    return launch(run_script, path, *arguments, **options)[0]
+
+
+def beside(runs: dict[str, dict], one: dict) -> list[dict]:
+    """A row for each of several runs of a script: its name as ``start``, what it said, and as
+    ``apart`` the largest difference of a weight from that of ``one``. Raises ValueError for what is
+    no answer of ``start_script``."""
+    from labkit.measure.apart import difference
+
+    said = [one, *runs.values()] if isinstance(runs, dict) else [runs]
+    if not all(isinstance(each, dict) and "weights" in each for each in said):
+        raise ValueError(
+            f"runs are named answers of start_script, which have weights; got {brief(runs)} "
+            f"beside {brief(one)}"
+        )
+    rows = []
+    for name, run in runs.items():
+        apart = difference(run["weights"], one["weights"])
+        rows.append({"start": name, **run, "apart": apart})
+    return rows
+
+
 def run_script(
     path: str | Path,
     *arguments: str,

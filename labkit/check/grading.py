@@ -75,11 +75,13 @@ def trace(run: Run) -> Verdict:
     each rank, with its line."""
     found = disagreement.swapped(run.calls())
     if found is not None:
-        return Verdict(state="wrong", counterexample=found.text)
+        told = say("The ranks do not agree:")
+        return Verdict(state="wrong", message=told, counterexample=found.text, graded=False)
     num_calls = max(map(len, run.calls()), default=0)
     return Verdict(
         state="passed",
         message=say("The ranks made the same {calls} calls in the same order.", calls=num_calls),
+        graded=False,
     )
 
 

@@ -53,23 +53,29 @@ class Verdict:
     """the first case in which the answer falls short, as text of fixed width"""
     hint: str = ""
     """a little more with each attempt"""
+    graded: bool = True
+    """whether an answer was judged; of a run that is looked at, the sign alone stands there"""
 
     def __post_init__(self) -> None:
         if not self.message:
             object.__setattr__(self, "message", say(STATES[self.state].means))
 
     def __repr__(self) -> str:
-        lines = [f"{titled(self.state)}{say(': ')}{self.message}"]
+        lines = [f"{self._head()}{say(': ') if self.graded else ' '}{self.message}"]
         if self.counterexample:
             lines.append(self.counterexample)
         if self.hint:
             lines.append(f"{say('hint')}{say(': ')}{self.hint}")
         return "\n".join(lines)
 
+    def _head(self) -> str:
+        """The sign, and the state's name where an answer was judged."""
+        return titled(self.state) if self.graded else STATES[self.state].sign
+
     def _repr_html_(self) -> str:
         """The same for a notebook: words in the page's colour, which every theme can show; the hint
         folded away."""
-        parts = [f"<b>{titled(self.state)}</b> {html.escape(self.message)}"]
+        parts = [f"<b>{self._head()}</b> {html.escape(self.message)}"]
         if self.counterexample:
             case = html.escape(self.counterexample)
             parts.append(f"<pre style='background:none;color:inherit'>{case}</pre>")

@@ -1,6 +1,6 @@
 """One training step under each cure for a full memory: its bytes, its new weights.
 
-    run = lab.launch(cure_run.steps, ("", "microbatches", "FSDP"), ranks=2)
+    run = lab.launch(cure_run.steps, ("none", "microbatches", "FSDP"), ranks=2)
     run[0]["FSDP"].footprint.peak_bytes
 
 The model is the transformer of the course, 2 blocks of width 128 with 4 sequences of 128 tokens on
@@ -35,12 +35,12 @@ class Watched:
     """all of them after two steps, as one vector"""
 
 
-def steps(cures: Sequence[str] = ("", *CURES)) -> dict[str, Watched]:
-    """In a rank: two steps under each cure, "" for none. Collective: every rank calls it. Raises
-    ValueError for a cure that is none."""
+def steps(cures: Sequence[str] = ("none", *CURES)) -> dict[str, Watched]:
+    """In a rank: two steps under each cure, "none" without any. Collective: every rank calls it.
+    Raises ValueError for what is no cure."""
     for cure in cures:
-        if cure not in ("", *CURES):
-            raise ValueError(f'a cure is "" or one of {", ".join(CURES)}; got {cure!r}')
+        if cure not in ("none", *CURES):
+            raise ValueError(f"a cure is none, {', '.join(CURES)}; got {cure!r}")
     return {cure: _watched(cure) for cure in cures}
 
 

@@ -18,5 +18,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Routing",
             "route",
         ],
+        "whole_run": [
+            "auxiliary_loss",
+        ],
     },
 )

@@ -8,13 +8,13 @@ it, and the same on real ranks.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit import words
-from labkit.experiment import Experiment
+from labkit.experiment import Difference, Experiment, step_difference
 from labkit.experts import routing
 from labkit.experts.routing import Routing
 from labkit.timeline import COMPUTE, Timeline, from_rows
@@ -22,6 +22,7 @@ from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
+    from labkit.launching.run import Run
 
 BACKWARD = 2.0
 """A backward takes so many forwards: two products of matrices for each one."""
@@ -34,6 +35,7 @@ MOST_ELEMENTS = 1 << 22
 """of a real run: of all weights, and of all tokens, on one process"""
 _WORDS = words.catalogue(
     [
+        ("waiting", "waiting for others"),
         ("title", "{} experts on {} ranks, {} for each token"),
         ("alone", "one rank has all experts: take 2 ranks or more"),
         ("many", "real runs take up to {most} ranks; this has {given}"),
@@ -139,17 +141,34 @@ class Layer(Experiment):
 
     def predict(self) -> Timeline:
         """The layer in time, simulated: experts at their pace, messages take none. An all-to-all
-        waits for all."""
+        waits for all. A box says how many tokens."""
         rows = []
         now_us = 0.0
-        for way, kind, factor in (("F", "forward", 1.0), ("B", "backward", BACKWARD)):
+        for kind, factor in (("forward", 1.0), ("backward", BACKWARD)):
             takes_us = 1e3 * self.token_ms * factor * self.taken()
             for rank, each_us in enumerate(takes_us.tolist()):
-                rows.append((rank, COMPUTE, kind, f"{way}{rank}", now_us, now_us + each_us, 0))
+                label = str(self.taken()[rank])
+                rows.append((rank, COMPUTE, kind, label, now_us, now_us + each_us, 0))
             now_us += float(takes_us.max())
         return from_rows(rows, num_ranks=self.ranks, origin="simulated")
 
     # --- what real ranks do ---
+
+    def measured(self, run: "Run") -> Timeline:
+        """Its recorded pass; a box says how many tokens, as the prediction's do."""
+        found = run.timeline()
+        tokens = self.taken().astype(str)[found.rank]
+        return replace(found, label=np.where(found.lane == COMPUTE, tokens, found.label))
+
+    def difference(self, predicted: Timeline, measured: Timeline) -> Difference:
+        """Computing and waiting: who stands in an all-to-all waits, for tokens or for a rank."""
+        found = step_difference(predicted, measured)
+        compute_us = found.causes["compute"]
+        return Difference(
+            of=found.of,
+            causes={"compute": compute_us, "waiting": found.total - compute_us},
+            names={**found.names, "waiting": words.in_every("waiting", _WORDS)},
+        )
 
     def refusal(self, language: str | None = None) -> str | None:
         """Why it can't be run: too large for this machine."""

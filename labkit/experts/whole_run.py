@@ -28,10 +28,18 @@ def choose(layer: Layer, x_TD: Tensor, router_DE: Tensor) -> Choice:
     """The router: a product, a softmax, the k largest; what is over an expert's capacity goes."""
     probabilities_TE = (x_TD @ router_DE[:-1] + router_DE[-1]).softmax(-1)
     weight_TK, chosen_TK = probabilities_TE.topk(layer.top_k, -1)
-    share_E = F.one_hot(chosen_TK, layer.experts).sum((0, 1)) / chosen_TK.numel()
-    auxiliary_loss = layer.experts * (share_E * probabilities_TE.mean(0)).sum()
+    loss = auxiliary_loss(probabilities_TE, chosen_TK)
     weight_TK = weight_TK / weight_TK.sum(-1, keepdim=True)
-    return Choice(chosen_TK, weight_TK, within_capacity(layer, chosen_TK), auxiliary_loss)
+    return Choice(chosen_TK, weight_TK, within_capacity(layer, chosen_TK), loss)
+
+
+def auxiliary_loss(probabilities_TE: Tensor, chosen_TK: Tensor) -> Tensor:
+    """How unevenly a router deals out tokens: each expert's share of the choices times its mean
+    probability, summed, times the number of experts (Fedus et al. 2021, eq. 4). 1 where all is
+    even, and as many as there are experts where one has everything."""
+    num_experts = probabilities_TE.shape[-1]
+    share_E = F.one_hot(chosen_TK, num_experts).sum((0, 1)) / chosen_TK.numel()
+    return num_experts * (share_E * probabilities_TE.mean(0)).sum()
 
 
 def within_capacity(layer: Layer, chosen_TK: Tensor) -> Tensor:

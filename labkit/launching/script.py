@@ -22,7 +22,9 @@ from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
 from labkit.launching.script_command import (
+    ALONE,
     LAUNCHERS,
+    RECORDED,
     command,
     config_file,
     needs,
@@ -53,15 +55,15 @@ def launch_script(
     nodes: tuple[int, int] = (1, 1),
     config: str | Path | dict | None = None,
     devices: str | Pretend | None = None,
+    record: bool = False,
 ) -> Run:
-    """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, and waits. The command
-    is printed first.
+    """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, or on one by "python",
+    and waits. The command is printed first.
 
     ``run.logs[r]`` is what rank r printed; ``run[r]`` is what it gave to
     ``labkit.launching.rank.current().give``, else None. Raises RankFailed with the guilty rank's
     traceback, Timeout, or KeyboardInterrupt after the stop button; no process is left. torchrun's
-    own store listens on every interface while it runs: the one place where labkit leaves the
-    loopback.
+    own store listens on every interface while it runs: only there does labkit leave the loopback.
 
     torchrun starts all ranks anew when one dies, ``max_restarts`` times. With ``nodes=(1, 2)`` two
     torchruns stand for two machines; when one is killed with its ranks, the other goes on, and the
@@ -69,24 +71,37 @@ def launch_script(
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
 
     ``devices``: "pretend" or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
-    device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs.
+    device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs. ``record=True`` records
+    the ranks' first optimizer steps, or all of a script without any: ``run.timeline()``.
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
     chosen = stand(devices, ranks, using)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
     how |= {"port": resources.free_port(), "config": config_file(config, Path(path))}
-    how["front"] = on_pretend.front(chosen.pretend)
+    how |= {"front": _front(chosen.pretend, using, record)}
     each_line = functools.partial(command, path, *map(str, args), **how)
     needed = needs(chosen, using, restarts=max_restarts > 0, config=how["config"])
     shown = [each_line(node=node) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()
     lines = [each_line(node=node, logs=folder / "logs") for node in range(len(shown))]
-    if show:
-        _show(shown, needed)
+    _show(shown if show else [], needed)
     environ = _environ(lines[0][0], ranks, client.environ, LABKIT_RUN_DIR=str(folder), **needed)
     return _run(lines, folder, ranks, (*chosen.notes, using), environ, timeout_s)
+
+
+def _front(pretend: Pretend | None, using: str, record: bool) -> list[str]:
+    """What stands before the script. Raises ValueError for what can't be recorded."""
+    if not record:
+        return on_pretend.front(pretend)
+    if pretend is not None or using == "deepspeed":
+        raise ValueError(
+            "a script is recorded by torchrun, accelerate or python, on what the machine has; got "
+            f"using={using!r}{', on pretend devices' if pretend else ''}. Leave that out, or "
+            "record=True"
+        )
+    return list(RECORDED)
 
 
 def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -> int:
@@ -110,8 +125,10 @@ def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -
 
 
 def _show(lines: list[list[str]], needed: dict[str, str]) -> None:
-    """Prints commands as one types them, with what their environment needs."""
+    """Prints commands as one types them, with what their environment needs; nothing if none."""
     settings = [f"{name}={value}" for name, value in needed.items()]
+    if not lines:
+        return
     typed = [" ".join(["$", *settings, shlex.join(line)]) for line in lines]
     print(*typed, sep=" &\n", flush=True)
 
@@ -194,7 +211,8 @@ def _on_a_leash(line: list[str]) -> list[str]:
     executable = str(_executable(line[0]))
     if sys.platform != "linux":
         return [executable, *line[1:]]
-    return [sys.executable, "-c", _LEASH, sys.executable, executable, *line[1:]]
+    reader = [] if line[0] == ALONE else [sys.executable]
+    return [sys.executable, "-c", _LEASH, *reader, executable, *line[1:]]
 
 
 def _family(folder: Path) -> set[psutil.Process]:

@@ -11,6 +11,10 @@ from labkit.machine import resources
 from labkit.units import check_whole, check_word
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+ALONE = "python"
+"""starts one process, as a script is run without any launcher"""
+RECORDED = ("-m", "labkit.measure.traced")
+"""what stands before a script that is recorded"""
 
 
 def command(
@@ -33,8 +37,12 @@ def command(
     ValueError for an unknown launcher, a script that does not exist, restarts and nodes that are
     none, or a ``config`` that its launcher has no use for.
     """
-    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_word(using, (*LAUNCHERS, ALONE), "what a script is launched using")
     check_whole(1, 4096, ranks=ranks)
+    if using == ALONE and ranks != 1:
+        raise ValueError(
+            f"{ALONE} starts one process; got {ranks} ranks. Take ranks=1, or using='torchrun'"
+        )
     if not Path(path).is_file():
         raise ValueError(
             f"launch_script takes the path of a script; {str(path)!r} is no file (folder: "
@@ -44,6 +52,9 @@ def command(
     if using == "torchrun":
         line = _torchrun(ranks, max_restarts, nodes, node, port)
         output = ["--log-dir", str(logs / f"node-{node}"), "--redirects", "3"] if logs else []
+    elif using == ALONE:
+        line = [ALONE]
+        output = []
     elif using == "accelerate":
         line = _accelerate(ranks, config)
         output = ["--log_dir", str(logs), "--tee", "3"] if logs else []
@@ -66,7 +77,7 @@ def num_nodes(nodes: tuple[int, int]) -> int:
 def stand(devices: str | Pretend | None, ranks: int, using: str) -> Rung:
     """What the ranks of a script stand on: what the machine has, or what is asked for. Raises
     ValueError for what a script can't be given, and where pretend devices are not built."""
-    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_word(using, (*LAUNCHERS, ALONE), "what a script is launched using")
     if devices is None:
         name = "cuda" if resources.num_gpus() >= ranks else "cpu"
         return Rung(name=name, backend=rung.BACKENDS[name])

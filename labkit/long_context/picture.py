@@ -151,10 +151,10 @@ class _Table:
             y = _TOP_PX + (2 * rank + 1) * side
             if self.is_ring:
                 shapes.append(Words(_LEFT_PX - 8, y + 4, own["rank"].format(rank), "end", 11))
-            shapes.append(Words(x, y + 4, self._told(own, rank, num_pairs), size_px=11))
+            shapes.append(Words(x, y - 5, self._told(own, rank, num_pairs), size_px=11))
             if num_pairs:
                 long_px = _BAR_PX * num_pairs
-                shapes.append(Box(x + 215, y - 7, long_px, 14, KINDS["forward"].colour))
+                shapes.append(Box(x, y + 1, long_px, 14, KINDS["forward"].colour))
         if not self.is_ring:
             for row, piece in enumerate(self.rows()):
                 y = _TOP_PX + (row + 0.5) * side + 4

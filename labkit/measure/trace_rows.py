@@ -64,7 +64,7 @@ def within_step(rows: Sequence[Row]) -> list[Row]:
     """Actions, and the communication between the first and the last of them: no barriers, no marks.
     What layers reduce may come after the last, and where the optimizer is labelled its update
     too."""
-    actions = [row for row in rows if row[2] in (*ACTIONS, UPDATE)]
+    actions = [row for row in rows if row[1] == COMPUTE and row[2] != COMPUTE]
     begin_us = min(row[4] for row in actions)
     end_us = max(row[5] for row in actions)
     if any(row[2] in (*LAYER.values(), UPDATE) for row in actions):

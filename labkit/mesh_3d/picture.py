@@ -34,7 +34,7 @@ _WORDS = catalogue(
         ("node", "the nodes that they lie on"),
         ("computed", "computed"),
         ("stage", "stage {}"),
-        ("replica", "replica {}"),
+        ("dp", "dp {}"),
         ("has", "rank {}: layers {} to {}, part {} of {}"),
         ("has all", "rank {}: layers {} to {}"),
         ("on", "rank {}, node {}"),
@@ -44,7 +44,7 @@ _WORDS = catalogue(
         ("more", "{} of {} ranks are drawn."),
         ("head rank", "rank"),
         ("head stage", "stage"),
-        ("head replica", "replica"),
+        ("head dp", "dp"),
         ("head part", "part"),
         ("head node", "node"),
         ("head group", "group along {}"),
@@ -253,7 +253,7 @@ class _Drawing(NamedTuple):
             yield Words(x, _TOP_PX - 12, say["stage"].format(stage), "middle", bold=True)
         for sheet in range(sheets if self.step.dp > 1 else 0):
             y = _TOP_PX + sheet * (parts * _ROW_PX + _SHEET_PX) + 16
-            yield Words(4, y, say["replica"].format(sheet), bold=True)
+            yield Words(4, y, say["dp"].format(sheet), bold=True)
 
     def _keys(self, say: dict[str, str]) -> Iterator[tuple[list[Shape], str]]:
         """What lines mean."""
@@ -271,7 +271,7 @@ class _Drawing(NamedTuple):
 
     def _table(self, ranks: list[int], say: dict[str, str]) -> Iterator[tuple[str, ...]]:
         """Where each rank stands, for who reads."""
-        heads = [say[f"head {key}"] for key in ("rank", "stage", "replica", "part", "node")]
+        heads = [say[f"head {key}"] for key in ("rank", "stage", "dp", "part", "node")]
         if self.view in AXES:
             heads.append(say["head group"].format(self.view))
         yield (*heads, say["head params"])

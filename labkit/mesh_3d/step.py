@@ -8,7 +8,7 @@ axes, what theory says of it, and the same on real ranks.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment
@@ -155,6 +155,9 @@ class Step(Experiment):
             positions=self.sequence,
         )
 
+    counts_messages: ClassVar[bool] = True
+    """a step ends when its last message has come"""
+
     # --- where its ranks lie ---
 
     def distance(self, axis: str) -> int:
@@ -260,6 +263,13 @@ class Step(Experiment):
                 f"is of an {self.gpu} and the other of this machine: give forward_ms, e.g. 20"
             )
         return super().compare()
+
+    def drawn(
+        self, predicted: Timeline, measured: Timeline | None = None, *told: Any, **more: Any
+    ) -> Any:
+        """Its pictures; all-reduces have a colour for each axis."""
+        found = None if measured is None else times.by_axis(measured)
+        return super().drawn(times.by_axis(predicted), found, *told, **more)
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""

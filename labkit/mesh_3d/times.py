@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from labkit.mesh_3d import held, messages
 from labkit.mesh_3d.messages import Message, Part, Work
 from labkit.pipeline.schedule import walk
@@ -228,6 +230,15 @@ def layout(step: "Step") -> Layout:
         recipe=usual_recipe(zero, step.precision),
         schedule=step.schedule,
     )
+
+
+def by_axis(timeline: Timeline) -> Timeline:
+    """The same with all-reduces along tp told from those along dp, as pictures draw them."""
+    sums = timeline.kind == "all_reduce"
+    cut = np.isin(timeline.label, ("tp",))
+    copied = np.isin(timeline.label, ("dp_replicate", "dp_shard"))
+    kind = np.where(sums & cut, "all_reduce_tp", timeline.kind)
+    return replace(timeline, kind=np.where(sums & copied, "all_reduce_dp", kind))
 
 
 # --- all ranks ---

@@ -22,8 +22,8 @@ class Figures:
     is_pipeline: bool
     """whether there are forward and backward actions"""
     span_us: float
-    """a pipeline's bubble counts from the first to the last compute; anything else to the end of
-    its last message"""
+    """a pipeline's bubble counts from the first to the last compute, unless asked otherwise;
+    anything else to the end of its last message"""
     compute_us: np.ndarray
     """float64: time in which a rank computes"""
     comm_us: np.ndarray
@@ -48,19 +48,20 @@ class Figures:
         return set(self.timeline.lane.tolist()) == {COMM}
 
 
-def begun(tl: Timeline) -> Timeline:
+def begun(tl: Timeline, *, messages: bool = False) -> Timeline:
     """The same from 0 on, where its span is counted from: a pipeline's first compute, anything
-    else's first span, a message too."""
-    if is_pipeline(tl) or not len(tl):
+    else's first span, a message too; with ``messages`` a pipeline's as well."""
+    if (is_pipeline(tl) and not messages) or not len(tl):
         return tl.shifted()
     zero_us = tl.start_us.min()
     return replace(tl, start_us=tl.start_us - zero_us, end_us=tl.end_us - zero_us)
 
 
-def of_timelines(timelines: Sequence[Timeline]) -> list[Figures]:
-    """The figures of all timelines of one picture."""
+def of_timelines(timelines: Sequence[Timeline], *, messages: bool = False) -> list[Figures]:
+    """The figures of all timelines of one picture; with ``messages`` a pipeline's span has those
+    before its first compute and behind its last one too."""
     counts_peaks = any(is_pipeline(tl) for tl in timelines)
-    return [_of_one(tl, counts_peaks) for tl in timelines]
+    return [_of_one(tl, counts_peaks, messages) for tl in timelines]
 
 
 def is_pipeline(tl: Timeline) -> bool:
@@ -68,9 +69,9 @@ def is_pipeline(tl: Timeline) -> bool:
     return bool(np.isin(tl.kind, ("F", "B", "I")).any())
 
 
-def _of_one(tl: Timeline, counts_peaks: bool) -> Figures:
+def _of_one(tl: Timeline, counts_peaks: bool, messages: bool) -> Figures:
     pipeline = is_pipeline(tl)
-    span_us = tl.span_us if pipeline else step_us(tl)
+    span_us = tl.span_us if pipeline and not messages else step_us(tl)
     compute_us = busy_us(tl, COMPUTE)
     comm_us = busy_us(tl, COMM)
     work_us = compute_us if COMPUTE in tl.lane else comm_us

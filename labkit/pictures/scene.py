@@ -43,6 +43,7 @@ def timeline(
     title: Said | None = None,
     span_us: float | None = None,
     every_message: bool = False,
+    messages: bool = False,
     language: str | None = None,
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
@@ -50,9 +51,10 @@ def timeline(
 
     The bar counts activations held at the peak (pipelines) or the busy share (anything else).
     ``span_us`` lengthens the axis, so that several pictures share one scale. Of a pipeline that was
-    measured, messages that no rank stood waiting for are left out, unless ``every_message``.
+    measured, messages that no rank stood waiting for are left out, unless ``every_message``. Its
+    span and bubble begin and end with computing; with ``messages`` those outside count too.
     """
-    every = figs.of_timelines([figs.begun(tl)])
+    every = figs.of_timelines([figs.begun(tl, messages=messages)], messages=messages)
     if not every_message:
         every = [figs.waited(each) for each in every]
 
@@ -69,21 +71,26 @@ def compare(
     measured: Timeline,
     *,
     title: Said | None = None,
+    names: tuple[Said, Said] | None = None,
     notes: Sequence[Said] = (),
     span_us: float | None = None,
     every_message: bool = False,
+    messages: bool = False,
     language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
-    down. ``notes`` are sentences under it; ``span_us`` and ``every_message`` are those of
-    ``timeline``."""
-    every = figs.of_timelines([figs.begun(predicted), figs.begun(measured)])
+    down. ``names`` are what the two are called, where they are something else; ``notes`` are
+    sentences under it; ``span_us``, ``every_message`` and ``messages`` are ``timeline``'s."""
+    begun = [figs.begun(each, messages=messages) for each in (predicted, measured)]
+    every = figs.of_timelines(begun, messages=messages)
     if not every_message:
         every = [figs.waited(each) for each in every]
 
     def build(words: dict[str, str]) -> Scene:
-        names = [words["predicted"], words["measured"].capitalize()]
-        drawn = _drawn(_panels(every, names, words), words, span_us or 0.0)
+        called = [words["predicted"], words["measured"].capitalize()]
+        if names is not None:
+            called = [said(name, words["code"]) for name in names]
+        drawn = _drawn(_panels(every, called, words), words, span_us or 0.0)
         return replace(
             drawn,
             heading=_heading_of(title, words, "compare"),

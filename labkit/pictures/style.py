@@ -44,9 +44,13 @@ KINDS = {
     "backward": _kind("←", "#f2954b", "", to_say("backward")),
     "compute": _kind("C", "#4f9fe3", "", to_say("compute")),
     "optimizer": _kind("O", "#43b08a", ".", to_say("optimizer")),
+    "input": _kind("L", "#d9b08c", "/", to_say("loading data")),
+    "save": _kind("S", "#b7a3d0", "|", to_say("saving")),
     "send": _kind("s", "#cf8fc2", "", to_say("send")),
     "recv": _kind("r", "#9a8fdc", "\\", to_say("receive")),
     "all_reduce": _kind("a", "#e0788f", "x", to_say("all-reduce")),
+    "all_reduce_tp": _kind("t", "#e0788f", "o", to_say("all-reduce along tp")),
+    "all_reduce_dp": _kind("d", "#6fb7b7", "/", to_say("all-reduce along dp")),
     "all_gather": _kind("g", "#bfa45f", "|", to_say("all-gather")),
     "reduce_scatter": _kind("e", "#95b552", "-", to_say("reduce-scatter")),
     "broadcast": _kind("b", "#6fb7b7", ".", to_say("broadcast")),
@@ -74,6 +78,7 @@ HATCHES = {
     "|": (4, "M2 0v4"),
     "-": (4, "M0 2h4"),
     "+": (6, "M3 0v6M0 3h6"),
+    "o": (7, "M1.5 3.5a2 2 0 1 0 4 0a2 2 0 1 0-4 0"),
     ".": (6, "M1 1h1.6M4 4h1.6"),
 }
 """SVG's tile of each hatch: size in pixels, path of its strokes"""

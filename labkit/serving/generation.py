@@ -25,7 +25,7 @@ WAYS = ("alone", "tensor", "pipeline")
 """One rank has all; each has some heads of every layer; each has some layers."""
 ITEMSIZE = 4
 """bytes of an element: runs are in fp32"""
-KIND = "KV cache"
+KIND = "cache"
 MOST_REAL = {"ranks": 4, "dim": 256, "layers": 16, "tokens": 512, "requests": 32}
 """of a real run; ``tokens`` are a request's, prompt and answer"""
 _WORDS = words.catalogue(
@@ -35,6 +35,7 @@ _WORDS = words.catalogue(
         ("tensor", "heads on {} ranks"),
         ("pipeline", "layers on {} ranks"),
         ("held", "cache of a rank"),
+        ("cache", "KV cache"),
         ("of", "Bytes of all ranks together"),
         ("many", "real runs take up to {most} {what}; this has {given}"),
         ("ranks", "ranks"),
@@ -194,7 +195,7 @@ class Generation(Experiment):
         return Difference(
             of=words.in_every("of", _WORDS),
             causes={KIND: more},
-            names={KIND: dict.fromkeys(words.LANGUAGES, KIND)},
+            names={KIND: words.in_every("cache", _WORDS)},
             written=format_bytes,
         )
 

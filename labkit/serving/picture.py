@@ -58,7 +58,7 @@ _ROOM_PX = 200.0
 LOOKS = {
     "prefill": (KINDS["B"].colour, ""),
     "decode": (KINDS["F"].colour, ""),
-    "held": (KINDS[IDLE].colour, KINDS[IDLE].hatch),
+    "held": (KINDS[IDLE].colour, ""),
 }
 """part of a visit -> colour and hatch"""
 

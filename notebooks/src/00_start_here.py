@@ -306,7 +306,7 @@ print(report)
 named.score(report.finding.ranks[0])
 
 # %% [markdown]
-# Here it is a [verdict](GLOSSARY.md#verdict) after a moment, and the notebook goes on. With bare processes you would be less lucky. The others see a closed connection if that rank has ended. If it lives on and does something else, they wait until torch's time limit is over: 30 minutes with gloo, 10 with NCCL, unless you say otherwise. Chapter 14 reads both numbers from torch, and teaches you to read such a report.
+# Here it is a [verdict](GLOSSARY.md#verdict) after a moment, and the notebook goes on. With bare processes you would be less lucky. The others see a closed connection if that rank has ended. If it lives on and does something else, they wait until torch's time limit is over: 30 minutes with gloo, 10 with NCCL, unless you say otherwise. Chapter 14 teaches you to read such a report.
 
 # %% [markdown]
 # ## Exercise 3. The mean of what there is

@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.2.1", "8.2.2", "8.2.3", "8.2.4"]
 #     needs: ["two CPU cores"]
-#     minutes: 90
+#     minutes: 75
 # ---
 
 # %% [markdown]
 # # Accelerate
 #
-# *About an hour and a half. You need chapters 00, 02 and 03. No GPU is needed.*
+# *About an hour and a quarter. You need chapters 00, 02 and 03. No GPU is needed.*
 #
 # Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it just runs: the loss goes down, and nobody complains. Only the model comes out different, because it had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But the promise is about the code. What you train can change without any message.
 
@@ -26,11 +26,11 @@ from labkit.measure import traffic
 accelerated.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# A batch that does not fit is cut into several: we add up their gradients, and update once. That is [gradient accumulation](GLOSSARY.md#gradient-accumulation), and here an update takes two batches. Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights.
+# An update takes two batches here, whose gradients are added up: [gradient accumulation](GLOSSARY.md#gradient-accumulation). Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge.
 #
 # The *engine* is what does the work under Accelerate. DDP you know: each rank has the whole model. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers them when they are needed. DeepSpeed (chapter 06) cuts the optimizer's state and the gradients (`zero2`), or the weights as well (`zero3`).
 #
-# Set the engine to `zero2`, or press the button and see whether the prediction holds. In which line do the weights change now?
+# Set the engine to `zero2`. In which line do the weights change now? (The button runs it on two ranks, and sets what it finds beside the prediction.)
 #
 # **When you are done** you can
 #
@@ -41,7 +41,7 @@ accelerated.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## By hand
 #
-# A small model, its optimizer, and the data: 64 passages of our story. Below it the loop of one process, as you have written it many times. It goes once through the data, which is an *epoch*:
+# A small model, its optimizer, and the data: 64 passages of our story. Below is the loop of one process; you have written it many times. It goes once through the data, which is an *epoch*. (`eps` is larger than usual: where a gradient is all but zero, Adam would blow up its rounding to a whole step.)
 
 
 # %%
@@ -60,28 +60,11 @@ def alone(batch_size):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    return net.state_dict()
+    return {"weights": net.state_dict()}
 
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we have to do three things by hand, as in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. (In a script of your own, model and batches also go to the rank's GPU by `.to(rank)`; `lab.launch` has made it the default.)
-
-
-# %%
-def by_hand(batch_size):
-    net, optimizer, data = setup()
-    wrapped = torch.nn.parallel.DistributedDataParallel(net)
-    dealt = torch.utils.data.distributed.DistributedSampler(data, shuffle=False)
-    for tokens, targets in torch.utils.data.DataLoader(data, batch_size, sampler=dealt):
-        loss = model.loss(wrapped(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return net.state_dict()
-
-
-# %% [markdown]
-# Accelerate does these things for you, and moves model and batches to the device. `prepare` takes your objects and gives back others, and `accelerator.backward` stands in the place of `loss.backward`:
+# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Model and batches also go to the rank's GPU, in a script by `.to(int(os.environ["LOCAL_RANK"]))`, the rank within its machine. Accelerate does all of that. `prepare` takes your objects and gives back others, and `accelerator.backward` stands in the place of `loss.backward`:
 
 
 # %%
@@ -96,41 +79,44 @@ def by_accelerate(batch_size):
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-    return accelerator.unwrap_model(net).state_dict()
+    weights = accelerator.unwrap_model(net).state_dict()
+    return {"weights": weights, "updates": len(loader)}
 
 
 # %% [markdown]
 # (`find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
 #
-# One process takes batches of 8. With two ranks, which batch size must each of them get, so that all three train the same model?
+# One process takes batches of 8, which makes 8 updates. If each of two ranks takes batches of 8, how many updates does the epoch have?
 
 # %%
-size = lab.guess("batch size of each of two ranks", between=(1, 16))
+updates = lab.guess("updates of two ranks, batches of 8 each", between=(1, 16))
 
 # %%
-one = lab.launch(alone, 8, ranks=1)[0]
-rows = []
-for loop in (by_hand, by_accelerate):
-    for batch_size in (8, 4):
-        run = lab.launch(loop, batch_size)
-        apart = lab.difference(run[0], one)
-        rows.append({"loop": loop.__name__, "batch": batch_size, "apart": apart})
-lab.table(rows)
+one = lab.launch(alone, 8, ranks=1)[0]["weights"]
+runs = {size: lab.launch(by_accelerate, size)[0] for size in (8, 4)}
+lab.table(
+    {
+        "batch": size,
+        "updates": run["updates"],
+        "apart": lab.difference(run["weights"], one),
+    }
+    for size, run in runs.items()
+)
 
 # %%
-size.score(4)
+updates.score(runs[8]["updates"])
 
 # %% [markdown]
-# *apart* is the largest difference of a weight from that of one process. With 4 only rounding is left. A batch size is *each rank's own*: with 8, two ranks take 16 passages per update, and there are half as many updates. That holds by hand as well as with Accelerate.
+# *apart* is the largest difference of a weight from that of one process. With 4 only rounding is left. A batch size is *each rank's own*: with 8, two ranks take 16 passages per update, and there are half as many updates.
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
 #
-# In real life this is a script, and a command starts it. So here is one, complete. What is new in it?
+# In real life this is a script, and a command starts it. What is new in it?
 #
 # - `with accelerator.accumulate(net)` counts the batches. In all but the last of an update it keeps DDP from sending, and makes `step` and `zero_grad` do nothing.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the whole gradient to a length of 0.5, if it is longer.
-# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there; ours lets the notebook look at the weights first.)
+# - `end_training` closes what Accelerate has opened. (Your own needs no `if` there.)
 
 # %%
 TRAIN = """
@@ -157,8 +143,6 @@ for tokens, targets in loader:
 if __name__ == "__main__":
     accelerator.end_training()
 """
-
-# %%
 import tempfile
 from pathlib import Path
 
@@ -169,7 +153,26 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script:
+# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script.
+#
+# The command reads JSON as well, so we write three such files as dicts. (`Block` is the class of our model's layers.)
+
+# %%
+base = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
+fp32 = {**base, "mixed_precision": "no"}
+bf16 = {**base, "mixed_precision": "bf16", "distributed_type": "MULTI_GPU"}
+wrapping = {
+    "fsdp_version": 2,
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_transformer_layer_cls_to_wrap": "Block",
+    "fsdp_cpu_ram_efficient_loading": False,
+}
+fsdp = {**fp32, "distributed_type": "FSDP", "fsdp_config": wrapping}
+zero = {"zero_stage": 2, "gradient_clipping": 0.5}
+deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
+
+# %% [markdown]
+# <details><summary>The file as YAML, its other keys, and three ways to misspell it</summary>
 #
 # ```yaml
 # compute_environment: LOCAL_MACHINE
@@ -179,32 +182,13 @@ _ = script.write_text(TRAIN)
 # mixed_precision: bf16
 # ```
 #
-# The command reads JSON as well, so we write this one and two others as dicts. (`Block` is the class of our model's layers.)
-
-# %%
-both = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
-bf16 = both | {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}
-both = both | {"mixed_precision": "no"}
-wrapping = {
-    "fsdp_version": 2,
-    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "fsdp_transformer_layer_cls_to_wrap": "Block",
-    "fsdp_cpu_ram_efficient_loading": False,
-}
-fsdp = both | {"distributed_type": "FSDP", "fsdp_config": wrapping}
-zero = {"zero_stage": 2, "gradient_clipping": 0.5}
-deepspeed = both | {"distributed_type": "DEEPSPEED", "deepspeed_config": zero}
-
-# %% [markdown]
-# <details><summary>The other keys, and three ways to misspell the file</summary>
-#
 # For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
 # An extra key, such as `gradient_accumulation_steps`, is refused: accumulation is a flag of the command, or an argument in the script. `MULTI-GPU` for `MULTI_GPU` is refused, too. But `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
 #
 # </details>
 #
-# What does the command do with such a file? It turns it into environment variables, starts the script under torch's own launcher, and that is all. The script never sees the file. We ask the launcher's code for the variables; the second asks with a flag of the command. Look at the row of the precision (FSDP has 13 more of its own, which we leave out):
+# What does the command do with such a file? It turns it into environment variables, and starts the script under torch's own launcher. We ask the launcher's code for the variables; in the second column a flag of the command overrides the file's bf16:
 
 # %%
 env = {
@@ -213,14 +197,14 @@ env = {
     "fsdp": accelerated.environment(fsdp),
     "zero2": accelerated.environment(deepspeed),
 }
-names = {name for each in env.values() for name in each if name.startswith("ACC")}
 lab.table(
-    {"variable": name} | {asked: env[asked].get(name, "") for asked in env}
-    for name in sorted(names)
+    {"ACCELERATE_...": name}
+    | {asked: told.get(f"ACCELERATE_{name}", "") for asked, told in env.items()}
+    for name in ("MIXED_PRECISION", "USE_FSDP", "USE_DEEPSPEED", "GRADIENT_CLIPPING")
 )
 
 # %% [markdown]
-# So a flag overrides the file. `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
+# `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
 
 # %%
 STATE = """
@@ -242,50 +226,33 @@ print(started.logs[1])
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# The same command starts `train.py`. We run it on ranks of the notebook instead, which start in a fraction of a second. `run_script` gives them the variables that the command would have set. One process, and five others; the batch size is chosen so that every update takes 8 passages. How many of the five end within 0.001 of the weights of the one process?
+# The same command starts `train.py`. We run it on ranks of the notebook instead, which start in a fraction of a second. `start_script` gives them the variables that the command would have set. One process, and five others (script, ranks, batch size, variables); the batch size is chosen so that every update takes 8 passages. How many of the five end within 0.001 of the weights of the one process?
 
 # %%
 same = lab.guess("ways within 0.001 of one process, of 5", between=(0, 5))
 
 # %%
-ways = {  # ranks, batch size, variables
-    "four ranks": (4, "2", {}),
-    "accumulation": (2, "2", {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}),
-    "bf16": (2, "4", env["bf16"]),
-    "FSDP": (2, "4", env["fsdp"]),
-    "DeepSpeed": (2, "4", env["zero2"]),
+start = accelerated.start_script
+accumulated = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+ways = {
+    "one process": start(script, 1, "8"),
+    "four ranks": start(script, 4, "2"),
+    "accumulation": start(script, 2, "2", variables=accumulated),
+    "bf16": start(script, 2, "4", variables=env["bf16"]),
+    "FSDP": start(script, 2, "4", variables=env["fsdp"]),
+    "DeepSpeed": start(script, 2, "4", variables=env["zero2"]),
 }
 
+# %%
+one = ways["one process"]
+rows = accelerated.beside(ways, one)
+lab.table(rows, heads=("start", "type", "model", "updates", "apart"))
 
 # %%
-def way(ranks, batch_size, variables, path=script, **more):
-    """What rank 0 says of a script, started in this way."""
-    options = {"variables": variables, "ranks": ranks} | more
-    return lab.launch(accelerated.run_script, path, batch_size, **options)[0]
-
-
-# %%
-one_process = way(1, "8", {})
-runs = {name: way(*how) for name, how in ways.items()}
-
-
-# %%
-def beside_one(runs, *columns):
-    """What the runs say, and how far their weights are from those of one process."""
-    for run in runs.values():
-        run["apart"] = lab.difference(run["weights"], one_process["weights"])
-    rows = [{"start": name} | run for name, run in runs.items()]
-    return lab.table(rows, heads=("start", *columns, "apart"))
-
-
-# %%
-beside_one({"one process": one_process} | runs, "type", "model", "updates")
-
-# %%
-same.score(sum(run["apart"] < 1e-3 for run in runs.values()))
+same.score(sum(row["apart"] < 1e-3 for row in rows[1:]))
 
 # %% [markdown]
-# The same file each time, not one letter changed. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model; the next table shows what another model looks like.
+# The same file each time. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -297,25 +264,25 @@ same.score(sum(run["apart"] < 1e-3 for run in runs.values()))
 # 3. two ranks on a machine without GPUs, and nobody says so;
 # 4. the same machine, we say so (`ACCELERATE_USE_CPU`), and ask for FSDP.
 #
-# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine.)
+# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine. Start 2 is one rank without any variable, which is all that `python train.py` is.)
 
 # %%
-sharded_on_cpu = env["fsdp"] | {"ACCELERATE_USE_CPU": "true"}
+sharded = {**env["fsdp"], "ACCELERATE_USE_CPU": "true"}
 traps = {
-    "batch size 8 on four ranks": way(4, "8", {}),
-    "python train.py": way(1, "4", {}),
-    "no GPU, and not told": way(2, "4", {}, told=False, devices="cpu"),
-    "FSDP without GPUs": way(2, "4", sharded_on_cpu, told=False, devices="cpu"),
+    "batch size 8 on four ranks": start(script, 4, "8"),
+    "python train.py": start(script, 1, "4"),
+    "no GPU, and not told": start(script, 2, "4", told=False, devices="cpu"),
+    "FSDP without GPUs": start(
+        script, 2, "4", variables=sharded, told=False, devices="cpu"
+    ),
 }
-beside_one(traps, "type", "processes", "updates")
+rows = accelerated.beside(traps, one)
+lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 
 # %% [markdown]
-# All of them ran to their end. In the first row there are a quarter of the updates. In the second one process trains with batches of 4, which makes 16 updates, and the other cards are idle. In the third each rank believes that it is alone, so we pay twice and train the same model twice. In the last the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, so every rank holds the whole model, and the memory that you wanted to save is not saved.
+# All of them ran to their end. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, and no memory is saved.
 #
-# Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. The first does not: its state is right. For that one print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch. Here are the two lines, of two ranks that were not told, and of two that were:
-
-# %%
-print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
+# Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. For the first, print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch.
 
 # %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: the loop is "identical to a single GPU's"</summary>
@@ -326,7 +293,7 @@ print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
-# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights* has how many numbers this rank holds, *inside* is what a block computes in.)
+# `accelerator.prepare` returns other objects than you gave it. Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights*: how many numbers this rank holds, *inside* is what a block computes in.)
 
 # %%
 found = {}
@@ -344,35 +311,7 @@ lab.table(
 # %% [markdown]
 # DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half. The loader deals out batches, so it is half as long.
 #
-# You can also see that [mixed precision](GLOSSARY.md#mixed-precision) is three different things. Under DDP the weights stay fp32, `autocast` computes in bf16, and the output is turned back. FSDP keeps its shards in fp32, and gathers and computes in bf16. DeepSpeed keeps bf16 weights, with an fp32 copy in its optimizer. What does that do to the messages of the first two? In DDP, by how much does bf16 change the bytes that a rank hands to collectives?
-
-# %%
-ratio = lab.guess(
-    "bytes of DDP in bf16 over those in fp32", between=(0, 2), unit="ratio"
-)
-
-
-# %%
-def handed(result):
-    """Bytes that a rank has handed to collectives in an update."""
-    lines = [line for batch in result["lines"] for line in batch.values()]
-    return sum(sum(line["payload_bytes"].values()) for line in lines)
-
-
-# %%
-sizes = {}
-for engine in ("ddp", "fsdp"):
-    fp32 = accelerated.Update(engine=engine).run()[0]
-    sizes[engine] = {"fp32": handed(fp32), "bf16": handed(found[engine])}
-ratio.score(sizes["ddp"]["bf16"] / sizes["ddp"]["fp32"])
-
-# %%
-lab.bars(sizes, unit="bytes", title="Handed to collectives in an update")
-
-# %% [markdown]
-# With DDP the gradients stay fp32, and so do the messages: there mixed precision saves compute and activations, not communication. FSDP sends half, and it also sums the ranks' gradients in bf16. (Compare the bars of one engine, not the engines: FSDP hands in weights as well.)
-#
-# (And fp16? On a GPU it adds a `GradScaler`, chapter 05.)
+# You can also see that [mixed precision](GLOSSARY.md#mixed-precision) is three different things. Under DDP the weights stay fp32, `autocast` computes in bf16, and the output is turned back. FSDP keeps its shards in fp32, and gathers and computes in bf16. DeepSpeed keeps bf16 weights, with an fp32 copy in its optimizer. (And fp16? On a GPU it adds a `GradScaler`, chapter 05.)
 #
 # ### Exercise 1. One loop for every engine
 #
@@ -439,7 +378,7 @@ lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(deal
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps. Then training needs `accelerator.join_uneven_inputs`, or a rank waits for another that has finished.)
+# Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps; training then needs `accelerator.join_uneven_inputs`.)
 #
 # With the option `split_batches=True` the batch size is that of all ranks together, so the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
 
@@ -449,7 +388,8 @@ option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
 text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
 cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
 same_start = {"train.py": traps["batch size 8 on four ranks"]}
-beside_one(same_start | {"cured.py": way(4, "8", {}, cured)}, "updates")
+rows = accelerated.beside({**same_start, "cured.py": start(cured, 4, "8")}, one)
+lab.table(rows, heads=("start", "updates", "apart"))
 
 # %% [markdown]
 # It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
@@ -485,22 +425,20 @@ split_rates = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ran
 rate.score(four[2])
 
 # %%
-series = {"one process": lab.launch(rates, ranks=1)[0]}
-series |= {"four ranks": four, "four ranks, split_batches": split_rates}
-lab.curves(
-    measured={name: dict(enumerate(seen)) for name, seen in series.items()},
-    x="updates made",
-    y="learning rate",
-    title="One schedule of 8 steps",
+series = {"one process": lab.launch(rates, ranks=1)[0], "four ranks": four}
+series["four ranks, split_batches"] = split_rates
+lab.table(
+    {"start": name} | {f"rate after {number}": each for number, each in enumerate(seen)}
+    for name, seen in series.items()
 )
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide that length by `accelerator.gradient_accumulation_steps`, because a prepared scheduler steps only when the optimizer does. With `split_batches` the number of updates stays, and each `step` is one step, as in one process.
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide it by `accelerator.gradient_accumulation_steps`. With `split_batches` each `step` is one step, as in one process.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
 #
-# Back to the picture of the first screen, this time under FSDP. The measured half is from the run whose bytes we counted above:
+# Back to the picture of the first screen, this time under FSDP, predicted and measured:
 
 # %%
 accelerated.Update(engine="fsdp", accumulation=2).compare()
@@ -577,7 +515,7 @@ lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 
 second.score(seen[3] - seen[5])
 
 # %% [markdown] sections="8.2.4"
-# Two batches, divided by four: the last update of each epoch is too small. Let the number of batches divide; or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; or rescale the last loss yourself, as exercise 2 asks you to. (`drop_last=True` of the loader does not help: it drops a batch that is not full, and all six are.)
+# Two batches, divided by four: the last update of each epoch is too small. Let the number of batches divide; or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; or rescale the last loss yourself, as exercise 2 asks you to.
 #
 # ### Clip once, when the gradient is complete
 #
@@ -585,7 +523,7 @@ second.score(seen[3] - seen[5])
 
 
 # %%
-def clipped_move(engine, guard=True, in_file=None):
+def clipped_move(engine, guard=True, in_file=None, max_norm=0.01):
     accelerator = accelerated.accelerator(engine, accumulation=2, max_norm=in_file)
     net, _, data = setup()
     start = {name: weight.cpu().clone() for name, weight in net.state_dict().items()}
@@ -597,7 +535,7 @@ def clipped_move(engine, guard=True, in_file=None):
         with accelerator.accumulate(net):
             accelerator.backward(model.loss(net(tokens), targets))
             if accelerator.sync_gradients or not guard:
-                accelerator.clip_grad_norm_(net.parameters(), 0.01)
+                accelerator.clip_grad_norm_(net.parameters(), max_norm)
             optimizer.step()
             optimizer.zero_grad()
     after = accelerator.get_state_dict(net)  # under FSDP rank 0 alone has it
@@ -612,6 +550,7 @@ def clipped_move(engine, guard=True, in_file=None):
 cases = {
     "ddp": ("ddp",),
     "ddp without the if": ("ddp", False),
+    "ddp, unclipped": ("ddp", True, None, float("inf")),
     "fsdp": ("fsdp",),
     "zero2": ("zero2",),
     "zero2, 0.01 in its file": ("zero2", True, 0.01),
@@ -623,7 +562,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. And DeepSpeed does not clip at all when the script asks. It clips by its own configuration (`gradient_clipping`), at the number that stands there.
+# Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. Nor does DeepSpeed heed the script: its row is like the unclipped one. It clips by its own configuration (`gradient_clipping`), at the number that stands there; if you write none, Accelerate writes 1, which is more than this gradient has.
 
 # %% [markdown]
 # ### Exercise 2. Accumulate, clip, and the rest
@@ -678,12 +617,6 @@ def report():
 lab.launch(report, ranks=4)
 
 # %% [markdown]
-# <details><summary>Erratum 8.2.4: the loss, printed under <code>if accelerator.is_main_process</code></summary>
-#
-# That is the loss of rank 0 alone, and not the mean. In the table above the first number of rank 0 is not the mean that all ranks agree on.
-#
-# </details>
-#
 # So gather on all ranks, and print on one, as `accelerator.print` does above. A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone:
 
 
@@ -697,6 +630,12 @@ def only_the_main_one():
 lab.launch(only_the_main_one, hang_s=1.0)
 
 # %% [markdown] sections="8.2.4"
+# <details><summary>Erratum 8.2.4: the loss, printed under <code>if accelerator.is_main_process</code></summary>
+#
+# That is the loss of rank 0 alone, and not the mean. In the table above the first number of rank 0 is not the mean that all ranks agree on.
+#
+# </details>
+#
 # ### A metric over a padded loader
 #
 # A classifier gets the first 6 of 10 samples right, and four ranks evaluate it in batches of 2. `gather` collects all that the ranks have seen. `gather_for_metrics` drops what the loader has filled up. Which accuracy comes out of `gather`?
@@ -722,12 +661,12 @@ shares = lab.launch(accuracy, ranks=4)[0]
 wrong.score(shares["gather"])
 
 # %% [markdown]
-# The loader filled up with samples 0 to 5, all of them right: 12 of 16, where 6 of 10 would be true. `gather_for_metrics` gives those. On a large test set the error is small, and it comes back whenever the samples do not divide.
+# The loader filled up with samples 0 to 5, all of them right: 12 of 16, where 6 of 10 would be true. `gather_for_metrics` gives those. On a large test set the error is small, but it is there whenever the samples do not divide.
 
 # %% [markdown]
 # ### Exercise 3. An exact accuracy in one message
 #
-# `gather_for_metrics` sends a message for every batch, and a large test set has thousands. So use one collective in all. `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of `loader.dataset` counted once, as the same number on every rank. This time you leave out what the loader has filled up: which of a rank's samples are those?
+# `gather_for_metrics` sends a message for every batch, and a large test set has thousands. So use one collective in all. `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of `loader.dataset` counted once, as the same number on every rank. This time you leave out what the loader has filled up (to full length, the last batches too): which of a rank's samples are those?
 
 
 # %%
@@ -787,15 +726,15 @@ lab.table(
 # %% [markdown]
 # So for every engine: `weights = accelerator.get_state_dict(net)` on *all* ranks, and then `accelerator.save(weights, path)`, which writes on the main process only (`accelerator.save_model` does both, into files of safetensors). FSDP and ZeRO 3 give the whole weights to rank 0 alone.
 #
+# The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
+
+# %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: <code>unwrap_model</code>, and save on every process</summary>
 #
-# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. See the column *unwrapped* of the table above. Saved so, every process would also write the same file at the same time.
+# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. See the column *unwrapped* of the table above. And every process would write the same file at the same time.
 #
 # </details>
 #
-# The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
-
-# %% [markdown]
 # ### To go on later
 #
 # `save_state` saves what is needed to continue: weights, optimizer, random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
@@ -830,17 +769,16 @@ lab.difference(resumed, straight)
 #
 # ## When is it worth it?
 #
-# It is DDP, FSDP or DeepSpeed that runs, so their chapters have the bill of a step. Accelerate is worth its few lines when you want to change between them, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
+# It is DDP, FSDP or DeepSpeed that runs, so their chapters have the bill of a step; what Accelerate itself costs, we did not measure. Accelerate is worth its few lines when you want to change between them, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
 
 # %% [markdown]
 # ## Summary
 #
-# - `accelerate launch` turns a YAML file and flags into environment variables, and `Accelerator()` reads them. The script stays as it is.
-# - The batch size is a rank's own. Four times the ranks are four times the batch and a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
-# - `prepare` wraps or cuts the model, deals out the batches and fills up the last ones.
+# - `accelerate launch` turns a file and flags into environment variables, and `Accelerator()` reads them.
+# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
-# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Even so, the FSDP part of the file is ignored. Print `accelerator.state`, and `len(loader)` after `prepare`.
+# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #

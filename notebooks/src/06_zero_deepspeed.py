@@ -19,6 +19,7 @@
 import labkit as lab
 
 lab.begin("en")
+import gc
 import time
 
 import torch
@@ -66,12 +67,6 @@ first.score(7 * held(ranks=64, stage=1))
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
 # Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
 #
-# <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
-#
-# The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
-#
-# </details>
-#
 # ### How much does it save?
 #
 # You will often read that the stages save "4 times, 8 times, 64 times". Is a saving one number? Let's draw it over the number of ranks:
@@ -89,12 +84,20 @@ lab.curves(
     title="What the stages save",
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1, 10.2.5, S5"
 # Look at the right end. Stages 1 and 2 become flat, because 4 (or 2) bytes of each parameter stay on every rank: they come near to 16/4 = 4 and 16/2 = 8 and never pass them. Only stage 3 goes on, since it shards everything.
+#
+# (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
+#
+# <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
+#
+# The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
+#
+# </details>
 #
 # <details><summary>Erratum 8.5.1, 10.2.5, S5: "about 4x, 8x, and 64x (or ~16x)"</summary>
 #
-# Three tables of the source give one number for each stage, and for stage 3 they say "64x", "near-linear" and "~16x". 4 and 8 are limits for very many ranks, and 64 is right for 64 ranks (the paper's example): stage 3 saves as many times as there are ranks. (16 is the number of bytes of a parameter, which is no saving.) Run it: `16 / held(4, 1)` gives 2.29.
+# Three tables of the source give one number for each stage, and for stage 3 they say "64x", "near-linear" and "~16x". 4 and 8 are limits for very many ranks, and 64 is right for 64 ranks (the paper's example): stage 3 saves as many times as there are ranks, and 16 is the number of bytes of a parameter. Run it: `16 / held(4, 1)` gives 2.29.
 #
 # </details>
 
@@ -159,30 +162,8 @@ def plain(num_steps):
     return losses, net, optimizer
 
 
-# %% [markdown] sections="D-train"
-# What is averaged here? The gradients, each of them. It's easy to average something else and not to notice, because no error is raised. Here somebody averages the loss. Will any weight of the two ranks differ after one step?
-#
-# <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
-#
-# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone. Run the cell below: the weights of the two ranks drift apart.
-#
-# </details>
-
-
-# %%
-def one_step():
-    net, tokens, targets = story()
-    loss = model.loss(net(tokens), targets)
-    loss.backward()
-    all_reduce(loss.detach())  # and not the gradients
-    torch.optim.SGD(net.parameters(), lr=0.1).step()
-    return net.state_dict()
-
-
-lab.difference(*lab.launch(one_step))
-
 # %% [markdown]
-# They should not differ at all, and no error told us.
+# What is averaged here? The gradients, each of them, and not the loss.
 #
 # ### Stage 1: the optimizer is sharded
 #
@@ -197,7 +178,8 @@ def zero1(num_steps):
     optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
     losses = []
     for step in range(num_steps):
-        net.zero_grad()  # the optimizer knows only our parts
+        net.zero_grad()
+        optimizer.zero_grad()  # our parts are views: they would keep the old gradients
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -253,7 +235,7 @@ check.hint("shard_adamw")
 # %% [markdown] sections="10.2.5, 19.4.1"
 # ### Stage 2: gradients too
 #
-# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? torch can call us as soon as a gradient is complete: such a function is a *hook*, and `register_post_accumulate_grad_hook` puts it on a weight. In it we reduce the gradient, clone our own part and let go of the rest. (In stage 1 `own.grad` was a view, and a view keeps the whole gradient alive.)
+# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? torch can call us as soon as a gradient is complete: such a function is a *hook*, and `register_post_accumulate_grad_hook` puts it on a weight. In it we reduce the gradient, clone our own part (a view would keep the whole gradient alive) and let go of the rest.
 
 
 # %%
@@ -270,6 +252,7 @@ def zero2(num_steps):
     optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
     losses = []
     for step in range(num_steps):
+        optimizer.zero_grad()
         loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
@@ -280,12 +263,6 @@ def zero2(num_steps):
 
 
 # %% [markdown] sections="10.2.5"
-# <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
-#
-# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars below count what is left.
-#
-# </details>
-#
 # ### Stage 3: parameters too
 #
 # Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed. To have one message per layer and not one per weight, we lay a layer's weights end to end in one tensor, `whole`:
@@ -321,18 +298,17 @@ class Sharded:
 # %% [markdown]
 # How can a backward work on weights that were freed? `resize_(0)` gives the bytes back but keeps the tensor. What autograd has saved in the forward still points to it, so we have to fill *the same* storage again before the backward.
 #
-# With that, a step goes forward through the layers and backward again, one layer at a time. (Layer 0 is the embedding, the last the head.) `detach` cuts the graph between two layers, so that we can call the backward of each by itself. `record_function` names the boxes of the recording below: `F2` is the forward of layer 2.
+# A step goes forward through the layers and backward again, one layer at a time. `detach` cuts the graph between two layers, so that we can call the backward of each by itself.
 
 
 # %%
 def forward(layers, x):
     """Through all layers; what went into each, and what came out."""
     inputs, outputs = [], []
-    for number, sharded in enumerate(layers):
+    for sharded in layers:
         sharded.gather()
-        with torch.profiler.record_function(f"F{number}"):
-            inputs.append(x)
-            outputs.append(sharded.layer(x))
+        inputs.append(x)
+        outputs.append(sharded.layer(x))
         sharded.free()
         x = outputs[-1].detach().requires_grad_()
     return inputs, outputs, x
@@ -340,10 +316,9 @@ def forward(layers, x):
 
 def backward(layers, inputs, outputs, x):
     """Back again. x.grad is the gradient of the loss by a layer's output."""
-    for number, sharded in reversed([*enumerate(layers)]):
+    for sharded in reversed(layers):
         sharded.gather()
-        with torch.profiler.record_function(f"B{number}"):
-            outputs.pop().backward(x.grad)
+        outputs.pop().backward(x.grad)
         sharded.free()
         sharded.reduce()
         x = inputs.pop()
@@ -356,6 +331,7 @@ def zero3(num_steps):
     optimizer = torch.optim.AdamW([layer.own for layer in layers], lr=0.01)
     losses = []
     for step in range(num_steps):
+        optimizer.zero_grad()
         inputs, outputs, x = forward(layers, tokens)
         loss = model.loss(x, targets)
         loss.backward()
@@ -366,11 +342,17 @@ def zero3(num_steps):
 
 
 # %% [markdown]
-# After the update nothing has to be sent, because the next forward gathers anyway.
+# After the update nothing has to be sent, because the next forward gathers anyway. (The layer that is gathered *next* could be fetched while this one computes. That is called [prefetch](GLOSSARY.md#prefetch), and ours does without.)
 #
 # ### Run all four
 #
-# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is handed to collectives. The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. How many bytes per parameter are live on a rank of 4 under stage 3, after two steps, when all three are there?
+# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. How many bytes per parameter are live on a rank of 4 under stage 3, after two steps, when parameters, gradients and Adam's states are all there?
+
+# %%
+third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 16))
+
+# %% [markdown]
+# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is handed to collectives.
 
 
 # %%
@@ -378,6 +360,7 @@ def watched(stage):
     with memory.watch() as seen, traffic.count() as sent:
         seen.mark("training")
         losses, *kept = stage(2)
+        gc.collect()
         live_bytes = seen.live_bytes
     return {
         "losses": torch.tensor(losses),
@@ -387,9 +370,6 @@ def watched(stage):
         "wire_bytes": sent.sent_bytes,
     }
 
-
-# %%
-third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 16))
 
 # %%
 by_hand = (plain, zero1, zero2, zero3)
@@ -415,7 +395,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Beyond the first there are, in stages 1 and 2, the activations at the end of the forward, which ZeRO does not touch. In stage 3 it is more, since a layer is whole while it computes, and so are its gradients. Here one block is more than a third of everything; of 32 blocks, one would hardly count.
+# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. In `plain` it is the update, which needs a copy of its own. In stages 1 and 2 it is the end of the forward: no gradient is there yet, but all activations are, which ZeRO does not touch. So both have the same top here; stage 2 gains where gradients are larger than activations. In stage 3 it lies further above the first bar, since a layer is whole while it computes, and so are its gradients.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -426,14 +406,20 @@ alike = {
 }
 lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items())
 
-# %% [markdown]
-# Not a bit apart. Here is one step of `zero3` on two ranks, recorded:
-
-# %%
-lab.launch(lambda: zero3(1)[0], record=True).timeline()
-
-# %% [markdown]
-# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. A large part is *idle*: a rank waits for Python between two operators, and for the other rank. On a large model the work outweighs this, and the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU it says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
+# %% [markdown] sections="10.2.5, D-train"
+# Not a bit apart.
+#
+# <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
+#
+# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone, without any error. Run it: with `all_reduce(loss.detach())` instead of the loop in `plain`, the second losses of two ranks are those of two models.
+#
+# </details>
+#
+# <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
+#
+# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars above count what is left.
+#
+# </details>
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -444,7 +430,7 @@ lab.launch(lambda: zero3(1)[0], record=True).timeline()
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To measure it we put our own ring of chapter 02 in the place of torch's calls, so that each message is ours, and counted when it is sent. The four programs call these names, so they need no change:
+# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count each message. The four programs call these names, so they need no change:
 
 
 # %%
@@ -484,9 +470,9 @@ volume.score(sent["zero3"] / sent["plain"])
 # %% [markdown]
 # Half as much again: stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7).
 #
-# ### Two ways to count
+# ### What goes over the wire
 #
-# With torch's own calls `runs` has also counted what went over the [wire](GLOSSARY.md#wire) (Linux counts that), and what was handed to each collective, the [payload](GLOSSARY.md#payload). Payloads can't be added up as they stand: an all-reduce and a reduce-scatter are handed the whole tensor, an all-gather only the rank's own part; and around a ring an all-reduce of S bytes sends about 2 S, the others S. So we weigh them, and put all three counts side by side, in multiples of `plain`:
+# Around our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls `runs` has counted what went over the [wire](GLOSSARY.md#wire), and what was handed to each collective, the [payload](GLOSSARY.md#payload). An all-reduce of S bytes sends about 2 S around a ring, the others S; and an all-gather is handed only the rank's own part. So we weigh payloads, and put the three counts side by side, in multiples of `plain`:
 
 
 # %%
@@ -509,7 +495,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce; and the payload agrees. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: the payload belongs to the method, and the bytes on the wire to the [backend](GLOSSARY.md#backend).
+# Our ring and the payload agree: stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So the payload belongs to the method, and the bytes on the wire to the [backend](GLOSSARY.md#backend).
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
@@ -572,39 +558,50 @@ called = lab.guess("what DeepSpeed's stage 2 calls for gradients", choices=calls
 # %%
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
-configs["ZeRO 1, reduce"] = config(1, use_multi_rank_bucket_allreduce=False)
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 configs["ZeRO 3, defaults"] = config(3)
-configs["ZeRO 1, 4 microbatches"] = config(1, accumulate=4)
-configs["ZeRO 2, 4 microbatches"] = config(2, accumulate=4)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
-
-# %%
-ddp = on_a_ring(rows["ZeRO 0"], 2)
-lab.table(
-    {"configuration": name, "times_ddp": on_a_ring(row, 2) / ddp} | row
-    for name, row in rows.items()
-)
-
-# %%
 called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 
+
+# %%
+def beside_ddp(rows):
+    """A table of the rows, with what a ring would send in multiples of ZeRO 0."""
+    ddp = on_a_ring(rows["ZeRO 0"], 2)
+    return lab.table(
+        {"configuration": name, "times_ddp": on_a_ring(row, 2) / ddp} | row
+        for name, row in rows.items()
+    )
+
+
+beside_ddp(rows)
+
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the rows "reduce") each part goes to its owner alone, and we are back at the paper's 1.
+# DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
-# **Stage 3 beside plain data parallelism.** The rows "ZeRO 0" and "ZeRO 3" have the same loss. But see how many calls stage 3 makes: each parameter is gathered twice, in a message of its own. With DeepSpeed's defaults (the next row) a parameter of fewer than 100,000 elements stays whole, and in a model as small as ours that is every one. (On a large model it is only norms and biases.)
+# "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own. With DeepSpeed's defaults (the last row) a parameter of fewer than 100,000 elements stays whole, and in a model as small as ours that is every one.
 #
-# **When gradients accumulate.** Compare the last two rows with those of one microbatch. What stage 1 hands over is the same, because it keeps whole gradients and reduces them once. Stage 2 keeps only its own part, so it must reduce in each microbatch: four times as much for four.
+# ### When gradients accumulate
+#
+# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part:
+
+# %%
+four = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (1, 2)}
+more = lab.launch(lambda: {name: train(each) for name, each in four.items()})[0]
+beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
+
+# %% [markdown] sections="10.7.2"
+# Stage 1 reduces once. Stage 2 must reduce in each microbatch: four times as much for four.
 #
 # ### Who holds what
 #
-# What does a rank of the engine really keep? Let's read its tensors, slice by slice, of a slightly larger model and in bf16 this time:
+# What does a rank of the engine really keep? Let's read its tensors, of a slightly larger model in bf16:
 
 # %%
 stages.Stages(stage=2, ranks=2).compare()
 
 # %% [markdown] sections="8.5.2, S5"
-# Each pair of bars is one rank: above our formula, with DeepSpeed's rules for padding; below the tensors that were found. Grey is what a rank need not hold: padding, so that parts are equal, and gradients that DeepSpeed keeps whole although the rank owns only a piece of them. Ask *your* engine like this what it keeps.
+# Each pair of bars is one rank: above our formula, below the tensors that were found. Grey is what a rank need not hold: padding, so that parts are equal, and gradients that DeepSpeed keeps whole although the rank owns only a piece of them.
 #
 # ## The configuration file
 #
@@ -691,13 +688,13 @@ typo.score(rows[3]["stage"])
 #
 # <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
 #
-# On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8: 8 x 4 x 4 is 128. With 8, the accumulation must be 1. Run it: the row "microbatch 8" is refused.
+# On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: the row "microbatch 8" is refused.
 #
 # </details>
 #
 # <details><summary>Erratum D-train: "train_batch_size": "auto"</summary>
 #
-# "auto" is not DeepSpeed's word. It is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
+# "auto" is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
 #
 # </details>
 #
@@ -708,7 +705,7 @@ typo.score(rows[3]["stage"])
 # </details>
 
 # %% [markdown] sections="8.5.2, D-train"
-# ## The launchers
+# ## The Hugging Face Trainer
 #
 # A script of your own is started by `deepspeed train.py --deepspeed_config FILE`, or by `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
 #
@@ -724,11 +721,8 @@ typo.score(rows[3]["stage"])
 # Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
 #
 # </details>
-
-# %% [markdown] sections="8.5.2"
-# ### The Hugging Face Trainer
 #
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. Let's give it two files: the one from above, and one in which everything that the Trainer knows says "auto".
+# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. We give it the file from above, and one in which everything that the Trainer knows says "auto".
 
 
 # %%
@@ -771,18 +765,15 @@ def told(files):
 asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
 auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
 auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
-
-
-# %%
 said = lab.launch(told, {"as above": file, "auto": auto})[0]
 print(*said.values(), sep="\n\n")
 
 # %% [markdown] sections="8.5.3"
-# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at that class in your own scripts: if it is `DistributedDataParallel`, the file was not used at all, and nothing said so.
+# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at it in your own scripts: if it is `DistributedDataParallel`, the file was not used at all.
 #
 # ## Offload
 #
-# What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid on the link: each step the gradients cross to the host, and the new weights cross back.
+# What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice. Each step the gradients cross the link to the host and the new weights cross back, and the update itself runs on the CPU, out of a memory that all cards of the machine share. Here we count the link.
 
 
 # %%
@@ -813,12 +804,12 @@ def adam(on_host):
             optimizer.step()
         times.append(1000 * (time.perf_counter() - start))
     held_bytes = torch.accelerator.memory_allocated()
-    loss = f"{loss.item():.4f}"
-    return {"loss": loss, "device_bytes": held_bytes, "step_ms": min(times)}
+    told = {"loss": f"{loss.item():.4f}", "device_bytes": held_bytes}
+    return told | {"step_ms": min(times)} if on_host else told
 
 
 # %% [markdown]
-# We run it on [pretend devices](GLOSSARY.md#pretend-device) (chapter 00): an allocator of their own counts their memory, and we say how fast their link to the host is. First without offload, then with it, over a fast link and over a slow one. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds does a step take, if the copies are most of it? (We take the fastest of six.)
+# We run it on [pretend devices](GLOSSARY.md#pretend-device) (chapter 00): an allocator of their own counts their memory, and we say how fast their link to the host is. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds does a step take, if the copies are most of it? (We take the fastest of six. The first run is not timed: how fast a pretend device updates means nothing.)
 
 # %%
 crossing = lab.guess("a step with offload over 0.02 GB/s", unit="ms")
@@ -837,63 +828,24 @@ crossing.score(slow["step_ms"])
 # %%
 places = ("on the device", "on the host, 25 GB/s", "on the host, 0.02 GB/s")
 found = (adam_over(25, on_host=False), adam_over(25), slow)
-_ = found[0].pop("step_ms")  # how fast the pretend device updates means nothing
 lab.table({"states": place} | row for place, row in zip(places, found))
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. Compare the two times: on the slow link the copies are most of the step: `8 * count / 0.02e9` is 0.054 s. The rest is the step itself, and a little for each small copy. (The pretend link really makes each copy wait. A real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. On the slow link the copies are most of the step: `8 * count / 0.02e9` is 0.054 s. (A real GPU hides some of it by copying while it computes.)
 #
-# ### With DeepSpeed
-#
-# In the configuration this is `offload_optimizer`, and stage 3 may offload its parameters as well, by `offload_param`. (`small`: the default bucket of DeepSpeed would take 2 GB at once, and hide all the rest.)
-
-# %%
-host = {"device": "cpu"}
-small = KEEP_NOTHING | {"reduce_bucket_size": 100_000}
-offloads = {
-    "all on the device": small,
-    "optimizer on the host": small | {"offload_optimizer": host},
-    "parameters as well": small | {"offload_optimizer": host, "offload_param": host},
-}
-
-
-# %%
-def peak_bytes(zero):
-    import deepspeed
-
-    net, tokens, targets = story()
-    engine, *_ = deepspeed.initialize(model=net, config=config(3, **zero))
-    for step in range(2):
-        torch.accelerator.reset_peak_memory_stats()
-        loss = model.loss(engine(tokens), targets)
-        engine.backward(loss)
-        engine.step()
-    return torch.accelerator.max_memory_allocated()
-
-
-# %%
-peaks = {
-    name: lab.launch(peak_bytes, zero, ranks=1)[0] for name, zero in offloads.items()
-}
-lab.bars(
-    {name: peak / count for name, peak in peaks.items()},
-    title="The device's peak, bytes per parameter",
-)
-
-# %% [markdown]
-# With the optimizer 16 bytes per parameter go to the host: the momentum and the variance (8), the copy of the weights that DeepSpeed updates (4), and the gradients (4). The parameters are 4 more. And for a large model? We can't run that here, but we can count what crosses the link in a step of one microbatch, for the 7 B model on two cards:
+# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And for a large model? We can't run that here, but we can count what crosses the link in a step of one microbatch, for the 7 B model on two cards:
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
 
 # %% [markdown] sections="8.5.3"
-# As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward.
+# The board counts the link alone, and not the update on the host. As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward.
 #
-# The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under. What is done in the forward and the backward is done again for each microbatch.
+# The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under.
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
-# Neither is possible. Run it: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Stage 2 fits on no number of GPUs with 80 GB, since 2 bytes per parameter stay whole (140 GB); stage 3 needs more than 14 GPUs, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides. Seconds of transfers in every step then need a very large batch to reach the 45 % utilisation that the table claims; the board above counts the bytes.
+# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
 #
 # </details>
 #
@@ -908,10 +860,10 @@ cards = planner.Plan(
 planner.card(cards.but(zero=0), cards.but(zero=1))
 
 # %% [markdown]
-# The left one does not fit, the right one does, and by our ring it sends no more. (It would train for more than a year: ZeRO makes it fit, not fast. The planner also counts activations, and 3 GB for the context and buffers of a process; that it comes to 112 GB again is chance.) So:
+# The left one does not fit, the right one does, and by our ring it sends no more. (It would train for more than a year: ZeRO makes it fit, not fast.) So:
 #
-# - **Stage 1** costs nothing in principle, so use it always. With DeepSpeed's defaults it sends half as many bytes again; `use_multi_rank_bucket_allreduce: false` saves them, for more calls.
-# - **Stage 2** when stage 1 does not fit by the gradients' 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
+# - **Stage 1** sends what data parallelism sends, so use it always. (With DeepSpeed, set `use_multi_rank_bucket_allreduce: false`.)
+# - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
 # - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
 # - **Offload** when there is no other way to fit, and with batches as large as you can make them.
 #
@@ -971,7 +923,7 @@ check.hint("same_training")
 # %% [markdown]
 # ### 4. Cut evenly (optional)
 #
-# DeepSpeed does not cut each weight by itself. It lays all tensors end to end and cuts that long line into N pieces of one length (the last may be shorter, or empty). Which slices of which tensors does each rank keep? Return a list per rank of `(tensor, start, stop)`, where `tensor` is a number and the others count in that tensor. If an answer is wrong, it is drawn: each digit is an element, and says who keeps it.
+# DeepSpeed lays all tensors end to end and cuts that long line into N pieces of one length (the last may be shorter, or empty). Which slices of which tensors does each rank keep? Return a list per rank of `(tensor, start, stop)`, where `tensor` is a number and the others count in that tensor. A wrong answer is drawn: each digit is an element, and says who keeps it.
 
 
 # %%
@@ -1002,9 +954,8 @@ check.hint("cut_evenly")
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3. What is saved depends on N.
-# - Stages 1 and 2 need to send what plain data parallelism sends, stage 3 1.5 times as much. Libraries and backends may send more.
 # - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage and the class that trains.
-# - Offload trades device memory for bytes over the link. Their number does not depend on the size of the microbatch, so make it large.
+# - Offload trades device memory for bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #

@@ -16,8 +16,6 @@
 # There are too few sequences to go round. So let's cut inside the layers: each card takes a part of every matrix, and all eight work on the same tokens at the same moment. What do they have to tell each other?
 
 # %%
-import warnings
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -31,7 +29,7 @@ lab.begin("en", deadline_s=60)
 tensor_parallel.Layer(ranks=2).board()
 
 # %% [markdown]
-# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey is on both. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. What a rank *hands in* is the size of the tensors that it gives to others; what is *sent* for them depends on the algorithm (chapter 02). Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
+# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey means: the same on both ranks. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. (*Handed in* is what a rank gives to others; what is *sent* for it depends on the algorithm, chapter 02.) Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
 #
 # **When you are done** you can cut a layer among cards, forward and backward, and say what it sends; you can cut a long sequence as well; and you know for which links each of the two is made.
 
@@ -58,7 +56,7 @@ lab.difference(x_left @ top + x_right @ bottom, x @ a)
 #
 # <details><summary>Erratum 19.3.1: columns written as W[:h/2]</summary>
 #
-# The textbook draws a product cut by columns and gives the two GPUs `W[:h/2]` and `W[h/2:]`. Those are rows, and all of X doesn't fit them. Run it: `x @ a[:4]` raises a RuntimeError about the shapes. Columns are `W[:, :h/2]`.
+# The textbook draws a product cut by columns and gives the two GPUs `W[:h/2]` and `W[h/2:]`, which are rows. All of X doesn't fit them: `x @ a[:4]` raises a RuntimeError about the shapes. Columns are `W[:, :h/2]`.
 #
 # </details>
 
@@ -83,17 +81,16 @@ def column_then_row():
     return {"off before": before, "off after": lab.difference(y, mlp(x, a, b))}
 
 
-# %%
 lab.launch(column_then_row, ranks=4)
 
 # %% [markdown] sections="S8, 19.3.1"
 # Before the sum, each of the four ranks is far from the right output; after it, only rounding is left. One [all-reduce](GLOSSARY.md#all-reduce) did for two products. (Rows first would need a sum *before* the GELU too, because the GELU of a sum is not the sum of GELUs.)
 #
-# Could each layer be cut by itself? Yes: gather the features after every column. But that is a message for each product, and the pair needs one for two. The bias of a column is cut as its features are; that of a row is added once, after the sum, or four ranks would add it four times.
+# Could each layer be cut by itself? Yes, with a gather after every column: a message for each product, where the pair needs one for two. The bias of a column is cut as its features are; that of a row is added once, after the sum, or four ranks would add it four times.
 #
 # <details><summary>Erratum S8: a layer that gathers its input along the features</summary>
 #
-# The source's TensorParallelLinear gathers its input, which each rank already has whole, and multiplies that by its own columns. Two ranks then have twice as many features as the weight, so it raises at its first call. Run it: `F.linear(torch.cat([x, x], dim=-1), left.T)` raises a RuntimeError about the shapes. In a column-parallel layer the input is whole and is not gathered. What comes out stays cut, or is gathered along the features where all of it is wanted.
+# The source's TensorParallelLinear gathers its input, which each rank already has whole, so two ranks have twice as many features as the weight, and it raises at its first call: `F.linear(torch.cat([x, x], dim=-1), left.T)` raises a RuntimeError about the shapes. In a column-parallel layer the input is whole and is not gathered. What comes out stays cut, or is gathered along the features where all of it is wanted.
 #
 # </details>
 
@@ -121,7 +118,6 @@ def gradients():
     return dict(zip("xab", off))
 
 
-# %%
 backward = lab.launch(gradients, ranks=2)
 backward
 
@@ -180,34 +176,30 @@ check.hint("column_then_row")
 #
 # Megatron's paper calls your two functions **f** and **g**: f stands where a pair begins and sums in the backward, g stands where it ends and sums in the forward.
 #
-# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. Here is who holds what of all weights, laid side by side, and of their gradients:
-
-# %%
-layer = tensor_parallel.Layer(ranks=2, heads=8)
-layer.compare()
-
-# %% [markdown]
-# In each row, the upper strip is theory, and the lower one is what a rank's live tensors held: the same slices. How many all-reduces does a step of our 7 B model make? It has 32 layers; take one microbatch, forward and backward.
+# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. (Step through the board at the top once more: you now know why each block is cut the way it is.)
+#
+# How many all-reduces does a step of our 7 B model make? It has 32 layers; take one microbatch, forward and backward.
 
 # %%
 sums = lab.guess("all-reduces in a step of 32 layers", between=(0, 1000))
 
 # %%
+layer = tensor_parallel.Layer(ranks=2, heads=8)
 sums.score(32 * layer.run()[0]["calls"]["all_reduce"])
 
 # %% [markdown] sections="10.3.1"
-# Two forward and two backward in each layer. Each is as large as the [activations](GLOSSARY.md#activations) between two layers, 17 MB for a sequence of 2048 tokens, and forward the next product can't begin before it is over.
+# Two forward and two backward in each layer. Each is as large as the [activations](GLOSSARY.md#activations) between two layers, 17 MB for a sequence of 2048 tokens, and in the forward the next product can't start until it is done.
 #
 # <details><summary>Erratum 10.3.1: attention that gathers keys and values</summary>
 #
-# The textbook gathers K and V of all ranks along the features and multiplies each rank's queries by all of that. The shapes don't fit; run it: `torch.ones(4, 32) @ torch.ones(4, 64).T` raises a RuntimeError. And nothing needs gathering, because heads are cut whole: the run above counted 4 all-reduces in a layer and nothing else.
+# The textbook gathers K and V of all ranks along the features and multiplies each rank's queries by all of that. The shapes don't fit: `torch.ones(4, 32) @ torch.ones(4, 64).T` raises a RuntimeError. And nothing needs gathering, because heads are cut whole: the run above counted 4 all-reduces in a layer and nothing else.
 #
 # </details>
 
 # %% [markdown] sections="10.3.1"
 # ## Exercise 2. Which slice?
 #
-# In many models several heads of queries share one head of keys and values ([grouped queries](GLOSSARY.md#grouped-queries)). LLaMA-2 70B has 64 heads of queries, and 8 of keys. On more than eight ranks, then, some heads of keys lie on several ranks, and cutting further saves nothing of them.
+# In many models several heads of queries share one head of keys and values ([grouped queries](GLOSSARY.md#grouped-queries)). LLaMA-2 70B has 64 heads of queries, and 8 of keys. On more than eight ranks, then, some heads of keys lie on several.
 #
 # One weight often holds all three: the rows of all heads' queries, then those of the keys, then those of the values. Which of its rows belong to a rank? Deal the heads of queries as evenly as you can, the first ranks having one more. A rank holds the keys and values that its queries look at, and no others. Return three ranges.
 
@@ -316,37 +308,27 @@ def by_torch():
 
 lab.launch(by_torch, ranks=2)
 
-# %% [markdown]
+# %% [markdown] sections="8.7.2"
 # Two forward, as before. But backward there are four: one where the MLP begins, and one each for queries, keys and values, because torch sums each one's gradient over the ranks before it adds the three up. A single weight for all three would spare us two of them.
 #
 # ### Megatron
 #
-# In Megatron the two kinds of layers are classes, and you build the model of them. Each returns its output and a bias that you may still have to add (here none):
-
-
-# %%
-def by_megatron():
-    warnings.simplefilter("ignore")  # about extensions for GPUs
-    from megatron.core import ModelParallelConfig, parallel_state
-    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-
-    ranks = dist.get_world_size()
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks)
-    config = ModelParallelConfig(tensor_model_parallel_size=ranks)
-    config.use_cpu_initialization = True
-    told = {"config": config, "init_method": torch.nn.init.normal_, "bias": True}
-    up = ColumnParallelLinear(768, 3072, gather_output=False, **told)
-    ends = {"input_is_parallel": True, "skip_bias_add": False}
-    down = RowParallelLinear(3072, 768, **ends, **told)
-    down(F.gelu(up(torch.randn(4, 768))[0]))
-    shapes = {"up.weight": up.weight.shape, "down.weight": down.weight.shape}
-    return {name: tuple(shape) for name, shape in shapes.items()}
-
-
-lab.launch(by_megatron, ranks=2)
-
-# %% [markdown] sections="8.7.2"
-# In torch's weights columns are dimension 0 and rows dimension 1, so both are cut as by hand.
+# In Megatron the two kinds of layers are classes, `ColumnParallelLinear` and `RowParallelLinear`, and you build the model of them. `tensor_parallel.Layer(engine="megatron")` is a whole layer of theirs, which we run below.
+#
+# <details><summary>The pair in Megatron's words</summary>
+#
+# ```python
+# up = ColumnParallelLinear(768, 3072, config=config, init_method=normal_,
+#                           bias=True, gather_output=False)
+# down = RowParallelLinear(3072, 768, config=config, init_method=normal_,
+#                          bias=True, input_is_parallel=True, skip_bias_add=False)
+# inner, _ = up(x)
+# y, _ = down(F.gelu(inner))
+# ```
+#
+# Each returns its output and a bias that you may still have to add (here `None`, because `skip_bias_add=False` has it added). In torch's weights columns are dimension 0 and rows dimension 1, so both are cut as by hand.
+#
+# </details>
 #
 # <details><summary>Erratum 8.7.2: layers without a configuration</summary>
 #
@@ -378,9 +360,9 @@ cut = llama.but(sequence_parallel=True)
 ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 
 # %% [markdown]
-# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (Norms and biases now need their gradients added up, which is next to nothing.)
+# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (Norms and biases now need their gradients added up: next to nothing.)
 #
-# And what do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron doesn't, and gathers them anew in the backward.
+# What do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron doesn't, and gathers them anew in the backward.
 
 # %%
 whole = tensor_parallel.Layer(ranks=2)
@@ -393,7 +375,7 @@ for name, n in {"2 ranks": 2, "4 ranks": 4}.items():
 lab.bars(kept, unit="bytes", title="Kept for the backward on a rank")
 
 # %% [markdown]
-# Compare the bars of 2 and of 4 ranks. Whole, twice the ranks keep more than half as much each, because the activations between the pairs lie on every rank, however many there are. Cut, they keep less, for the same bytes. And where the tokens are gathered twice, twice the ranks keep half. That takes six all-gathers in place of four, so a quarter more bytes, which hide behind a product. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
+# Whole, twice the ranks keep more than half as much each, because the activations between the pairs lie on every rank, however many there are. Cut, they keep less, for the same bytes. And where the tokens are gathered twice, twice the ranks keep half. That takes six all-gathers in place of four, so a quarter more bytes, which hide behind a product. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
 
 # %% [markdown] sections="19.8.3"
 # ## When is it worth it?
@@ -416,15 +398,17 @@ longer.score(two / one)
 lab.show(planner.time_bars(machines))
 
 # %% [markdown]
-# All of this is predicted, with the planner's constants, and with nothing hidden. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts into as many parts as it has cards, here eight.
+# All of this is predicted, by a planner that hides none of these messages; so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts into as many parts as it has cards, here eight.
 #
-# And there we have it. Here is our machine with its four sequences, with eight stages before, and with each layer cut in eight after:
+# Here is our machine with its four sequences: eight stages before, each layer cut in eight after:
 
 # %%
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win, because its bubble would shrink and the messages of the layers would not.
+# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
+#
+# *A good place to stop. What follows cuts something else, and needs only the ring of [chapter 02](02_collectives.ipynb).*
 #
 # ## What also grows: the sequence
 #
@@ -436,15 +420,18 @@ books = {
     "2,048 tokens": book,
     "32,768 tokens": book.but(seq=32768),
     "131,072 tokens": book.but(seq=131072),
+    "262,144, recomputed": book.but(seq=262144, recompute="full"),
 }
 lab.show(planner.memory_bars(books))
 
 # %% [markdown]
-# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more, and this machine has no further card. Recomputing would make room once (chapter 05), for more computing; a book twice as long would not fit again. And layers can't be cut over the slow links between machines. What can? The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is called [context parallelism](GLOSSARY.md#context-parallelism). (Sequence parallelism cuts the tokens only between the pairs, and gathers them before each. Context parallelism leaves them cut in the products too.)
+# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more. Recomputing everything makes room even for twice as many ([chapter 05](05_precision_and_memory.ipynb)), for more computing; but what it keeps grows with the tokens too, and this machine has no further card. Layers can't be cut over the slow links between machines, and a pipeline would have a single microbatch. What else can be cut?
+#
+# The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is [context parallelism](GLOSSARY.md#context-parallelism). (Sequence parallelism cuts the tokens only between the pairs, and gathers them before each. Context parallelism leaves them cut in the products too.)
 #
 # ## A softmax that is not finished
 #
-# Say a rank has its queries and half of the keys and values. How could the other half come later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum, we can weigh the two afterwards:
+# Say a rank has its queries and half of the keys and values. How could the other half come later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum (`lse`, for log-sum-exp), we can weigh the two afterwards:
 
 
 # %%
@@ -502,11 +489,12 @@ def ring():
     return {"off by": lab.difference(out, whole.chunk(ranks, dim=1)[rank])}
 
 
-# %%
 lab.launch(ring, ranks=4)
 
 # %% [markdown]
 # No rank ever holds all keys: only a quarter, and one more while it arrives. (Real programs let the next keys travel while these are multiplied.)
+#
+# Backward, keys and values go round once more, and their gradients travel too: each rank adds its summand and passes them on, one hop further than the keys, so that they end where the keys live.
 #
 # ### Half of the work is gone. And half of the time?
 #
@@ -523,7 +511,7 @@ idle.score(timeline.bubble(uneven.predict()))
 uneven.board()
 
 # %% [markdown]
-# Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What if each rank has one piece from the front and one from the back?
+# Step through the rounds. The last rank has something to do in each, the first only in its own: the front of a sequence makes little work, the back much. What if each rank has one piece from the front and one from the back?
 
 # %%
 balanced = uneven.but(balanced=True)
@@ -533,12 +521,12 @@ balanced.compare()
 timeline.step_us(uneven.predict()) / timeline.step_us(balanced.predict())
 
 # %% [markdown]
-# `F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. (*Overran*: some durations took longer than stated.) In theory nobody waits any more. The number says how many times as long the uneven ring takes in theory: it has 14 pairs on its last rank, where each now has 8.
+# `F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. (*Overran*: some durations took longer than stated.) A send bar ends when its rank comes back to look, after computing, so its length is not the time of the transfer. In theory nobody waits any more. The number says how many times as long the uneven ring takes in theory: it has 14 pairs on its last rank, where each now has 8.
 
 # %% [markdown]
 # ## Exercise 3. A causal ring
 #
-# Build it. Here the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one. (A block with itself counts as one here.)
+# Build it. Here the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one. (A block with itself counts as one here, because your code multiplies all of it; the picture counts it half.)
 
 
 # %%
@@ -649,14 +637,20 @@ two = {"tp 16": book.but(tp=16, **wide), "tp 8, cp 2": book.but(cp=2, **wide)}
 lab.show(planner.time_bars(two))
 
 # %% [markdown]
-# Both divide the computing by 16, and both fit. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of the bar at this length. (The two machines hold the same parameters then, and add up their gradients once a step.)
+# Both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of the bar at this length. (The two machines hold the same parameters then, and add up their gradients once a step.)
 
 # %% [markdown] sections="19.8.3"
 # ## Exercise 4, optional. Tensor or pipeline?
 #
+# Which of the two ends first, for a model and a link of your choice?
+#
+# <details><summary>The task</summary>
+#
 # A model of `layers` layers trains in fp32 on `batch` sequences. How many bytes does the busiest rank hand in for a step, if every layer is cut? How many, if the layers are dealt out as stages? And which of the two ends first?
 #
-# One rank alone would compute for `compute_us`, and both ways divide that by the ranks. All-reduces take a ring over links of `link_gb_per_s` (chapter 02), and nothing hides them. The pipeline's messages hide, but its bubble does not. Two more cases are counted on real ranks.
+# One rank alone would compute for `compute_us`, and both ways divide that by the ranks. All-reduces take a ring over links of `link_gb_per_s` (chapter 02), and nothing hides them. The pipeline's messages hide, but its bubble does not. The check also counts two cases on real ranks.
+#
+# </details>
 
 
 # %%
@@ -685,8 +679,8 @@ check.hint("tensor_or_pipeline")
 # ## Summary
 #
 # - A column gives features, a row gives summands. The pair needs one all-reduce forward (g) and one backward (f), so a layer needs four.
-# - Heads are cut whole, the vocabulary by words, and the bias of a row is added once.
-# - Sequence parallelism cuts what lies between the pairs as well: less memory for the same bytes (a quarter more if the tokens are gathered again).
+# - Heads are cut whole, the vocabulary by words.
+# - Sequence parallelism cuts what lies between the pairs as well: less memory for the same bytes.
 # - Forward, products wait for these messages, so tensor parallelism stays inside a machine. It helps where sequences are few.
 # - A long sequence is cut for the whole layer. Only attention talks, by a balanced ring or by heads for tokens.
 #

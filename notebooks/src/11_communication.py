@@ -11,7 +11,7 @@
 #
 # *About an hour and a half. You need chapters 02 and 03. No GPU is needed.*
 #
-# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds. We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner (28, if the cable were always full). We bought eight cards, and what we have is a very expensive network test.
 #
 # There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
 
@@ -40,7 +40,7 @@ step.board()
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# First, what are the 71 seconds made of? The planner of chapter 18 knows our model. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32, and all-gathers the parameters in bf16:
+# First, what are the 71 seconds made of? The planner of chapter 18 knows our model. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32, and all-gathers the parameters in bf16. (Chapter 06 kept gradients in 2 bytes. Here they are kept and added up in fp32, 4 bytes.)
 
 # %%
 small = planner.Plan(
@@ -57,12 +57,12 @@ step_s = {
 lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
 # %% [markdown]
-# This is our bill, 74 seconds in all. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs. At full speed the messages would take 28 seconds, and the order of the ways would be the same.)
+# This is our bill, 74 seconds in all. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs.)
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# In chapter 03 we sent each gradient from a hook, as soon as it was complete, and waited at the very end: what has arrived by then cost nothing. DDP does that with [buckets](GLOSSARY.md#bucket), from the last layer down. How much time does it hide? Our `step` trains by real DDP, in the usual two lines:
+# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). How much time does that hide? Our `step` trains by real DDP:
 #
 # ```python
 # ddp = DDP(net, bucket_cap_mb=0.9)
@@ -84,12 +84,12 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured by the clock below. By the prediction, six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores here (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
+# Predicted above, measured below. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# Our link was a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another. (Where a strip has two lanes, two messages overlap in time: the next one already waits.)
+# Our link was a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another.
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
@@ -101,7 +101,7 @@ step.but(overlap=True, link=narrow).compare()
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce ends when the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it?
+# An all-reduce ends when the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*busy* counts only messages here.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -117,7 +117,7 @@ waits.score(f"rank {slow_rank}")
 # %% [markdown] sections="19.1.3"
 # The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
 #
-# And on our bill? Our cards compute for 3 seconds and exchange for 71. Let everything hide, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap is free, but here there is too little to hide under.
+# And on our bill? Let everything hide under the 3 seconds of computing, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 #
@@ -129,7 +129,7 @@ waits.score(f"rank {slow_rank}")
 #
 # <details><summary>Erratum 19.1.3: a chart of overlap in which nothing overlaps</summary>
 #
-# The textbook draws one row: compute layer N, all-reduce the gradient of N-1, compute layer N+1. The boxes follow one another, so what is hidden is 0. The order is not that of a backward either, which goes from the last layer down: while layer N-1 computes, the gradient of layer N is on its way. `hidden.predicted` draws it as it happens.
+# The textbook draws one row: compute layer N, all-reduce the gradient of N-1, compute layer N+1. The boxes follow one another, so nothing is hidden, and the order is not that of a backward: while layer N-1 computes, the gradient of layer N is on its way. `hidden.predicted` draws it as it happens.
 #
 # </details>
 
@@ -163,7 +163,7 @@ def accumulate(way):
 # %%
 ways = ["never reduced", "reduced each time", "reduced and divided each time"]
 off = lab.launch(lambda: {way: accumulate(way) for way in ways}, ranks=2)[0]
-lab.bars(off, unit="ratio", title="Largest error, over the largest right gradient")
+lab.bars(off, unit="share", title="Largest error, over the largest right gradient")
 
 # %% [markdown]
 # - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
@@ -174,7 +174,7 @@ lab.bars(off, unit="ratio", title="Largest error, over the largest right gradien
 #
 # So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets). They may differ in size, but a list has as many samples in all on every rank. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
 #
-# (*Over budget* in a verdict means right, but wasteful.)
+# (*Over budget* in a verdict means right, but wasteful. `check.hint(name)` helps, here and in the later exercises.)
 
 
 # %%
@@ -248,28 +248,28 @@ lab.bars(losses, title="Loss after 64 microbatches")
 # With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. Does that go on, with m = 8 and 8 times the rate?
 
 # %%
-round(ends_at(8, 8 * 0.3), 1)
+print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged, and is worse than a model that knows nothing (its loss is ln 256 = 5.5). Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+# Training has diverged: a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) Its all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
 # </details>
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, does training bear it, and is it faster in the end?
+# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, and does training bear it?
 #
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `fp16_compress_hook`):
+# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
-def fp16(state, bucket):
-    half = bucket.buffer().half() / dist.get_world_size()
+def bf16(state, bucket):
+    half = bucket.buffer().bfloat16() / dist.get_world_size()
     work = dist.all_reduce(half, async_op=True)
     # when the sum is there, make it float32; DDP waits for that after the backward
     return work.get_future().then(lambda done: done.value()[0].float())
@@ -279,7 +279,7 @@ def fp16(state, bucket):
 # `compressed_run.launch` takes such a hook, and it counts. "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). "On the wire" is what the system counted on the sockets, headers included.
 
 # %%
-runs = {"all-reduce": plain, "fp16": compressed_run.launch(fp16)}
+runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
@@ -290,7 +290,7 @@ compressed_run.report(runs)
 #
 # Quantisation maps values to the whole numbers from -127 to 127, a byte each; with two bits only -1, 0 and 1 are left. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
 #
-# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme, two bits (which here still travel as bytes; with `levels` 127 it would be eight):
+# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme, two bits (three levels need two bits; here they travel as bytes. With `levels` 127 it would be eight):
 
 
 # %%
@@ -314,41 +314,21 @@ def quantised(state, bucket):
 # %%
 nearest = {"levels": 1, "stochastic": False}
 stochastic = {"levels": 1, "stochastic": True}
-runs["2 bits (as bytes), nearest"] = compressed_run.launch(quantised, nearest)
-runs["2 bits (as bytes), stochastic"] = compressed_run.launch(quantised, stochastic)
+runs["3 levels, nearest"] = compressed_run.launch(quantised, nearest)
+runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
+# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
 #
-# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again; then the slices are gathered. That is a quarter for any number of ranks.
+# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again, and then these are gathered: a quarter for any number of ranks.
 
-# %% [markdown] sections="10.4.3, S10"
-# ### Top-k, and how it is often written
+# %% [markdown] sections="19.2.2b, 10.4.3, S10"
+# ### Top-k
 #
-# Most entries of a gradient are small. Why not send only the largest? Here is a hook that keeps the largest 1 % and writes zeros over the rest. Look at what it hands in:
-
-
-# %%
-def zeros_elsewhere(state, bucket):
-    gradient = bucket.buffer()
-    places = gradient.abs().topk(len(gradient) // 100).indices
-    sparse = torch.zeros_like(gradient).index_copy_(0, places, gradient[places])
-    work = dist.all_reduce(sparse / dist.get_world_size(), async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
-
-
-zeros = compressed_run.launch(zeros_elsewhere, num_steps=8)
-handed_in = plain[0]["handed_in_bytes"]
-compressed_run.report({"all-reduce": plain, "zeros elsewhere": zeros})
-
-# %% [markdown] sections="10.4.3, S10"
-# It saves nothing at all. (It was trained for only 8 steps, so leave its loss aside.) A zero is a number like any other, and it is sent like any other.
-
-# %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Top-k that saves bytes
+# Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing: zeros are numbers, and are sent.
 #
-# Only the chosen values may go out, and their places with them, because each rank chooses others. So they are gathered, and each rank adds up what it got. Again 1 % of the values: by what share does the amount that a rank hands in shrink?
+# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. By what share does the amount that a rank hands in shrink?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
@@ -370,11 +350,12 @@ def top_k(state, bucket):
 
 # %%
 runs["top-1 %"] = compressed_run.launch(top_k)
+handed_in = plain[0]["handed_in_bytes"]
 share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
 # %% [markdown]
-# A place costs four bytes, like a value, so 2 % is handed in. (This hook waits for its gathers, and so gives up the overlap. A real one starts both with `async_op=True`, and adds up in `then`.) And on the wire, with two ranks and with four?
+# A place costs four bytes, like a value, so 2 % is handed in. And on the wire, with two ranks and with four?
 
 # %%
 plain_four = compressed_run.launch(ranks=4, num_steps=8)
@@ -388,11 +369,11 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (Messages this small carry headers too, so more is counted.)
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (Headers come on top.)
 #
 # <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
 #
-# The hook that writes zeros is the textbook's code. It saves nothing: `zeros[0]["handed_in_bytes"]` is what the plain all-reduce hands in. The textbook also forgets to divide by the number of ranks, which would double the learning rate here; our hook divides.
+# The textbook's hook writes zeros over the small entries and all-reduces the whole tensor: as many bytes as before. It also forgets to divide by the number of ranks, which would double the learning rate on two. Run it: `torch.zeros(1000).nbytes` is what 1,000 other numbers take.
 #
 # </details>
 #
@@ -411,7 +392,7 @@ lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 # %% [markdown] sections="19.2.2b"
 # ### Exercise 2. Lose nothing
 #
-# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. So nothing is lost; some of it is merely late.
+# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
 #
 # Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
@@ -441,7 +422,7 @@ check.error_feedback(my_reduce)
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
 runs["top-1 %, feedback"] = compressed_run.launch(feedback)
-shown = ("all-reduce", "2 bits (as bytes), stochastic", "top-1 %", "top-1 %, feedback")
+shown = ("all-reduce", "3 levels, stochastic", "top-1 %", "top-1 %, feedback")
 lab.curves(
     measured={name: runs[name][0]["loss"] for name in shown},
     x="MB handed in by a rank",
@@ -452,7 +433,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Two bits, packed, would still lie right of it.) What drops small values and never makes up for it stays behind; what makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values for good stays behind; what makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -479,31 +460,7 @@ lab.curves(
 # %% [markdown] sections="10.4.3"
 # ### When compression does not pay
 #
-# And is it faster? It pays as long as the link needs longer for the saved bytes than the processor for compressing. Here that is timed with 2 million values, on one core (`Timer` uses one thread):
-
-# %%
-from torch.utils import benchmark
-
-gradient = torch.randn(2_000_000)
-
-
-def break_even(code, saved):
-    """GB/s: the saved bytes over the time that compressing takes."""
-    timer = benchmark.Timer(code, globals={"g": gradient, "torch": torch})
-    return saved * gradient.nbytes / timer.timeit(3).median / 1e9
-
-
-# %%
-pays = {
-    "fp16": break_even("g.half().float()", 0.5),
-    "8 bits": break_even("(g / (g.abs().max() / 127)).round().to(torch.int8)", 0.75),
-    "top-1 %": break_even("g.index_fill(0, g.abs().topk(20_000).indices, 0)", 0.98),
-}
-title = "Pays if the link is slower than this, GB/s"
-lab.bars(pays, title=title, marks={"the bill": 0.5, "10 Gbit/s": 1.25})
-
-# %% [markdown]
-# Where a bar ends left of a line, compressing takes longer than that link takes for what is saved, so it does not pay. (The lines are 0.5 GB/s, which the bill counts on, and our 10 Gbit/s at full speed. A busy core shortens every bar.) On one core that is the rule for 8 bits and top-1 %, although we counted generously: only fp16 is unpacked here. A GPU compresses much faster, so measure where you train. And making a hidden message smaller saves no time.
+# And is it faster? It pays as long as the link needs longer for the saved bytes than the processor for compressing. A GPU reads and writes its memory hundreds of times faster than our network sends, so there the time of a rounding hardly counts; to find the largest 1 % costs more. Measure where you train. And making a message smaller that was hidden anyway saves no time.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 
@@ -519,21 +476,15 @@ eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money; what it brings is in the last bill. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5:
+# The fourth way, better links, costs money. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
 between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.01)
 machines = collectives.islands(6, 3, inside=inside, between=between, shared=True)
 straight = collectives.Call(ranks=6, num_bytes=600_000, network=machines)
-straight.way()
-
-# %% [markdown]
-# And here it goes to and fro:
-
-# %%
 zigzag = straight.but(order=(0, 3, 1, 4, 2, 5))
-zigzag.way()
+lab.show([straight.way(), zigzag.way()])
 
 # %% [markdown]
 # Both rings send the same bytes per rank. How many times as long does the second one take?
@@ -545,7 +496,7 @@ longer = lab.guess("the second ring over the first one", unit="ratio")
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
 # %% [markdown]
-# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
+# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three times the traffic. Can it be less? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -555,7 +506,7 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here, so compare measured bars with each other.)
+# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here: compare measured with measured.)
 
 # %% [markdown]
 # ### Exercise 3. The order of a ring
@@ -575,7 +526,7 @@ def my_ring(places):
 check.ring_order(my_ring)
 
 # %% [markdown] sections="10.4.3"
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and choose the groups so that those ranks that talk most share a machine (chapter 18).
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Machines it joins in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and let those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -586,7 +537,7 @@ check.ring_order(my_ring)
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# You will need two environment variables, set before the first collective. `NCCL_DEBUG=INFO` makes it say what it does: its network, rings and trees. `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
+# You will need two environment variables, set before the first collective: `NCCL_DEBUG=INFO` makes it say what it does, and `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -609,14 +560,14 @@ check.ring_order(my_ring)
 #
 # <details><summary>Erratum 8.9.2: four settings that "optimise" NCCL</summary>
 #
-# `NCCL_IB_DISABLE=0` changes nothing, since InfiniBand is used where there is one. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and it is a prefix, so it also selects eth01; `NCCL_SOCKET_IFNAME==eth0`, with two equals signs, means exactly eth0. `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs. `NCCL_DEBUG=INFO` is right for looking and too much for every day. All of this is NVIDIA's documentation, not a run; your interfaces are `[name for _, name in socket.if_nameindex()]`.
+# After NVIDIA's documentation, not a run: `NCCL_IB_DISABLE=0` changes nothing, and `NCCL_DEBUG=INFO` is right for looking and too much for every day. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and as a prefix it also selects eth01 (`NCCL_SOCKET_IFNAME==eth0`, with two equals signs, means exactly eth0; yours are `[name for _, name in socket.if_nameindex()]`). `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs.
 #
 # </details>
 
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# Here is the whole bill: each way alone, a network of 200 Gbit/s (twenty times as fast as ours), and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
+# Here is the whole bill: each way alone, a network of 200 Gbit/s, and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
 
 # %%
 bill = {
@@ -634,22 +585,18 @@ title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown]
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate; a real 7 B model does: LLaMA 7B was trained with 4 million tokens a step, twice these 1,024 sequences of 2,048. Our bill had an unusually small batch. With bf16 gradients as well it even beats that network. The compressions alone come far behind, even if compressing cost nothing, because the parameters stay.
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: if a card takes its eight sequences in one microbatch. Gradients leave in the last microbatch only. So overlap and accumulation get in each other's way: with more microbatches there is less to hide, and a smaller share of the step to hide it under.)
 #
-# The planner's own count of the larger batch agrees: 122 s for 16 times the sequences, in the same memory.
-
-# %%
-planner.card(small, small.but(batch=1024))
-
-# %% [markdown]
-# So there is an order: overlap first, because it is free; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
+# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate. For a real 7 B model 1,024 sequences of 2,048 tokens are no large batch: LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 that were few. With bf16 gradients as well it even beats that network. Compression alone stays far behind, because the parameters stay.
 #
-# In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP). Hybrid sharding keeps the many messages of FSDP inside a machine. And where links are really slow, between sites say, people send seldom: Local SGD and its descendants, DiLoCo among them.
+# So there is an order: overlap first, because it costs next to nothing; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
+#
+# In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP).
 
 # %% [markdown] sections="10.7.3"
 # ## Exercise 4, if you like: an experiment
 #
-# Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. As on a real machine, the first three steps of a setting are slow, times vary, and now and then a step is disturbed. (Its clock is simulated.) Measure no setting more than 25 times, and return the best.
+# Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, and return the best.
 
 
 # %%
@@ -672,11 +619,10 @@ check.experiment(my_experiment)
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward. Gradients never hide under more than the backward.
-# - Accumulation divides messages and bytes per sample by m. It is a larger batch, with fewer updates.
-# - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
+# - Overlap hides all buckets but the last, if the link keeps up with the backward.
+# - Accumulation divides the bytes per sample by m. It is a larger batch, with fewer updates.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
-# - On a shared cable the order decides. Compression pays on slow links, and bytes are not time: measure first.
+# - On a shared cable the order decides. Compression pays on slow links: measure first.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
 #
@@ -684,8 +630,8 @@ check.experiment(my_experiment)
 #
 # - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599); Karimireddy et al. 2019, [arXiv 1901.09847](https://arxiv.org/abs/1901.09847). Top-k in practice: Lin et al. 2017, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
-# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). Reduction in two steps of compressed messages: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
+# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599).
+# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)

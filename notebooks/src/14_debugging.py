@@ -3,17 +3,17 @@
 #   labkit:
 #     sections: ["8.11.1", "8.11.2", "10.5.2", "19.9"]
 #     needs: ["two CPU cores"]
-#     minutes: 120
+#     minutes: 150
 # ---
 
 # %% [markdown]
 # # Debugging
 #
-# *About two hours, half of them for the cases. You need chapters 02, 03 and 05; from 06 to 08 only a word or two. No GPU is needed.*
+# *Two sessions of an hour and a quarter: hangs and wrong numbers; then memory, and five cases. You need chapters 02, 03 and 05. No GPU is needed.*
 #
-# It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later, when NCCL's patience is over, 64 tracebacks run through one terminal, and nearly all of them say the same: a collective timed out. That was more than ten hours of card time for a wait. Which rank was it, and which line?
+# It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later 64 tracebacks run through one terminal, and nearly all say the same: a collective timed out. That was more than ten hours of card time for a wait. Which rank was it, and which line?
 #
-# We begin with an easier failure, on four small ranks, where one rank does say why. They add up the lengths of four words, and one word is missing. How many of the four will raise an error of their own?
+# We begin with an easier failure. Four ranks add up the lengths of four words, and one word is missing. How many of the four will raise an error of their own?
 
 # %%
 import labkit as lab
@@ -40,15 +40,15 @@ def mean_length():
 verdict(mean_length, ranks=4)
 
 # %% [markdown]
-# This is a report, with a row per [rank](GLOSSARY.md#rank). Look for the marked row: only that rank raised an exception of its own. The others waited for it in the all-reduce. When it left, they were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, but not why.
+# This is a report, with a row per [rank](GLOSSARY.md#rank). Only the marked one raised an exception of its own. The others waited for it in the all-reduce, and were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, but not why.
 #
-# **When you are done** you can find the one rank and the one line that broke a run, here and on a cluster; you can mend hangs, silent wrong sums, NaN and full memories; and you know what to prepare before a run, so that the search is short.
+# **When you are done** you can find the one rank and the one line that broke a run, here and on a cluster; mend hangs, silent wrong sums, NaN and full memories; and prepare a run for the search.
 #
 # ## How a run ends
 #
-# `lab.launch` raises when a run fails. In this chapter nearly every run does, so `verdict` launches it and gives back what was raised, the **[verdict](GLOSSARY.md#verdict)**. A cell that ends in one shows the report.
+# In this chapter nearly every run fails, so `verdict` launches it and gives back what `lab.launch` would raise, the **[verdict](GLOSSARY.md#verdict)**. A cell that ends in one shows the report.
 #
-# A rank can end in four ways: it returned, it raised, it died, or it waits for ever. Here are all four in one run. Which of them would tell you least, if you only saw the terminal?
+# A rank can end in four ways: it returned, it raised, it died, or it waits for ever. Which of them would tell you least, if you only saw the terminal?
 
 
 # %%
@@ -67,13 +67,11 @@ def four_ways():
 verdict(four_ways, ranks=4)
 
 # %% [markdown] sections="8.11.2, 19.9"
-# The one that waits: no message, no exit code. The report knows its line only because labkit asked it. Rank 1 is marked because it was the first to fail; rank 2 died a moment later.
-#
-# Often a rank dies without a word because the system's OOM killer took it, when the host's memory was full (`dmesg` on that machine tells).
+# The one that waits: no message, no exit code. The report knows its line because labkit asked it. Rank 1 is marked because it was the first to fail. (A rank that dies without a word was often ended by the system, because the host's memory was full; `dmesg` tells.)
 #
 # ## Collectives that do not match
 #
-# When ranks wait for something that never comes, we call it a **[hang](GLOSSARY.md#hang)**. The simplest way to get one: rank 0 broadcasts, while the others reduce. What would you see with plain torchrun?
+# Ranks that wait for something that never comes **[hang](GLOSSARY.md#hang)**. Now rank 0 broadcasts, while the others reduce. What would you see with plain torchrun?
 
 # %%
 sees = lab.guess(
@@ -111,9 +109,9 @@ def other_shape():
 verdict(other_shape, ranks=3)
 
 # %% [markdown]
-# gloo notices the size and ends a process, not always the guilty one. NCCL compares nothing: it may hang, or mix up memory.
+# gloo notices the size and ends a process, not always the guilty one (open the message below the report for its own words). NCCL compares nothing: it may hang, or mix up memory.
 #
-# The next kind is a barrier that only rank 0 reaches, after it has saved a file. Rank 0 will hang. Whom does the report mark?
+# Next, a barrier that only rank 0 reaches, after it has saved a file. Whom does the report mark?
 
 # %%
 marked = lab.guess("whom the report marks", choices=("rank 0", "ranks 1 and 2"))
@@ -132,9 +130,7 @@ verdict(save_and_wait, ranks=3)
 marked.score("ranks 1 and 2")
 
 # %% [markdown]
-# (A rank that returned keeps its connections until the run ends, as if its script went on to other work. Where its process really ends, you may see an echo in place of a hang.)
-#
-# The arrow points from who waits to whom it waits for. Here the rank that waits only did what the code told it: the fault is the `if` above the barrier, which lets it in alone. So for a missing rank, read the line that somebody waits in, and go up to the nearest `if` or loop. The mend is to take the barrier out of the `if`, so that every rank reaches it:
+# The arrow points from who waits to whom it waits for. The rank that waits only did what the code told it: the fault is the `if` above the barrier, which lets it in alone. So read the line that somebody waits in, and go up to the nearest `if` or loop. Out of the `if`, every rank reaches the barrier:
 
 
 # %%
@@ -169,9 +165,9 @@ verdict(forgotten_group, ranks=4)
 waits_for.score("ranks 2 and 3")
 
 # %% [markdown] sections="19.9"
-# Without `group=` the call goes to all four ranks, so two wait for two that never heard of it. The mend is `dist.all_reduce(x, group=group)`. This time the `if` was right and the call was wrong. So first check in which group a line calls, then who reaches it.
+# Without `group=` the call goes to all four ranks. The mend is `dist.all_reduce(x, group=group)`: the `if` was right and the call was wrong. So first check in which group a line calls, then who reaches it.
 #
-# (A box called *erratum*, like the next one, corrects a text on which this course was first based. Skip them on a first reading.)
+# (A box called *erratum* corrects a text on which this course was first based. Skip them on a first reading.)
 #
 # <details><summary>Erratum 19.9: a forgotten group of the first four ranks hangs</summary>
 #
@@ -181,7 +177,7 @@ waits_for.score("ranks 2 and 3")
 #
 # ### One batch less
 #
-# A hang that comes with the last batch: one rank runs out of data first. Rank 0 has three batches, and rank 1 has four.
+# A hang that comes with the last batch: rank 0 has three batches, and rank 1 has four.
 
 
 # %%
@@ -196,48 +192,19 @@ def epoch():
 verdict(epoch)
 
 # %% [markdown]
-# (Rank 1 waits with five numbers: four weights and a bias, in one [bucket](GLOSSARY.md#bucket).) Usually a sampler gives every rank as many batches: `drop_last=True` drops the rest; by default it repeats some samples. DDP has another cure, `join()`: a rank that is done takes part in the others' all-reduces with zeros.
-
-
-# %%
-def joined_epoch():
-    net = DDP(torch.nn.Linear(4, 1))
-    num_batches = 3 + dist.get_rank()
-    with net.join():
-        for _ in range(num_batches):
-            net(torch.ones(2, 4)).sum().backward()
-    return {"batches": num_batches}
-
-
-lab.launch(joined_epoch)
-
-# %% [markdown]
-# The sum is still divided by the number of **all** ranks, as documented, so the last batch of rank 1 counts half.
+# Usually a sampler gives every rank as many batches: `drop_last=True` drops the rest; by default it repeats some samples. Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default these are still divided by the number of **all** ranks, so the last batch of rank 1 would count half. (Case three does it right.)
 #
 # ## Case one: the log
 #
-# Now you. In this chapter an exercise is a **case**: a broken run. First find three things, then mend the function:
+# Now you. An exercise here is a **case**: a broken run, which you see from outside, without a report. First find three things, then mend the function:
 #
 # - the odd **rank**: a number, or a tuple of several;
 # - the **line**, a piece of its text: the one that ranks wait in, the condition that keeps others from it, or the one that makes a wrong number;
-# - the **fault**, a name from this table. You have met half of them, and the others come below:
+# - the **fault**, a name. You have met seven: `exception`, `unclean_exit`, `mismatched_op`, `mismatched_shape`, `missing_rank`, `wrong_group`, `uneven_inputs`.
 #
-# | what the ranks do | marked | fault |
-# | --- | --- | --- |
-# | one raises by itself | that one; of several, the first | `exception`, `out_of_memory`, `nan` |
-# | one dies without a word | that one | `sigkill`, `unclean_exit` |
-# | they call different operations | the minority | `mismatched_op` |
-# | they bring different shapes | the minority | `mismatched_shape` |
-# | they make the same calls in another order | the minority | `swapped_order` |
-# | some never make a call that others wait in | those who never come | `missing_rank` |
-# | some run out of batches first | those with fewer | `uneven_inputs` |
-# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
-# | they send to each other, in a circle | all in the circle | `send_cycle` |
-# | their replicas differ | whoever's weights are not the ones meant | `diverged_replica` |
+# For our first run it would be `return 2, "len(words[", "exception"`. Odd are those whom a report would mark; between two ranks that differ, both.
 #
-# Where there is no majority, as between two ranks, both are marked. The mark says where to look, not what to change. If rank 0 alone calls a barrier, the others are marked, and yet the right mend may be to delete rank 0's call.
-#
-# For our first run it would be `return 2, "len(words[", "exception"`. The cases do not show you the report, because it would tell. You get what a colleague could see from outside: where each rank is. The check runs your function on real ranks with other data and other numbers of ranks. It must return what the broken one was meant to return; hiding the fault does not count.
+# The check runs your function on real ranks, with other data and other numbers of ranks. It must return what the broken one was meant to return; hiding the fault does not count.
 #
 # Meant: every rank returns the means over the ranks of every second loss; rank 0 alone prints them. Budget: one message for each mean.
 
@@ -290,7 +257,7 @@ check.hint("case_one")
 # %% [markdown] sections="8.11.2"
 # ## Messages in a circle
 #
-# Not only collectives hang. Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small?
+# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small?
 
 # %%
 passes = lab.guess(
@@ -311,23 +278,21 @@ verdict(cycle, hang_s=1)
 passes.score("a hang")
 
 # %% [markdown] sections="8.11.2"
-# It hangs whatever the size, because gloo's `send` waits for the receiver. (Other back ends may let a small message pass, and hang with a large one.) The cure for two ranks: one of them receives first. For many, `isend` and `irecv` return at once; but what was asked for is not there yet, so **both** requests must be waited for.
+# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) With two ranks, let one of them receive first. With many, `isend` and `irecv` return at once; but then **both** requests must be waited for.
 #
 # ## Timeouts
 #
-# "Raise the timeout" is the first advice that one finds for a hang. What counts is the argument `timeout=` of `init_process_group` and of `new_group`.
+# "Raise the timeout", the argument of `init_process_group` and `new_group`, is the first advice that one finds. But a timeout cures no hang, it ends it: the rank that gives up leaves the call, and all that come later get an echo. So raise it only where a rank is really that slow.
 #
 # <details><summary>Erratum 8.11.2: NCCL_TIMEOUT and NCCL_ASYNC_ERROR_HANDLING</summary>
 #
-# torch does not read `NCCL_TIMEOUT`. Its header lists the names that its NCCL back end reads; run it: `'"NCCL_TIMEOUT"' in (Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text()` is False. Of the other name the spelling with `TORCH_` is current, and the short one is kept for old scripts; what it turns on has long been the default.
+# torch does not read `NCCL_TIMEOUT`. Its header lists the names that its NCCL back end reads; run it: `from pathlib import Path; '"NCCL_TIMEOUT"' in (Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text()` is False. Of the other name the spelling with `TORCH_` is current, and the short one is kept for old scripts; what it turns on has long been the default.
 #
 # </details>
 #
-# A timeout cures no hang, it ends it: the rank that gives up leaves the call, and all that come later get an echo. So raise it where a rank is really that slow, because it loads or compiles for half an hour. Otherwise look for the rank that never comes.
-#
 # ## Same calls in another order
 #
-# Now the worst mismatch: rank 1 reduces y before x, and both have the same shape. On each of three ranks x is 1 and y is 10, so the sums should be 3 and 30. What does rank 0 get for x?
+# Now the worst mismatch: rank 1 reduces y before x. On each of three ranks x is 1 and y is 10, so the sums should be 3 and 30. What does rank 0 get for x?
 
 # %%
 gets = lab.guess("x on rank 0, if rank 1 reduces y first", between=(0, 40))
@@ -351,13 +316,13 @@ run
 gets.score(run[0]["x"])
 
 # %% [markdown]
-# 12 is 1 + 10 + 1: rank 1's y went into the others' x. Nothing hung, nothing failed, and both sums are wrong, because torch does not know the names of our tensors. It pairs the calls by their numbers alone. The flight recorder also notes for each call the line that it came from:
+# 12 is 1 + 10 + 1: rank 1's y went into the others' x. Nothing hung, nothing failed, and both sums are wrong, because torch pairs the calls by their numbers alone. The flight recorder also notes for each call the line that it came from:
 
 # %%
 lab.table(numbered(run), title="The collectives of each rank")
 
 # %% [markdown]
-# Each row is one collective. In a healthy run all ranks show the same line in a row. `check.trace(run)` compares them for us, and so finds the odd rank:
+# In a healthy run all ranks show the same line in a row. `check.trace(run)` compares them for us:
 
 # %%
 check.trace(run)
@@ -383,29 +348,26 @@ looped
 check.trace(looped)
 
 # %% [markdown]
-# So never reduce in the order of a dict that each rank fills by itself, or of a set. Sort the names, or better send one tensor with all the numbers: what has no order cannot be swapped.
+# It passes, and the sums are wrong as before: the trace knows lines, not tensors. So never reduce in the order of a dict that each rank fills by itself, or of a set. Sort the names, or better send one tensor with all the numbers.
 #
 # ### Let torch compare
 #
-# torch can compare the calls before it makes them, if `TORCH_DISTRIBUTED_DEBUG=DETAIL` is set when the ranks start. Then no rank hangs, because each refuses the call. First the broadcast against the all-reduce, then the swapped order:
+# With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls before it makes them. Then `two_minds` would not hang: each rank refuses the call, and names both operations. And the swapped order?
 
 # %%
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-verdict(two_minds, ranks=3)
-
-# %%
 compared = lab.launch(swapped, ranks=3)
 os.environ.pop("TORCH_DISTRIBUTED_DEBUG")
 compared
 
 # %% [markdown]
-# The operations are named at once. But torch compares operation, size and type, so the swapped order passes here as well. And it compares before every call, however small the message is. So it is for a search, not for training.
+# It passes, because torch compares operation, size and type. And it does so before every call, so this is for a search, not for training.
 #
 # ## The same on a real cluster
 #
-# So far a rank stood in the line that it waited in, because gloo (and a [pretend device](GLOSSARY.md#pretend-device)) blocks there. With NCCL the call only queues work for the card. Python goes on, and stops at the first line that needs a number, often `loss.item()`. So a stack shows that line, and the guilty call lies above it. On NCCL trust the **numbers** of the collectives, not the stacks.
+# So far a rank stood in the line that it waited in, because gloo blocks there. With NCCL the call only queues work for the card, and Python goes on to the first line that needs a number, often `loss.item()`. A stack shows that line, and the guilty call lies above it. So on NCCL trust the **numbers** of the collectives, not the stacks.
 #
-# After its timeout NCCL's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints a line with that number. Here are two ranks of a training that stood still at the end of an epoch, shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024. What do they tell?
+# After its timeout NCCL's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). What do they tell?
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -424,14 +386,14 @@ told = lab.guess(
 told.score("the calls differ")
 
 # %% [markdown] sections="8.11.2"
-# If both are of the same group (newer versions print its name), number 80078 is a broadcast on one rank and an all-reduce on the other, so they made different calls, as in `two_minds`. **Why**, the lines do not tell. As it happened at the end of an epoch, a first suspect would be a rank with one batch less, which went on to its next call. If instead all lines show the same operation under the same number, look for the rank that printed none.
+# If both are of the same group, number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same operation, look for the rank that printed none.
 #
 # What labkit does here, you do there:
 #
 # | here | on your cluster |
 # | --- | --- |
 # | the report | the watchdog's lines of all ranks, sorted by `SeqNum` |
-# | the flight recorder, read by labkit | it is on by default (`TORCH_FR_BUFFER_SIZE`, 2000 calls). `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank. (Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) |
+# | the flight recorder, read by labkit | it is on by default (`TORCH_FR_BUFFER_SIZE`, 2000 calls). With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, a write to `/tmp/fr_<rank>.pipe` asks for its file at any time. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank. (Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) |
 # | `check.trace(run)` | `torchfrtrace -p trace_ /shared` compares these files; it comes with torch |
 # | where each rank is, `job.stacks()` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
 # | who never comes to a barrier | `dist.monitored_barrier()` on a group of gloo names them |
@@ -442,7 +404,7 @@ told.score("the calls differ")
 # %% [markdown]
 # ### A run that hangs now
 #
-# To look into a run while it hangs, start it with `lab.start`, which returns at once. `places` then says in which line each rank is. Why does this one hang?
+# `lab.start` returns at once, and `places` says in which line each rank is. Why does this one hang?
 
 
 # %%
@@ -456,7 +418,7 @@ job = lab.start(waits_forever, ranks=3)
 lab.table(places(job), title="Where they are")
 
 # %% [markdown]
-# Rank 1 waits for a message that rank 0 never sends: rank 0 is one line further, and waits there for rank 1. Either a `send` is missing or the `recv` is one too many. (`job.stacks()` has the whole Python stack of each rank, also where it is deep in C++; `py-spy dump --pid` prints the same.) Now end it:
+# Rank 1 waits for a message from rank 0, which is one line further, and waits there for rank 1. Either a `send` is missing or the `recv` is one too many. Now end it:
 
 # %%
 job.stop()
@@ -464,7 +426,7 @@ job.stop()
 # %% [markdown]
 # ## Numbers that go wrong
 #
-# The next runs neither hang nor fail; they learn nothing. Rank 2's batch holds one NaN. How many of the four ranks have NaN gradients after the all-reduce?
+# Rank 2's batch holds one NaN. How many of the four ranks have NaN gradients after the all-reduce?
 
 # %%
 ill = lab.guess("ranks with NaN gradients after the all-reduce", between=(0, 4))
@@ -489,7 +451,7 @@ run
 ill.score(sum(rank["NaN after"] for rank in run))
 
 # %% [markdown]
-# After the all-reduce every rank has NaN, and nobody can say where it came from. So look **before** it. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
+# After the all-reduce nobody can say where the NaN came from. So look **before** it. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -514,17 +476,17 @@ def guarded():
 verdict(guarded, ranks=4)
 
 # %% [markdown] sections="19.9"
-# The right rank raises, and the others only lose their peer. `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. Where the NaN was made inside the step, `torch.autograd.set_detect_anomaly(True)` names the line of the forward. It is slow: switch it on for one step.
+# The right rank raises, and the others only lose their peer. (On a GPU this `if` waits for the card at each bucket, so take the hook out when the rank is found.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. Which line of the forward made the NaN, `torch.autograd.set_detect_anomaly(True)` tells; it is slow, so switch it on for one step.
 #
 # <details><summary>Erratum 19.9: autocast and a gradient scaler cure an overflow in fp16</summary>
 #
-# They cure an overflow of **gradients**, which a smaller scale mends (chapter 05). Where the **forward** overflows, no scale of the loss changes that: `torch.tensor(80000.0).half()` is inf, because fp16 ends at 65504. The scaler then skips every step, and nothing is learned. bf16 has the range of fp32; or make the activations smaller, by a norm or another initial scale.
+# They cure an overflow of **gradients**, which a smaller scale mends (chapter 05). Where the **forward** overflows, no scale of the loss changes that, and the scaler skips every step: `torch.tensor(80000.0).half()` is inf, because fp16 ends at 65504. bf16 has the range of fp32; or make the activations smaller, by a norm or another initial scale.
 #
 # </details>
 #
 # ## Replicas that drift apart
 #
-# DDP's replicas start equal and stay equal, if all ranks make the same update. Here rank 1 adds a millionth to its bias, alone. Each rank returns its loss, rounded to four digits, and a **digest** of its weights: 16 characters that change with any bit. What shows the difference?
+# DDP's replicas stay equal, if all ranks make the same update. Here rank 1 adds a millionth to its bias, alone. Each rank returns its loss, rounded to four digits, and a **digest** of its weights: 16 characters that change with any bit. What shows the difference?
 
 # %%
 shows = lab.guess(
@@ -554,74 +516,40 @@ lab.launch(one_update_alone, ranks=3)
 shows.score("the digest")
 
 # %% [markdown] sections="10.5.2, 19.9"
-# Sixteen bytes of each rank travel, and the last column counts who has the same. `health.compare(net.named_parameters())` does this for each tensor, and names the first that differs. But beware: a vote finds who differs, not who is right. Two ranks may agree and both be wrong.
+# The last column counts who has the same. `health.compare(net.named_parameters())` does this for each tensor, and names the first that differs. But a vote finds who differs, not who is right: two ranks may agree and both be wrong.
+#
+# (Three more traps: a forgotten `set_epoch` and an all-reduce per weight in chapter 03, `torch.save(model)` in chapter 13.)
 #
 # <details><summary>Erratum 10.5.2: replicas are compared by hash(param...tobytes())</summary>
 #
-# Under torchrun that check cries wolf on every healthy run, since Python salts `hash` of bytes anew in each process: run `python -c "print(hash(b'weights'))"` twice. (Ranks of `lab.launch` come from one process and happen to agree, which is worse, because the fault shows only elsewhere.) A digest such as BLAKE2b depends on the bytes alone.
+# Under torchrun that check cries wolf on every healthy run, since Python salts `hash` of bytes anew in each process: run `!python -c "print(hash(b'weights'))"` twice. (Ranks of `lab.launch` come from one process and happen to agree, which is worse, because the fault shows only elsewhere.) A digest such as BLAKE2b depends on the bytes alone.
 #
 # </details>
 #
-# ## Everyday traps
-#
-# Three small ones need no search once you know them:
-#
-# - A sampler whose `set_epoch` is forgotten fails nowhere, and every epoch has the order of the first (chapter 03).
-# - `torch.save(model)` stores the class as a name, and reading it back may call any function. Save the `state_dict`, and load with `weights_only=True`, the default (chapter 13).
-# - One all-reduce per weight pays the latency each time. DDP's buckets exist for that (chapter 03).
-#
 # <details><summary>Erratum 19.9: without zero_grad gradients pile up until memory overflows</summary>
 #
-# Gradients are added in place: the values pile up, the bytes do not. Run it: `net = torch.nn.Linear(4, 1)`, then twice `net(torch.ones(2, 4)).sum().backward(); net.weight.grad.norm(), net.weight.grad.nbytes`. The norm doubles from 4 to 8, the bytes stay 16.
+# Gradients are added in place: the values pile up, the bytes do not. Run it: `net = torch.nn.Linear(4, 1); [(net(torch.ones(2, 4)).sum().backward(), net.weight.grad.norm().item(), net.weight.grad.nbytes)[1:] for _ in range(2)]`. The norm doubles from 4 to 8, the bytes stay 16.
 #
 # </details>
 #
 # <details><summary>Erratum 19.9: torch.save(model) stores the CUDA context</summary>
 #
-# It stores no context, but tensors, and names of classes and functions. Run it: `buffer = io.BytesIO(); torch.save(torch.nn.Linear(100, 100), buffer); buffer.tell()` is less than 44,000 bytes, of which 40,400 are the tensors. What is wrong with it is the name of the class, which may move.
+# It stores no context, but tensors, and names of classes and functions. Run it: `import io; buffer = io.BytesIO(); torch.save(torch.nn.Linear(100, 100), buffer); buffer.tell()` is less than 44,000 bytes, of which 40,400 are the tensors. What is wrong with it is the name of the class, which may move.
 #
 # </details>
 #
 # <details><summary>Erratum 19.9: batch.cuda() in the loop is the fault</summary>
 #
-# A new batch must be copied once, wherever the call stands, and for what is already there `to` copies nothing: `batch.to(batch.device) is batch` is True. What costs is a second copy, and a wait for the first.
+# A new batch must be copied once, wherever the call stands, and for what is already there `to` copies nothing: `batch = torch.ones(2); batch.to(batch.device) is batch` is True. What costs is a second copy, and a wait for the first.
 #
 # </details>
 
-# %% [markdown] sections="19.9"
+# %% [markdown] sections="8.11.1, 19.9"
 # ## Out of memory
 #
-# ### A loss that is kept
+# *The second session. A good place for a pause.*
 #
-# First a leak. An evaluation, for which somebody forgot `torch.no_grad()`, collects its losses for a mean at the end. Each rank has a [pretend device](GLOSSARY.md#pretend-device) of 14 MiB: a memory of its own, with a GPU's rules and a GPU's words when it is full. We read that memory after each step, once with the losses as tensors and once as numbers. What will the two curves look like?
-
-
-# %%
-def evaluate(keep):
-    net, kept, alive = torch.nn.Linear(64, 64), [], {}
-    for step in range(1, 21):
-        loss = net(torch.ones(8, 64)).square().mean()
-        kept.append(keep(loss))
-        alive[step] = torch.accelerator.memory_allocated()
-    return alive
-
-
-# %%
-small = lab.pretend(memory_mib=14)
-keeps = {"loss": lambda loss: loss, "loss.item()": lambda loss: loss.item()}
-alive = {
-    f"keeps {name}": lab.launch(evaluate, keep, ranks=1, devices=small)[0]
-    for name, keep in keeps.items()
-}
-lab.curves(measured=alive, x="step", unit="bytes", title="Bytes alive after each step")
-
-# %% [markdown]
-# Each loss that is a tensor holds its whole graph, so the upper dots climb with every step. Keep `loss.item()`; with `torch.no_grad()` no graph would be made at all.
-
-# %% [markdown] sections="8.11.1"
-# ### A batch that is too large
-#
-# Next, the failure that everybody meets. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. In which line will it fail?
+# Each rank has a [pretend device](GLOSSARY.md#pretend-device) of 14 MiB: a memory of its own, with a GPU's rules and a GPU's words when it is full. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. Where will it fail?
 
 # %%
 fails_in = lab.guess("where rank 1 runs out", choices=("forward", "backward", "update"))
@@ -633,7 +561,8 @@ def two_steps(num_microbatches):
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     tokens, targets = model.story_tokens(4, 128 if dist.get_rank() == 1 else 32)
     parts = tokens.chunk(num_microbatches), targets.chunk(num_microbatches)
-    for _ in range(2):
+    for step in (1, 2):
+        print(f"step {step}")
         for some, theirs in zip(*parts):
             loss = model.loss(net(some), theirs) / num_microbatches
             loss.backward()
@@ -645,15 +574,18 @@ def two_steps(num_microbatches):
     return {"peak_bytes": torch.accelerator.max_memory_allocated()}
 
 
-verdict(two_steps, 1, devices=small)
+small = lab.pretend(memory_mib=14)
+full = verdict(two_steps, 1, devices=small)
+full
 
 # %%
+print(full.logs[1])
 fails_in.score("forward")
 
 # %% [markdown]
-# In the forward, because activations pile up until the loss. The error names the tensor that found no room. That is the last straw, not the load.
+# In the forward, because activations pile up until the loss; and in the forward of the *second* step, as rank 1 has printed. In the first there was room: Adam makes its momentum and variance only in the first update, and from then on they stay. So one step that passes proves nothing; try two.
 #
-# Of the error's two last numbers the first is what tensors hold. The second, "reserved but unallocated", is room that torch has from the card and cannot use, in pieces that are too small. Where that one is large, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` often helps.
+# The message names the tensor that found no room: the last straw, not the load. Its last number is room that torch holds in pieces too small to use; where that is large, `PYTORCH_ALLOC_CONF=expandable_segments:True` often helps (`PYTORCH_CUDA_ALLOC_CONF` in older torch). And where memory climbs with every step, look for a loss that is kept as a tensor, with its whole graph; keep `loss.item()`.
 #
 # With four [microbatches](GLOSSARY.md#microbatch) the same batch fits:
 
@@ -665,7 +597,8 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells what filled the memory: who holds how much, at the highest moment. `cure_run.steps` makes these two steps without a limit, with four sequences of 128 tokens on both ranks: first plainly (`tried[""]`), then once with each of five cures, for the next section. It counts every byte of the second step: the forward of the embedding (F0), the two blocks and the head (F3), the loss, the backward (B3 to B0), the update. What lives only inside one operation is *temporary*. What will be the largest part?
+# A **snapshot** tells who holds how much, at the highest moment. `cure_run.steps` makes two steps without a limit, with four sequences of 128 tokens on both ranks: first plainly, then with each of five cures, for the next section. It counts every byte of the second step: the forward (embedding F0 to head F3), the loss, the backward (B3 to B0), the update. *Temporary* is what lives inside one operation. What will be the largest part?
+
 
 # %%
 PARTS = ("parameters", "gradients", "optimizer", "activations")
@@ -673,49 +606,36 @@ largest = lab.guess("the largest part at the peak", choices=PARTS)
 
 # %%
 tried = lab.launch(cure_run.steps)[0]
-tried[""].footprint
+tried["none"].footprint
 
 # %%
 largest.score("activations")
 
 # %% [markdown] sections="8.11.1"
-# On a GPU torch keeps such a history itself: `torch.cuda.memory._record_memory_history(max_entries=100_000)` before the step, `_dump_snapshot(file)` after it. The page https://pytorch.org/memory_viz draws the file in your browser.
-#
-# <details><summary>Erratum 8.11.1: _record_memory_history(enabled=True)</summary>
-#
-# torch sends a bool to an older function, which keeps one event: `inspect.signature(torch.cuda.memory._record_memory_history_legacy).parameters["trace_alloc_max_entries"].default` is 1. So say `max_entries=`.
-#
-# </details>
+# On a GPU torch keeps such a history: `torch.cuda.memory._record_memory_history(max_entries=100_000)` before the step, `_dump_snapshot(file)` after it; https://pytorch.org/memory_viz draws the file.
 #
 # ### Which cure first?
 #
-# Five cures, one at a time, on the same model and batch. With "microbatches" each step takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
+# Five cures, one at a time. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
 
 # %%
-cures = list(tried)[1:]  # the first is none
-best = lab.guess("the cure that saves most", choices=cures)
+best = lab.guess("the cure that saves most", choices=cure_run.CURES)
 
 # %%
-peaks = {cure or "none": got.footprint.peak_bytes for cure, got in tried.items()}
+peaks = {cure: got.footprint.peak_bytes for cure, got in tried.items()}
 lab.bars(peaks, unit="bytes", title="Peak of a rank, one cure at a time")
 
 # %%
-best.score(min(cures, key=peaks.get))
-
-# %% [markdown]
-# And the price? Some cures cost time, which steps this small would not show. Others change the result. How far are the new weights from those of the plain step?
-
-# %%
-weights = tried[""].weights
-lab.table(
-    {"cure": cure or "none", "weights differ by": lab.difference(got.weights, weights)}
-    for cure, got in tried.items()
-)
+best.score(min(peaks, key=peaks.get))
 
 # %% [markdown] sections="8.11.1"
-# This is the largest difference of any weight. Adam makes steps of about its rate, 1e-3, even from tiny gradients, so rounding can turn a few of them round. A large value here shows another run, not a worse one.
+# The price decides the order. First come those that cost time and leave the update as it is, but for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing), which divide the activations, and [FSDP](GLOSSARY.md#fsdp), which divides the states of the model, the smaller part here. bf16 and shorter sequences change the update, so choose them before a run. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
 #
-# The price decides the order. First come the cures that cost time only and leave the update as it is, then those that change the numbers. Here activations fill the memory, so what divides them helps: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing). [FSDP](GLOSSARY.md#fsdp) divides parameters, gradients and optimizer states, the smaller part here. bf16 changes the numbers, so choose it before a run, and not in the middle of one. Shorter sequences change what is learned. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
+# <details><summary>Erratum 8.11.1: _record_memory_history(enabled=True)</summary>
+#
+# torch sends a bool to an older function, which keeps one event: `import inspect; inspect.signature(torch.cuda.memory._record_memory_history_legacy).parameters["trace_alloc_max_entries"].default` is 1. So say `max_entries=`.
+#
+# </details>
 #
 # <details><summary>Erratum 8.11.1: seven cures in a fixed order</summary>
 #
@@ -725,7 +645,7 @@ lab.table(
 #
 # <details><summary>Erratum 8.11.1: fsdp_cpu_ram_efficient_loading is named as offload</summary>
 #
-# It is about loading: only the first process reads the weights, and the others get them from it. Offload is `cpu_offload`. Accelerate's own words: `accelerate.FullyShardedDataParallelPlugin.__dataclass_fields__["cpu_ram_efficient_loading"].metadata["help"]`.
+# It is about loading: only the first process reads the weights, and the others get them from it. Offload is `cpu_offload`. Accelerate's own words: `import accelerate; accelerate.FullyShardedDataParallelPlugin.__dataclass_fields__["cpu_ram_efficient_loading"].metadata["help"]`.
 #
 # </details>
 
@@ -734,7 +654,7 @@ lab.table(
 #
 # ### Logs of every rank
 #
-# In a long training each rank writes a file, and only rank 0 speaks on the console. In many scripts every rank but 0 raises the level of its logger for that. What stands in each rank's file after one `logging.info`?
+# In a long training each rank writes a file, and only rank 0 speaks on the console. Many scripts raise the level of the *logger* on all other ranks for that. But a logger stands before its handlers, so the files become empty as well. Here only the handler of the console is made quieter. Does every file have its line?
 
 # %%
 import logging
@@ -749,31 +669,29 @@ def with_logs(quieter):
     file = logging.FileHandler(f"{folder.name}/{rank}.log", mode="w")
     console = logging.StreamHandler()
     form = f"%(asctime)s rank {rank} %(message)s"
-    handlers = [file, console]
-    logging.basicConfig(level="INFO", format=form, handlers=handlers, force=True)
+    both = [file, console]
+    logging.basicConfig(level="INFO", format=form, handlers=both, force=True)
     if rank != 0:
-        {"logger": logging.getLogger(), "console": console}[quieter].setLevel("WARNING")
+        target = console if quieter == "console" else logging.getLogger()
+        target.setLevel("WARNING")
     logging.info("step 0 is done")
     return {"in its file": Path(file.baseFilename).read_text().strip()}
 
 
-lab.launch(with_logs, "logger", ranks=3)
-
-# %%
 lab.launch(with_logs, "console", ranks=3)
 
 # %% [markdown] sections="10.5.2"
-# The logger stands before its handlers, so a level there empties the files as well. Put it on the console's handler. And put rank and time into each line: 64 files without them cannot be laid side by side.
+# It has, and rank 0 alone has printed. Put rank and time into each line, or 64 files cannot be laid side by side.
 #
 # <details><summary>Erratum 10.5.2: a level for all handlers</summary>
 #
-# The level of the root logger stands before every handler, so the files of all ranks but 0 stay empty: the very ones that a search needs. Run it: `lab.launch(with_logs, "logger", ranks=3)`. Put the level on the console's handler only, as the second run does.
+# The level of the root logger stands before every handler, so the files of all ranks but 0 stay empty. Run it: `lab.launch(with_logs, "logger", ranks=3)`. Put the level on the console's handler only, as above.
 #
 # </details>
 #
 # ### The same run twice
 #
-# A fault that comes and goes is the hardest. So go up in steps: one rank, two, four; the first size that fails is the smallest run to study. Fix the seeds, refuse operations that may differ from run to run, and compare the weights after three steps. A second run has the same bits, we hope. And four ranks instead of two, on the same eight sequences?
+# A fault that comes and goes is the hardest. So find the smallest run that fails: one rank, two, four. Fix the seeds, refuse operations that may differ from run to run, and compare the weights after three steps. Will a second run have the same bits? And four ranks instead of two, on the same eight sequences?
 
 # %%
 bits = lab.guess(
@@ -813,7 +731,20 @@ bits.score("rounding")
 # %% [markdown]
 # ## Exercises
 #
-# Five more cases; do the last two another day, if you like. Again you get no report, only what one sees from outside. Find rank, line and fault; then mend.
+# Five more cases, the last two perhaps another day. Here are the names of all faults:
+#
+# | what the ranks do | marked | fault |
+# | --- | --- | --- |
+# | one raises by itself | that one; of several, the first | `exception`, `out_of_memory`, `nan` |
+# | one dies without a word | that one | `sigkill`, `unclean_exit` |
+# | they call different operations | the minority | `mismatched_op` |
+# | they bring different shapes | the minority | `mismatched_shape` |
+# | they make the same calls in another order | the minority | `swapped_order` |
+# | some never make a call that others wait in | those who never come | `missing_rank` |
+# | some run out of batches first | those with fewer | `uneven_inputs` |
+# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
+# | they send to each other, in a circle | all in the circle | `send_cycle` |
+# | their replicas differ | whoever's weights are not the ones meant | `diverged_replica` |
 #
 # ### Case two: the dashboard
 #
@@ -863,7 +794,7 @@ check.hint("case_two")
 # %% [markdown]
 # ### Case three: the last batch
 #
-# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. (A batch is one number, the gradient is the weight less that number.)
+# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. Some ranks may have fewer batches, or none. (A batch is one number, the gradient is the weight less that number.)
 
 
 # %%
@@ -913,7 +844,7 @@ check.hint("case_three")
 # %% [markdown]
 # ### Case four: the ring
 #
-# Meant: every rank hands x to the next one and returns what it got from the one before. Budget: x is sent once. This run still hangs while you look, and the next cell ends it.
+# Meant: every rank hands x to the next one and returns what it got from the one before. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once. (This run still hangs while you look, and the next cell ends it.)
 
 
 # %%
@@ -961,7 +892,7 @@ check.hint("case_four")
 # %% [markdown]
 # ### Case five: clipped
 #
-# Meant: return `weight` minus the mean gradient, clipped to length `limit`; every rank returns the same weight. Nothing hangs and nothing is NaN, and yet the ranks no longer agree. The cell after the run computes what is meant, in one process that has all the gradients. (If replicas differ, the odd ones are those whose weights are not the ones meant.)
+# Meant: return `weight` minus the mean gradient, shortened to length `limit` if it is longer; every rank returns the same weight. Nothing hangs and nothing is NaN, and yet the ranks no longer agree. The cell after the run computes what is meant, in one process.
 
 
 # %%
@@ -1014,7 +945,7 @@ check.hint("case_five")
 # %% [markdown]
 # ### Case six: the mean of all
 #
-# Meant: the mean over all losses of all ranks. The ranks have different numbers of losses, here three, two and none. Budget: two messages.
+# Meant: the mean over all losses of all ranks. The ranks have different numbers of losses, and any of them may have none; here three, two and none. Budget: two messages.
 
 
 # %%
@@ -1053,32 +984,31 @@ check.hint("case_six")
 # %% [markdown]
 # ## Three in the morning
 #
-# Back to the 64 cards, whose loss line stands still. Five things, in this order:
+# Back to the 64 cards. Five things, in this order:
 #
-# 1. **Is a process gone?** Count the ranks. A dead one, or the first that raised an error of its own, is the cause; the rest are echoes.
-# 2. **Slow or stuck?** Take `py-spy dump` of a few ranks twice, a minute apart, and look at the step counter in their logs: a slow run moves, a stuck one does not. (With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, set before, a write to `/tmp/fr_<rank>.pipe` asks for the flight recorder's file at any time.)
-# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came: its stack shows about where it went instead. One number with two operations is a mismatch.
+# 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
+# 2. **Slow or stuck?** Take `py-spy dump` of a few ranks twice, a minute apart: a slow run moves, a stuck one does not.
+# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations is a mismatch.
 # 4. **Go to that line, and up to the nearest `if`**, loop, group or dict: every rank of a group calls the same collectives, in the same order, with the same shapes.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 #
 # ## Summary
 #
-# - Different operations under one number hang; the same operations in another order give wrong sums in silence. A timeout is an argument of the group. It ends a hang and cures none.
-# - NaN: look before the all-reduce. Replicas: compare digests; a vote finds who differs, not who is right.
-# - Out of memory: first the snapshot, then the cure for the largest part, and of these first what costs time only.
-# - Prepare before you need them: logs of every rank with rank and time, the flight recorder's files, seeds, and two runs of one size that agree bit for bit.
+# - Different operations under one number hang; the same ones in another order give wrong sums in silence.
+# - NaN: look before the all-reduce. Replicas: compare digests.
+# - Out of memory: try two steps, read the snapshot, then cure the largest part.
+# - Prepare logs of every rank, the flight recorder's files, seeds, and two runs that agree bit for bit.
 #
 # Words learned: [hang](GLOSSARY.md#hang), [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog).
 #
-# You have come to the end of the first part. Next: chapter 18 plans a training before it is run.
+# Next: chapter 18 plans a training before it is run.
 #
 # ## Further reading
 #
-# - The flight recorder: PyTorch tutorial, *Flight Recorder for Debugging Stuck Jobs*
-# - `join()`: PyTorch, *Distributed Training with Uneven Inputs Using the Join Context Manager*
-# - Reproducibility: PyTorch notes, *Reproducibility*
-# - Memory snapshots: PyTorch, *Understanding CUDA Memory Usage*
-# - Mixed precision: Micikevicius et al. 2017, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
+# - PyTorch tutorial, *Flight Recorder for Debugging Stuck Jobs*
+# - PyTorch, *Distributed Training with Uneven Inputs Using the Join Context Manager*
+# - PyTorch notes, *Reproducibility*
+# - PyTorch, *Understanding CUDA Memory Usage*
 #
 # *Sections 8.11.1, 8.11.2, 10.5.2 and 19.9 of the source material.*
 

@@ -81,12 +81,6 @@ lab.show(
 # The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
 #
 # There is one more reason not to rely on stage 3 here. A pipeline goes through its layers once for each microbatch, so it would gather all parameters anew each time. That is why pipelines usually go with stage 1.
-#
-# <details><summary>Erratum 8.8.1: "43.75 GB, runs on an A100 with 80 GB"</summary>
-#
-# The textbook divides all 16 bytes by tp, pp and dp. But dp divides only what is sharded. Its own configuration uses ZeRO 1, and that is 120 GB of states, the second row above; run it: `big.but(zero=1).memory().parts`. 43.75 GB would take ZeRO 3, or tp 8 with pp 8 and no copies.
-#
-# </details>
 
 # %% [markdown]
 # ### Recipes
@@ -105,12 +99,6 @@ small.but(recompute="full").footprint()
 
 # %% [markdown]
 # It is more than 25 GB, for two reasons that you can see in the picture: gradients are in fp32 by this recipe, and every process holds buffers that no bill knows of. It fits, but not by much.
-#
-# <details><summary>Erratum 19.8.4: "about 20 GB in all, ample room on 40 GB"</summary>
-#
-# The textbook counts 10 GB for the parameters (at 2 bytes it is 20, over all GPUs), 20 GB for Adam (it is 120), and no gradients. Divided by tp 2 and pp 2 there are 5 GB of parameters, 5 of gradients (10 if they are added up in fp32), and Adam's 30, which ZeRO 1 halves to 15. That is 25 or 30 GB. With the 10 GB of activations that the textbook itself allows, it is 35 to 40: at the limit. Run it: the cell above.
-#
-# </details>
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill

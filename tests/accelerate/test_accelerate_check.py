@@ -119,6 +119,7 @@ def mean_of_means(accelerator, net, loader):
     return accelerator.gather(torch.stack(means)).mean().item()
 
 
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

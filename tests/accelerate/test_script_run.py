@@ -96,3 +96,17 @@ def test_what_chapter_04_says_of_a_misspelt_file(line, refused, tmp_path):
             load_config_from_file(str(file))
     else:
         assert load_config_from_file(str(file)).mixed_precision is False
+
+
+def test_started_scripts_stand_beside_one_another(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    one = accelerated.start_script(script, 1, "3")
+    assert (one["type"], one["processes"]) == ("NO", 1)
+    two = accelerated.start_script(script, 2, "3", variables={"ACCELERATE_MIXED_PRECISION": "no"})
+    assert two["processes"] == 2
+    rows = accelerated.beside({"one": one, "two": two}, one)
+    assert [row["start"] for row in rows] == ["one", "two"]
+    assert rows[0]["apart"] == 0 and "apart" not in one
+    assert rows[1]["apart"] == lab.difference(two["weights"], one["weights"])
+    assert rows[1]["updates"] == two["updates"]

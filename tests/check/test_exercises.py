@@ -59,6 +59,7 @@ def judged(name, answer):
     return check(answer, **{claim: CLAIMS[claim][name] for claim in claims})
 
 
+@pytest.mark.a_few(10)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_stub_is_not_attempted(name):
     def stub(
@@ -70,6 +71,7 @@ def test_the_stub_is_not_attempted(name):
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("not attempted", "", "")
 
 
+@pytest.mark.a_few(16)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_an_exception_is_a_verdict_with_its_place(name):
     def divides(*_):
@@ -82,6 +84,7 @@ def test_an_exception_is_a_verdict_with_its_place(name):
     assert "return 1 / 0" in verdict.counterexample
 
 
+@pytest.mark.a_few(16)
 @pytest.mark.parametrize("name", EXERCISES)
 @pytest.mark.parametrize(
     ("rubbish", "words"),

@@ -176,6 +176,7 @@ def from_anyone(rank, num_ranks, tensor, root):
         dist.recv(tensor)
 
 
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -270,6 +271,7 @@ def around(rank, num_ranks, tensor, root):
         dist.send(tensor, (rank + 1) % num_ranks)
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

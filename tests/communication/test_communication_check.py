@@ -239,6 +239,7 @@ def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     assert words in verdict.counterexample
 
 
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

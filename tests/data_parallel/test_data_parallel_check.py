@@ -248,6 +248,7 @@ def layer_by_layer(model, bucket_bytes):
                 average([weight.grad])
 
 
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

@@ -100,3 +100,20 @@ def test_a_verdict_shows_its_report_and_no_traceback(monkeypatch, capsys):
     error._ipython_display_()
     assert drawn == [error]
     assert capsys.readouterr().out == "RankFailed: rank 1 failed\nat once\n"
+
+
+def test_below_the_report_a_verdicts_words_are_folded_and_without_one_they_stand_there(
+    monkeypatch, capsys
+):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(verdicts.LaunchError, "draw", staticmethod(lambda error: None))
+    error = lab.RankFailed("rank 1 has x < 1\n\nTraceback: deep")
+    error._ipython_display_()
+    (told,) = shown
+    folded = told._repr_html_()
+    assert "<summary>RankFailed: the message that was raised</summary>" in folded
+    assert "rank 1 has x &lt; 1" in folded and "deep" not in folded
+    monkeypatch.setattr(verdicts.LaunchError, "draw", None)
+    error._ipython_display_()
+    assert capsys.readouterr().out == "RankFailed: rank 1 has x < 1\n" and len(shown) == 1

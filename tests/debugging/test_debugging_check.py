@@ -45,6 +45,7 @@ def solutions():
 BOOK = solutions()
 
 
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_without_a_finding_it_is_not_attempted_and_the_chapters_answer_passes(name):
     word = name.removeprefix("case_")

@@ -129,6 +129,8 @@ def test_check_trace_tells_what_nothing_else_sees():
     assert (
         verdict.state == "wrong" and "rank 1: all_reduce of [[4]] at line" in verdict.counterexample
     )
+    assert repr(verdict).startswith("✗ The ranks do not agree:\n"), "a run is told, not graded"
+    assert "<b>✗</b> The ranks do not agree:" in verdict._repr_html_()
 
 
 def test_one_collective_in_two_branches_is_no_swap():

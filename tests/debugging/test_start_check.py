@@ -90,6 +90,7 @@ def two_ranks_only():
     assert x.item() == 3
 
 
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

@@ -19,6 +19,7 @@ from labkit.long_context.attention import WAYS, Attention
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
+from labkit.profiling.bottleneck import Bottleneck
 from labkit.serving.generation import Generation
 from labkit.serving.load import Load
 from labkit.tensor_parallel.layer import Layer
@@ -70,6 +71,8 @@ LAW = (
     Generation(ranks=2, layers=2, dim=32, output=4),
     Generation(way="pipeline", ranks=2, layers=2, dim=32, output=4),
     Load(requests=4, rate=100.0, output=4, prompt=4),
+    Bottleneck(kind="save", severity=0.0),
+    Bottleneck(kind="stages", severity=0.0, cured=True),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(

@@ -4,6 +4,7 @@ experts; tokens, bytes and dropped choices are the predicted ones."""
 import pytest
 import torch
 
+from labkit import experts
 from labkit.experts import Layer, routing, whole_run
 from labkit.timeline import busy_us
 
@@ -55,3 +56,26 @@ def test_the_simulation_is_near():
     found = layer.compare()
     assert found.readings["measured"] == pytest.approx(found.readings["predicted"], rel=0.1)
     assert busy_us(found.measured) == pytest.approx(busy_us(layer.predict()), rel=0.1, abs=3e3)
+
+
+def test_a_box_says_how_many_tokens_and_all_waiting_is_one_cause():
+    compared = SMALL.compare()
+    for line in (compared.predicted, compared.measured):
+        work = line.select(line.lane == "compute")
+        told = zip(work.rank.tolist(), work.label.tolist(), strict=True)
+        assert set(told) == {(rank, str(taken)) for rank, taken in enumerate(SMALL.taken())}
+    found = compared.difference()
+    assert set(found.causes) == {"compute", "waiting"}
+    readings = compared.readings
+    assert found.total == pytest.approx(readings["measured"] - readings["predicted"])
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_the_auxiliary_loss_is_theorys_and_has_a_gradient(top_k):
+    scores = torch.tensor([[3.0, 2.0, 0.0], [2.5, 2.0, 1.0], [3.0, 0.0, 1.0]], requires_grad=True)
+    probabilities = scores.softmax(-1)
+    found = experts.auxiliary_loss(probabilities, probabilities.topk(top_k, -1).indices)
+    wanted = routing.route(scores.detach().numpy(), top_k).auxiliary_loss
+    assert found.item() == pytest.approx(wanted, rel=1e-6)
+    found.backward()
+    assert scores.grad.abs().max() > 1e-3

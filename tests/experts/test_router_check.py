@@ -42,6 +42,7 @@ def test_an_auxiliary_loss_keeps_the_experts_busy():
     assert verdict.state == "passed", verdict
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

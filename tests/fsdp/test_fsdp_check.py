@@ -131,6 +131,7 @@ def replicated(net):
     return nn.parallel.DistributedDataParallel(net)
 
 
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -201,6 +202,7 @@ def not_freed(net, budget_bytes):
     fully_shard(net)
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

@@ -30,12 +30,16 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.profiling import advice
+from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.step import Step as SlowStep
 from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
 from labkit.zero import offload_times, stages
 
+SLOW = Bottleneck(kind="straggler")
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
 WRITTEN = ("no-such-file", "中文", "file.png")
 
@@ -202,6 +206,7 @@ def nouns() -> dict[type, list]:
         curves.bars([("a", 3.0)], title="b", badge=""),
     ]
     actions = schedules.one_f_one_b(2, 3).orders[0]
+    found = [advice.advise(each) for each in (SLOW.predict(), timelines[2])]
     return {
         timeline.Timeline: timelines,
         plans.Plan: made,
@@ -224,6 +229,11 @@ def nouns() -> dict[type, list]:
         unequal_training.Training: [unequal_training.Training(seconds=0.1)],
         edge.Times: [edge.Cut(after=each).times() for each in (0, 2, 6)],
         edge.Stage: [*edge.NETWORK[:2]],
+        Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
+        SlowStep: [SLOW.step],
+        advice.Advice: found,
+        advice.Change: [*found[0].changes],
+        advice.Part: [*found[0].path],
         moments.Unit: UNITS,
         moments.Gradient: [*UNITS[1].gradients],
         network.Network: [

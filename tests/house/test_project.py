@@ -37,6 +37,7 @@ EXPORTS = {
     "Stopped",
     "Refused",
     "sweep",
+    "advise",
     "show",
     "table",
     "begin",

@@ -170,6 +170,7 @@ def test_nobody_else_reads_what_a_run_keeps():
         os.umask(before)
 
 
+@pytest.mark.again
 def test_no_shared_memory_of_the_deepspeed_command_is_left(tmp_path):
     (tmp_path / "train.py").write_text(
         textwrap.dedent("""

@@ -68,6 +68,7 @@ def test_a_rate_too_high_ends_early_and_says_that_nothing_was_reached():
     assert max(result["losses"]) < 300
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("optimizer", large_batch.OPTIMIZERS)
 def test_every_optimizer_learns(optimizer):
     rate = {"sgd": 0.3, "momentum": 0.05, "adam": 0.003, "lars": 1.0, "lamb": 0.02}[optimizer]

@@ -70,6 +70,7 @@ def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
     assert fresh(tmp_path, program) == ["True", "True", "1"]
 
 
+@pytest.mark.again
 def test_the_second_run_in_a_row_finds_everything_there(tmp_path):
     program = """
         from labkit.launching.fork import imports
@@ -83,6 +84,7 @@ def test_the_second_run_in_a_row_finds_everything_there(tmp_path):
     assert fresh(tmp_path, program) == ["missing:"]
 
 
+@pytest.mark.again
 def test_deepspeed_is_imported_ahead_once_a_launch_names_it(tmp_path):
     program = """
         from labkit.launching.fork import zygote_client
@@ -127,6 +129,7 @@ def test_what_is_expected_is_there_for_the_next_ranks(tmp_path):
     assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["False", "False", "True", "True"]
 
 
+@pytest.mark.again
 def test_a_launch_works_from_a_process_with_an_ascii_locale(tmp_path):
     program = r"""
         import locale
@@ -176,6 +179,7 @@ def test_stop_answers_within_a_second_while_the_zygote_still_imports(tmp_path, t
     assert not os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.again
 def test_all_that_wait_for_the_zygote_learn_that_it_is_ready(tmp_path):
     program = """
         def here():

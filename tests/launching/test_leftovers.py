@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import labkit as lab
 from labkit.launching import job
 from labkit.launching.fork import zygote_client
+from labkit.launching.fork.messages import Ready
 
 pytestmark = pytest.mark.usefixtures("zygote", "nothing_left")
 
@@ -98,9 +100,21 @@ def test_a_dead_zygote_is_replaced():
     def name():
         return "here"
 
-    zygote_client.running().process.kill()
-    time.sleep(0.2)
+    zygote = zygote_client.running().process
+    zygote.kill()
+    zygote.wait(timeout=30)
     assert list(lab.launch(name, ranks=2)) == ["here", "here"]
+
+
+def test_a_zygote_that_ends_as_it_is_asked_is_told_of_in_words():
+    client = zygote_client.running()
+    client.wait_for(Ready)
+    client.process.kill()
+    client.process.wait(timeout=30)
+    assert not client.alive
+    request = SimpleNamespace(num_ranks=2, to_json=dict)
+    with pytest.raises(lab.LaunchError, match=r"has just ended.*launch again"):
+        client.fork(request)
 
 
 def test_interrupt_ends_the_run_and_is_passed_on(tmp_path):

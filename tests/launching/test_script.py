@@ -29,6 +29,7 @@ INIT = {
 }
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("using", script.LAUNCHERS)
 def test_the_same_run_comes_back_from_every_launcher(using, tmp_path, capsys):
     path = tmp_path / "train.py"
@@ -69,6 +70,7 @@ AFTER = {
 }
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("ending", AFTER)
 def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
     path = tmp_path / "train.py"

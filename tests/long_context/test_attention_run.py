@@ -10,6 +10,7 @@ from labkit.timeline import busy_us
 SMALL = Attention(ranks=2, sequence=32, heads=2, head_dim=8, pair_ms=1.0)
 
 
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     "attention",
     [

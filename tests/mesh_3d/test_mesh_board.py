@@ -8,9 +8,9 @@ from browserless import from_browser, settle
 
 from labkit import mesh_3d, widgets
 from labkit.mesh_3d import board as mesh_board
-from labkit.mesh_3d import picture
+from labkit.mesh_3d import held, picture, times
 from labkit.pictures.sketch import Box, Line
-from labkit.units import format_bytes
+from labkit.units import format_bytes, format_share
 
 AXES = [
     {"pp": 2, "dp_shard": 2, "tp": 2},
@@ -163,3 +163,52 @@ def test_it_runs_for_real_and_every_rank_hands_in_what_theory_counts():
     assert f"{max(each['loss_difference'] for each in run):.1e}" in page
     assert "Its recorded step took" in page
     assert board.found(step).num_ranks == 4
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"pp": 2, "dp_shard": 2, "tp": 2},
+        {"pp": 1, "dp_replicate": 2, "dp_shard": 2, "tp": 1},
+        {"pp": 2, "dp_shard": 2, "tp": 2, "zero": 1},
+        {"pp": 1, "dp_replicate": 2, "tp": 4},
+    ],
+    ids=str,
+)
+def test_what_is_coloured_is_what_a_rank_holds(axes, language):
+    step = mesh_3d.Step(**axes)
+    drawn = mesh_3d.parts(step, language=language)
+    frames = [box for box in drawn.only(Box) if not box.colour and box.width_px != 22]
+    parameters = step.states().bytes_by()["parameter"]
+    whole = sum(
+        unit.num_elements for unit in held_units(step.but(tp=1, dp_shard=1, dp_replicate=1))
+    )
+    by_rank = {}
+    rows = sorted({box.y_px for box in frames})
+    for box in drawn.only(Box):
+        if box.colour and box.width_px != 22:
+            rank = max(index for index, y in enumerate(rows) if y <= box.y_px)
+            by_rank[rank] = by_rank.get(rank, 0.0) + box.width_px * box.height_px
+    area = frames[0].height_px * sum(box.width_px for box in frames if box.y_px == rows[0])
+    for rank in range(step.ranks):
+        assert by_rank[rank] / area == pytest.approx(parameters[rank] / 4 / whole, rel=0.02)
+        assert format_share(parameters[rank] / 4 / whole) == drawn.table[1 + rank][1]
+
+
+def held_units(step):
+    """The layers of all stages."""
+    for stage in range(step.pp):
+        yield from held.units(step, stage)
+
+
+def test_its_time_ends_with_the_last_message_and_sums_have_a_colour_for_each_axis():
+    step = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, microbatches=1, forward_ms=20, nic_mb_per_s=1)
+    line = step.predict()
+    drawn = step.drawn(line, line)
+    assert line.end_us.max() > line.span_us
+    assert drawn.marks_us == (line.end_us.max(),)
+    assert {"all_reduce_tp", "all_reduce_dp"} <= set(drawn.kind) and "all_reduce" not in drawn.kind
+    told = times.by_axis(line)
+    along_tp = line.label[told.kind == "all_reduce_tp"]
+    assert set(along_tp) == {"tp"} and (told.start_us == line.start_us).all()

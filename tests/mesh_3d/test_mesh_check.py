@@ -71,6 +71,7 @@ def test_plans_that_are_none_are_told_why(layout, told):
     assert told in verdict.counterexample, verdict
 
 
+@pytest.mark.again
 def test_a_slow_plan_and_many_questions_are_over_budget(monkeypatch):
     monkeypatch.setattr(check, "_CASES", check._CASES[1:2])  # the one that is not trained
     verdict = check.hybrid_plan(lambda ask: {"tp": 4, "pp": 2, "recompute": "full"})
@@ -80,6 +81,7 @@ def test_a_slow_plan_and_many_questions_are_over_budget(monkeypatch):
     assert "30 questions; 16 are enough" in verdict.counterexample
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("layout", [{"tp": 2, "pp": 4}, {"pp": 4, "zero": 1}, {"tp": 2, "zero": 3}])
 def test_a_toy_has_the_same_axes_on_eight_ranks(layout):
     step = check.toy(layout)

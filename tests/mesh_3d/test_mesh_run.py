@@ -40,6 +40,7 @@ def taken(steps, **options):
     yield from zip(steps, zip(*run, strict=True), strict=True)
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("steps", [EIGHT, FOUR], ids=["eight", "four"])
 def test_every_mesh_trains_as_one_process_does_and_sends_what_theory_says(steps):
     for step, results in taken(steps):
@@ -70,6 +71,7 @@ def _predicted(step, rank):
     return found
 
 
+@pytest.mark.again
 def test_deepspeed_s_grid_trains_as_one_process_does():
     if reason := DEEPSPEED.refusal("en"):
         pytest.skip(reason)

@@ -88,6 +88,7 @@ def test_a_comparison_shows_itself_and_says_what_its_difference_is_made_of(no_ru
     assert found.told("en") in repr(compared)
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [Update, Offload, Need, Strategy])
 def test_what_is_no_noun_is_compared_as_its_board_shows_it(no_runs_kept, kind):

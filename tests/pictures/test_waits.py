@@ -139,6 +139,7 @@ def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
         pictures_waits.diagnosis(ENDINGS, language="fr")
 
 
+@pytest.mark.again
 @pytest.mark.real
 def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text():
     cells = [

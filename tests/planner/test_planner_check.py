@@ -166,6 +166,7 @@ def moments_only(model, optimizer):
     return found | {"optimizer": found["optimizer"] - 4 * len(optimizer.state)}
 
 
+@pytest.mark.a_few(10)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

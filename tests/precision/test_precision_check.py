@@ -128,6 +128,7 @@ def rounded(master, grad, scale, rate, max_norm):
     return after
 
 
+@pytest.mark.a_few(8)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -240,6 +241,7 @@ def gathering(master, grad, scale, rate, max_norm):
     return scale
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

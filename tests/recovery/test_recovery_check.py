@@ -224,6 +224,7 @@ def short(training):
     return net.module.state_dict()
 
 
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -297,6 +298,7 @@ def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     assert words in verdict.counterexample, verdict.counterexample
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

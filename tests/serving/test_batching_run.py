@@ -43,7 +43,7 @@ def test_the_cache_has_room_for_the_longest_request_in_every_slot(served):
 def test_a_paced_server_does_what_was_simulated():
     measured = {}
     for policy in ("static", "continuous"):
-        load = Load(policy=policy, requests=12, rate=12.0, ranks=1)  # two wait for each other
+        load = Load(policy=policy, requests=10, rate=12.0, ranks=1)  # two wait for each other
         found = load.compare()
         assert "paced" in found.measured.notes
         mean_us = found.predicted.latency_us.mean()

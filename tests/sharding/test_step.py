@@ -11,6 +11,7 @@ from labkit.sharding.step import Step
 SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.real
 @pytest.mark.parametrize(
     "engine, offload, ranks",

@@ -68,6 +68,7 @@ def test_one_all_reduce_for_a_column_and_a_row_passes():
     assert check.column_then_row(in_two_functions).state == "passed"
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("answer", "state", "told"),
     [

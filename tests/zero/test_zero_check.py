@@ -168,6 +168,7 @@ def without(*path):
     return lambda *args: {key: value for key, value in config(*args).items() if key not in path}
 
 
+@pytest.mark.a_few(8)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -236,6 +237,7 @@ def whole(model, backward, num_steps):
         optimizer.zero_grad()
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

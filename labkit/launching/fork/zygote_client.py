@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import multiprocessing.connection
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -64,9 +65,13 @@ class ZygoteClient:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork: it runs, and belongs to this process (not to one that forked
-        us)."""
-        return self.owner == os.getpid() and self.process.poll() is None
+        """Whether it can still fork: it runs, holds its end of the socket (one that is being killed
+        lets go of it first), and belongs to this process (not to one that forked us)."""
+        if self.owner != os.getpid() or self.process.poll() is not None:
+            return False
+        line = select.poll()
+        line.register(self.control, select.POLLRDHUP)
+        return not line.poll(0)
 
     def wait_for(self, said: type[Message], unless: socket.socket | None = None) -> bool:
         """Blocks until the zygote has said ``Ready`` (a second or two, once) or ``Complete``. False
@@ -105,15 +110,20 @@ class ZygoteClient:
 
     def fork(self, request: Request) -> tuple[socket.socket, list[socket.socket]]:
         """Forks a run's ranks; the zygote must be ready. Returns the run's socket and one socket
-        per rank."""
+        per rank. Raises LaunchError where the zygote has ended meanwhile."""
         pairs = [socket.socketpair() for _ in range(1 + request.num_ranks)]
         try:
             with _lock:
                 fds = tuple(theirs.fileno() for _, theirs in pairs)
                 messages.send(self.control, Launch(request=request.to_json()), fds=fds)
-        except BaseException:
+        except BaseException as error:
             for ours, _ in pairs:
                 ours.close()
+            if isinstance(error, ConnectionError):
+                raise LaunchError(
+                    "the process that starts ranks has just ended, as it does where memory runs "
+                    "out; launch again, and a new one is started"
+                ) from error
             raise
         finally:
             for _, theirs in pairs:

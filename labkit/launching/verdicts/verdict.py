@@ -1,9 +1,11 @@
 """How a run ended, as an exception a learner can act on. Reads what the ranks said; starts and
 stops nothing."""
 
+import html
 import re
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from labkit.launching.verdicts import diagnosis, disagreement
 from labkit.launching.verdicts.outcome import Finding, Outcome, is_echo, line_of
@@ -68,11 +70,35 @@ class LaunchError(RuntimeError):
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
 
     def _ipython_display_(self) -> None:
-        """A cell that ends in a verdict shows the report, then what was found, without the
-        tracebacks."""
-        if LaunchError.draw:
-            LaunchError.draw(self)
-        print(f"{type(self).__name__}: {str(self).partition(chr(10) * 2)[0]}")
+        """A cell that ends in a verdict shows the report and, folded away under it, what was
+        found, without the tracebacks."""
+        told = _Told(type(self).__name__, str(self).partition("\n\n")[0])
+        if LaunchError.draw is None:
+            print(told)
+            return
+        from IPython.display import display
+
+        LaunchError.draw(self)
+        display(told)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A verdict's words, below the report that says most of them."""
+
+    kind: str
+    """the exception's name"""
+    found: str
+    """its message"""
+
+    def __repr__(self) -> str:
+        return f"{self.kind}: {self.found}"
+
+    def _repr_html_(self) -> str:
+        name = say("{kind}: the message that was raised", kind=self.kind)
+        style = "background:none;color:inherit;white-space:pre-wrap"
+        found = f"<pre style='{style}'>{html.escape(self.found)}</pre>"
+        return f"<details><summary>{name}</summary>{found}</details>"
 
 
 class RankFailed(LaunchError):

@@ -76,8 +76,6 @@ MOST_BOXES = 2_000
 BAR_PX = 24.0
 THIN_PX = 13.0
 """a stage's bar"""
-MANY = 3
-"""from so many plans on, the numbers beside the heading are not the first one's"""
 MOST_STAGES = 16
 """of more, some are drawn: the first, the last, the fullest, and others between them"""
 _RIGHT_PX = 132.0
@@ -193,8 +191,8 @@ def _stages(plan: Plan, code: str) -> list[Bar]:
 
 
 def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
-    """Where the time of each plan's step goes on its slowest stage, by part. Raises ValueError for
-    a plan whose layout can't be."""
+    """Where the time of each plan's step goes on its slowest stage, by part; of a single plan, its
+    step and MFU beside the heading. Raises ValueError for a plan whose layout can't be."""
     plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
@@ -208,7 +206,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             height_px=end_px,
             heading=heading,
             badge=badge(plans, code),
-            numbers=_first_numbers(first, code) if len(plans) < MANY else (),
+            numbers=_first_numbers(first, code) if len(plans) == 1 else (),
             summary=_summary(heading, bars, plans, code),
             table=_table(bars, steptime.PARTS, code, format_us),
             language=code,

@@ -1,0 +1,1 @@
+"""A timeline as a graph of what waited for what, played again with a part of it changed."""
