@@ -92,7 +92,7 @@ def static(
 def continuous(
     waiting: Sequence[int], owed: Mapping[int, int], slots: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Who is done leaves at once, and the next one enters (Yu et al. 2022, section 3.1: scheduling
+    """Who is done leaves at once, and the next one enters (Yu et al. 2022, section 3: scheduling
     by iteration)."""
     done = [number for number, tokens in owed.items() if not tokens]
     return waiting[: slots - len(owed) + len(done)], done
