@@ -274,7 +274,7 @@ lab.bars(updates, title="Gradients used in 1.5 s, with hiccups")
 #
 # ## Exercise 2. Follow the speeds
 #
-# Between the two lie machines that change, but seldom. Deal each step by what the last ones took. `history` has a pair (samples, times) for each step before. Mind that a rank also needs a fixed time for a step, however few its samples: what do samples divided by time tell then?
+# Between the two lie machines that change, but seldom. Deal each step by what the last ones took. `history` has a pair (samples, times) for each step before. From the third step on, and again from the third after a change, yours may take 5 % longer than the best deal. But each rank also needs a fixed time for a step, however few its samples, and nobody tells you how long. What do samples divided by time tell then?
 
 
 # %%
@@ -348,24 +348,21 @@ lab.table(
 #
 # ## Exercise 3. Where to cut a stream
 #
-# One request was simple. Now requests come in a stream: edge, the two ways of the link and the cloud work on one each, at the same time. Find the cut with the most answers a second, none of which may come later than a deadline.
+# One request was simple. Now requests come in a stream: edge, the two ways of the link and the cloud work on one each, at the same time. `up_us[i]` is the time of the message before layer i; with all layers on the edge nothing is sent. Find the cut with the most answers a second, none of which may come later than the deadline. If there is none, return None.
 
 
 # %%
 def my_cut(edge_us, cloud_us, up_us, down_us, deadline_us):
     """The number of layers on the edge, or None."""
-
     ### BEGIN SOLUTION
-    def parts(cut):
-        if cut == len(edge_us):
-            return (sum(edge_us), 0, 0, 0)
-        return (sum(edge_us[:cut]), up_us[cut], sum(cloud_us[cut:]), down_us)
-
-    cuts = [each for each in range(len(edge_us) + 1) if sum(parts(each)) <= deadline_us]
-    best = min(
-        cuts, key=lambda each: (max(parts(each)), sum(parts(each))), default=None
-    )
-    return best
+    found = []
+    for cut in range(len(edge_us) + 1):
+        parts = [sum(edge_us[:cut])]
+        if cut < len(edge_us):
+            parts += [up_us[cut], sum(cloud_us[cut:]), down_us]
+        if sum(parts) <= deadline_us:
+            found.append((max(parts), sum(parts), cut))
+    return min(found)[2] if found else None
     ### END SOLUTION
 
 
@@ -455,7 +452,7 @@ lab.curves(predicted={"all together": speeds}, **axes, title=title)
 #
 # ## Exercise 4. How many fit?
 #
-# So the memory of the cards decides how many requests are served at once. Find their number, on `ranks` cards that share weights and heads. What becomes of a model with 8 heads of keys on 16 ranks?
+# So the memory of the cards decides how many requests are served at once. Find their number, on `ranks` cards that share weights and heads, two bytes a number; a tenth of each card stays free, and the weights are shared evenly, rounded up to a whole one. Where the weights alone don't fit, it is 0. And if there are fewer heads of keys than ranks? Then each rank keeps one.
 
 
 # %%
@@ -503,7 +500,7 @@ worse.score(measured[0] / measured[1])
 static.compare()
 
 # %% [markdown]
-# Rows are slots. Look at the hatched stretches: answers that are done, and wait in their slot for the longest of their batch, while others wait outside. The higher the load, the more it costs:
+# Rows are slots. Look at the empty boxes: answers that are done, and keep their slot until the longest of their batch is done too, while others queue outside. The higher the load, the more it costs:
 
 # %%
 rates = [2, 4, 6, 8, 10, 12, 15, 20]
