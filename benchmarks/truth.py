@@ -22,13 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browser.boards import BOARDS
 from browser.exhibits import PICTURES, Case, Page
+from browser.mesh_pictures import MESHES
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
 from browser.plan_pictures import PLANS
 from browser.queue_pictures import QUEUES
 from browser.ring_pictures import RINGS
 from report import tell
 
-MEASURED = PICTURES | BOARDS | PLANS | QUEUES | RINGS
+MEASURED = PICTURES | BOARDS | MESHES | PLANS | QUEUES | RINGS
 EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
