@@ -76,7 +76,7 @@ def step(samples, counts):
     took_ms = 1e3 * (time.perf_counter() - began)
     (whole,) = torch.autograd.grad(loss(w, x, y), w)
     off = lab.difference(message, whole)
-    return {"samples": samples[me], "took_ms": took_ms, "off by": off}
+    return {"its samples": samples[me], "time_ms": took_ms, "off by": off}
 
 
 # %%
@@ -93,7 +93,7 @@ run = lab.launch(step, (16, 48), (1 / 2, 1 / 2), ranks=2)
 lab.show(run)
 
 # %%
-faster.score(run[0]["took_ms"])
+faster.score(run[0]["time_ms"])
 
 # %% [markdown]
 # About half, since now both are done at the same time. But look at the last column: the gradient is wrong! Each rank has the mean over its *own* samples, and we counted both means alike. So each of rank 0's 16 samples weighs three times as much as one of rank 1's 48. What should rank 0's mean count, if rank 1's counts the rest?
@@ -137,7 +137,7 @@ def with_ddp(samples):
     error = ddp(x[mine]).squeeze(1) - y[mine]
     (scale * error.square().mean()).backward()
     (whole,) = torch.autograd.grad(loss(w[0], x, y), w)
-    return {"samples": samples[me], "off by": lab.difference(w.grad, whole)}
+    return {"its samples": samples[me], "off by": lab.difference(w.grad, whole)}
 
 
 # %%
@@ -177,8 +177,10 @@ compared = probed.compare()
 compared
 
 # %%
-names = ("samples", "weight_difference")
-lab.table({each: told[each] for each in names} for told in compared.run)
+lab.table(
+    {"its samples": told["samples"], "weights off by": told["weight_difference"]}
+    for told in compared.run
+)
 
 # %% [markdown]
 # Look at where the three ranks end in the lower picture: nearly together. On a busy machine a probe errs, and the deal with it. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
@@ -246,9 +248,12 @@ ended = {name: list(each.values())[-1] for name, each in losses.items()}
 last.score(max(ended, key=ended.get))
 
 # %%
-columns = ("updates", "mean lateness", "latest")
 lab.table(
-    {"way": name, **{each: told[each] for each in columns}}
+    {
+        "way": name,
+        "gradients used": told["updates"],
+        "late by (mean)": told["mean lateness"],
+    }
     for name, told in trained.items()
 )
 
@@ -338,13 +343,18 @@ lab.curves(predicted=times, **axes, title="Fewer bits, another cut")
 
 # %%
 told = {form: cut.but(form=form).run()[0] for form in forms}
-names = ("payload_bytes", "answer_difference", "agree_share")
 lab.table(
-    {"form": form, **{each: told[form][each] for each in names}} for form in forms
+    {
+        "form": form,
+        "sent_bytes": each["payload_bytes"],
+        "scores off by": each["answer_difference"],
+        "same digit_share": each["agree_share"],
+    }
+    for form, each in told.items()
 )
 
 # %% [markdown]
-# With 8 bits it is best to send the frames themselves: look at where the lowest point of each line lies. And `agree_share` says for how many of 360 frames the digit is the one that a single process gives. Eight bits change the scores a little and hardly any digit; with four, it may be a few.
+# With 8 bits it is best to send the frames themselves: look at where the lowest point of each line lies. And the last column says for how many of 360 frames the digit is the one that a single process gives. Eight bits change the scores a little and hardly any digit; with four, it may be a few.
 #
 # ## Exercise 3. Where to cut a stream
 #
@@ -550,13 +560,16 @@ serving_check.hint("continuous_batch")
 # %% [markdown]
 # ## Larger than the card
 #
-# And a model that fits on no card? `accelerate` leaves layers on the host or on disk and fetches each when its turn comes, in one call, `dispatch_model(model, device_map)`. Its answers are the same. Here all but the first layer lie on disk:
+# And a model that fits on no card? `accelerate` leaves layers on the host or on disk and fetches each when its turn comes, in one call, `dispatch_model(model, device_map)`. Its answers are the same, it only takes longer. Here all but the first layer lie on disk:
 
 # %%
 on_disk = serving.dispatch_run.everywhere("disk")
 told = lab.launch(serving.dispatch_run.dispatched, on_disk, ranks=1)[0]
-names = ("same", "disk_bytes", "whole_us", "dispatched_us")
-lab.table([{each: told[each] for each in names}])
+times = {
+    "all on the device": told["whole_us"],
+    "one layer there": told["dispatched_us"],
+}
+lab.bars(times, unit="us", title="Time of a token, layers on the device or on disk")
 
 # %% [markdown]
 # ## When is it worth it?
