@@ -24,6 +24,7 @@ from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
+    from labkit.pictures.drawing import Picture
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 """The axes of a step, those of ``Mesh``, the farthest apart first."""
@@ -265,11 +266,16 @@ class Step(Experiment):
         return super().compare()
 
     def drawn(
-        self, predicted: Timeline, measured: Timeline | None = None, *told: Any, **more: Any
-    ) -> Any:
+        self,
+        predicted: Timeline,
+        measured: Timeline | None = None,
+        language: str | None = None,
+        *,
+        span_us: float | None = None,
+    ) -> "Picture":
         """Its pictures; all-reduces have a colour for each axis."""
         found = None if measured is None else times.by_axis(measured)
-        return super().drawn(times.by_axis(predicted), found, *told, **more)
+        return super().drawn(times.by_axis(predicted), found, language, span_us=span_us)
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""

@@ -35,6 +35,7 @@ OFFERED = {
     "Training",
     "toy",
     "regrets",
+    "watch",
 }  # what a chapter uses, and is no exercise
 CLAIMS = {
     "finding": {
