@@ -53,6 +53,18 @@ def stamped(values: "Tensor", version: int) -> "Tensor":
     return torch.cat([values.flatten(), torch.tensor([float(version)])])
 
 
+def finish(message: "Tensor", waiting: list[int]) -> None:
+    """Ends a server: takes the gradients that are still under way, into ``message`` and without
+    using them, and tells every worker that it is over. ``waiting``: those that have delivered."""
+    import torch.distributed as dist
+
+    waiting = list(waiting)
+    while len(waiting) < dist.get_world_size() - 1:
+        waiting.append(dist.recv(message))
+    for worker in waiting:
+        dist.send(stamped(message[:-1], -1), worker)
+
+
 # --- in the ranks ---
 
 

@@ -8,7 +8,7 @@ axes, what theory says of it, and the same on real ranks.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment

@@ -524,7 +524,7 @@ check.hint("lars_on_shards")
 # %% [markdown]
 # ## Fewer messages: a larger batch, or Local SGD?
 #
-# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. Chapter 03 had a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged; [DiLoCo](GLOSSARY.md#diloco) gives the averaged change of the weights to an outer optimizer with momentum. So both of these send about once in 64 H samples:
+# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged; [DiLoCo](GLOSSARY.md#diloco) gives the averaged change of the weights to an outer optimizer with momentum. So both of these send about once in 64 H samples:
 #
 # - one step of a batch of 64 H, at the square root's rate, which held better above;
 # - H local steps of a batch of 64, and one average.
@@ -582,7 +582,7 @@ lab.curves(measured=ways, **axes, title=title, log_x=True, joined=True)
 locally.score(ways["Local SGD"][58])
 
 # %% [markdown]
-# Every message has the same size, so the axis counts bytes as well. Read it from the right. With a quarter of the messages nobody loses much. With an eighth the larger batch makes too few steps, while Local SGD and DiLoCo go on making all of them: their two copies never get far apart, because both ranks see the same kind of data. (One seed each; how far seeds lie apart stood in our first picture.) With unlike data that ends, as [chapter 03](03_data_parallel.ipynb) showed. And a larger batch needs no second copy of the weights and no new question about what H should be.
+# Every message has the same size, so the axis counts bytes as well. Read it from the right. With a quarter of the messages nobody loses much. With an eighth the larger batch makes too few steps, while Local SGD and DiLoCo go on making all of them: their two copies never get far apart, because both ranks see the same kind of data. (One seed each; how far seeds lie apart stood in our first picture.) With unlike data that ends: the copies drift apart. And a larger batch needs no second copy of the weights and no new question about what H should be.
 
 # %% [markdown]
 # ## When is it worth it?

@@ -57,6 +57,7 @@ REASONS = {
         "heterogeneous.edge_run.unpack",
         "heterogeneous.run.here",
         "heterogeneous.run.speeds",
+        "data_parallel.server_run.finish",
         "large_batch.digits_run",
         "large_batch.layerwise_run",
         "large_batch.run.train",
