@@ -150,10 +150,7 @@ def _serve(training: Training, weights: Tensor) -> tuple[list[tuple[float, Tenso
         for each in go:
             waiting.remove(each)
             dist.send(server_run.stamped(weights, version), each)
-    while len(waiting) < len(steps):  # what is still under way is not used
-        waiting.append(dist.recv(message))
-    for each in waiting:
-        dist.send(server_run.stamped(weights, -1), each)
+    server_run.finish(message, waiting)
     return seen, late
 
 
