@@ -29,6 +29,7 @@ NAMES = (
     "experts",
     "mesh",
     "large_batch",
+    "heterogeneous",
     "serving",
     "advice",
     "scaling",

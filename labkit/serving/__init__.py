@@ -13,8 +13,9 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["kv_cache", "phases", "queue"],
+    submodules=["dispatch_run", "kv_cache", "phases", "queue"],
     submod_attrs={
+        "generation": ["Generation"],
         "load": ["Load"],
         "served": ["Served"],
     },

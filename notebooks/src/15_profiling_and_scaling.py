@@ -438,7 +438,7 @@ lab.curves(predicted={"7 B model": reached}, **axes, title="The same batch, more
 # - The laws: Amdahl 1967, [doi 10.1145/1465482.1465560](https://doi.org/10.1145/1465482.1465560); Gustafson 1988, [doi 10.1145/42411.42415](https://doi.org/10.1145/42411.42415)
 # - [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html) and [DataLoader](https://docs.pytorch.org/docs/stable/data.html)
 #
-# **Next:** [which layout](18_which_layout.ipynb), for the choice among all that you have seen.
+# **Next:** [unequal machines, and serving](16_unequal_machines_and_serving.ipynb): what if some cards are slower for good, and what if the model has been trained?
 #
 # *Sections 10.5.3, 10.6.3, 19.5.1, 19.6.5, 19.8.6, 19.10 and D-scale of the source material.*
 

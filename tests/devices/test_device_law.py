@@ -11,6 +11,8 @@ from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
+from labkit.heterogeneous import Cut
+from labkit.heterogeneous import Step as UnequalStep
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import RankFailed
 from labkit.long_context.attention import WAYS, Attention
@@ -58,6 +60,8 @@ LAW = (
     experts.Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
     *([BY_DEEPSPEED] if BY_DEEPSPEED.refusal("en") is None else []),  # it may not be installed
+    UnequalStep(batch=8, split="by speed", num_steps=1),
+    Cut(form="int8", edge_gflops=1.0),
     Layer(vocab=50),
     Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
     Layer(engine="torch", vocab=50, sequence_parallel=True),

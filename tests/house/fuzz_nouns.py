@@ -13,6 +13,9 @@ from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
 from labkit.experts import layer as experts_layer
 from labkit.experts import routing
+from labkit.heterogeneous import edge
+from labkit.heterogeneous import stale_run as unequal_training
+from labkit.heterogeneous import step as unequal_step
 from labkit.large_batch import recorded as large_recorded
 from labkit.large_batch import rules as large_rules
 from labkit.large_batch import run as large_run
@@ -129,6 +132,11 @@ def experiments() -> dict[type, list]:
         tensor_layer.Layer(
             ranks=3, hidden=10, heads=5, vocab=7, sequence=6, sequence_parallel=True
         ),
+        unequal_step.Step(),
+        unequal_step.Step(speeds=(1, 2.5, 9), batch=7, split="fastest"),
+        edge.Cut(),
+        edge.Cut(after=6, requests=3),
+        edge.Cut(after=1, form="int4", requests=3, stream=True),
         mesh_step.Step(),
         mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
         generation.Generation(),
@@ -229,6 +237,9 @@ def nouns() -> dict[type, list]:
         large_recorded.Ended: [*large_recorded.optimizers()[:2]],
         large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
         large_run.Training: [large_run.Training(most_steps=5)],
+        unequal_training.Training: [unequal_training.Training(seconds=0.1)],
+        edge.Times: [edge.Cut(after=each).times() for each in (0, 2, 6)],
+        edge.Stage: [*edge.NETWORK[:2]],
         Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
         SlowStep: [SLOW.step],
         advice.Advice: found,

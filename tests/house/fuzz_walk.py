@@ -52,6 +52,11 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
+        "heterogeneous.edge_run.frames",
+        "heterogeneous.edge_run.pack",
+        "heterogeneous.edge_run.unpack",
+        "heterogeneous.run.here",
+        "heterogeneous.run.speeds",
         "data_parallel.server_run.finish",
         "large_batch.digits_run",
         "large_batch.layerwise_run",
