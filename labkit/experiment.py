@@ -160,11 +160,25 @@ class Experiment:
         return Comparison(experiment=self, predicted=self.predict(), run=run)
 
     def board(self, language: str | None = None) -> Any:
-        """Its widget, the controls at these values."""
-        module = type(self).__module__
-        homes = (f"{module}_board", f"{module.rpartition('.')[0]}.board")
-        found = [each for each in homes if importlib.util.find_spec(each)]
-        return importlib.import_module(self.board_home or found[0]).board(self, language)
+        """Its widget, the controls at these values. Raises ValueError where it has none."""
+        home = self.board_module()
+        if home is None:
+            raise ValueError(
+                f"{type(self).__name__} has no board; its predict(), run() and compare() show "
+                "themselves"
+            )
+        return importlib.import_module(home).board(self, language)
+
+    @classmethod
+    def board_module(cls) -> str | None:
+        """The name of the module that holds its board; None where it has none."""
+        if cls.board_home:
+            return cls.board_home
+        subject = cls.__module__.rpartition(".")[0]
+        for home in (f"{cls.__module__}_board", f"{subject}.board"):
+            if importlib.util.find_spec(home) and hasattr(importlib.import_module(home), "board"):
+                return home
+        return None
 
     def but(self, **changes: Any) -> "Experiment":
         """The same with some fields changed. Raises ValueError for a field that it has not."""

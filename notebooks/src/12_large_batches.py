@@ -440,6 +440,8 @@ gained = lab.guess("points that the best of five gains on plain SGD", between=(0
 reached = {}
 for each in recorded.optimizers():
     reached.setdefault(str(each.batch), {})[each.optimizer] = each.mean
+
+# %%
 title = "Accuracy by batch and optimizer, mean of five seeds"
 lab.bars(reached, unit="share", title=title, badge="recorded")
 
@@ -556,6 +558,7 @@ locally.score(sum(ways["Local SGD"]) / 3)
 before = planner.Plan(model="LLaMA 7B", gpus=128, zero=1, batch=1024)
 kept = before.but(gpus=512)
 grown = before.but(gpus=512, batch=4096)
+criticals = [2**power for power in range(6, 17)]
 
 
 def gain(after, critical):
@@ -566,7 +569,6 @@ def gain(after, critical):
 
 
 # %%
-criticals = [2**power for power in range(6, 17)]
 lines = {
     "batch 1,024": {each: gain(kept, each) for each in criticals},
     "batch 4,096": {each: gain(grown, each) for each in criticals},
@@ -585,7 +587,9 @@ lab.curves(
 # %% [markdown]
 # The batch that stays gains the same everywhere: less than four, because each card has less work behind which its messages could hide. The larger batch gains nearly fourfold where the critical batch is far above it, and next to nothing where it lies far below. The lines cross between 4,096 and 8,192 sequences.
 #
-# And our 7 B model? The authors of GPT-3 let the noise scale of their gradients guide them, and trained 6.7 billion parameters with 2 million tokens a batch (Brown et al. 2020); the upright line shows where that is. If our critical batch is like it, the batch that stays wins clearly: 512 cards make the model nearly three times as fast, and a larger batch would waste more than half of them. So listen before you decide, and listen again later, since the noise grows.
+# ### And our 7 B model?
+#
+# The authors of GPT-3 let the noise scale of their gradients guide them, and trained 6.7 billion parameters with 2 million tokens a batch (Brown et al. 2020); the upright line shows where that is. If our critical batch is like it, the batch that stays wins clearly: 512 cards make the model nearly three times as fast, and a larger batch would waste more than half of them. So listen before you decide, and listen again later, since the noise grows.
 #
 # The planner itself does not warn you. By the second, the larger batch always looks better:
 

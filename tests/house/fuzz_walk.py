@@ -1,7 +1,5 @@
 """What is fuzzed: every public function of the package, and the data classes with their members.
-
-They are found by walking, so a new one is fuzzed at once, or stands in EXCUSED with its reason.
-"""
+They are found by walking, so a new one is fuzzed at once, or stands in EXCUSED with its reason."""
 
 import dataclasses
 import functools

@@ -15,6 +15,7 @@ from labkit.accelerate.update import Update
 from labkit.experiment import Experiment
 from labkit.planner.need import Need
 from labkit.planner.strategies import Strategy
+from labkit.scaling import Feeding
 from labkit.timeline import bubble, step_us
 from labkit.widgets import gallery
 from labkit.widgets.trial import Trial
@@ -34,7 +35,8 @@ def experiments() -> list[type]:
     """The experiments of all subjects: those that their boards stand on."""
     for home in set(gallery.homes().values()):
         importlib.import_module(home)
-    ours = [each for each in Experiment.__subclasses__() if each.__module__.startswith("labkit.")]
+    known = [each for each in Experiment.__subclasses__() if each.__module__.startswith("labkit.")]
+    ours = [each for each in known if each.board_module() in gallery.homes().values()]
     return sorted(ours, key=lambda each: (each.__module__, each.__name__))
 
 
@@ -55,6 +57,11 @@ def test_every_experiment_is_a_value_with_defaults_that_predicts_and_has_a_title
 def test_every_experiment_has_a_board_that_stands_at_its_values(kind, language):
     board = kind().board(language)
     assert isinstance(board, Trial) and board.step == kind() and board.language == language
+
+
+def test_an_experiment_without_a_board_says_so():
+    with pytest.raises(ValueError, match=r"Feeding has no board; its predict\(\), run\(\)"):
+        Feeding().board()
 
 
 @pytest.mark.real
