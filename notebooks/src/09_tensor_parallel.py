@@ -405,7 +405,7 @@ longer.score(two / one)
 lab.show(planner.time_bars(machines))
 
 # %% [markdown]
-# Predicted, by constants fitted to published runs of Megatron. The planner hides none of these messages, so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts into as many parts as it has cards, here eight.
+# Predicted, by constants fitted to published runs of Megatron. The planner hides none of these messages, so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine. There it can cut into eight parts at most, and fewer parts speak less.
 #
 # Here is our machine with its four sequences: eight stages before, each layer cut in eight after:
 
@@ -413,7 +413,7 @@ lab.show(planner.time_bars(machines))
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# Of these 309 ms, 93 are messages (in the bars above): we wait 30 % of the time, where the pipeline waited 64 %. (It is the step of one machine alone. What the 64 tell each other is for chapter 10.) With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
+# Of these 309 ms, 93 are messages (in the bars above): we wait 30 % of the time, where the pipeline waited 64 %. (It is the step of one machine alone. What the 64 tell each other is for chapter 10.) Two cards for each sequence would do as well (try `machine.but(tp=2, mbs=1, zero=1)`, four copies of the model): which mixture is best is the question of chapter 10. With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
 #
 # *A good place to stop. What follows cuts something else, and needs only the ring of [chapter 02](02_collectives.ipynb).*
 #
@@ -582,7 +582,7 @@ ring_check.hint("causal_ring")
 # %% [markdown]
 # ## Ulysses: heads for tokens
 #
-# Attention has many heads, and each of them needs all tokens. So before attention, let every rank give away most heads of its tokens, and get the other tokens of a few heads. That is an [all-to-all](GLOSSARY.md#all-to-all), and another leads back:
+# Attention has many heads, and each of them needs all tokens. So before attention, let every rank give away most heads of its tokens, and get the other tokens of a few heads. That is an [all-to-all](GLOSSARY.md#all-to-all) for each of queries, keys and values, and a fourth leads the output back:
 
 
 # %%

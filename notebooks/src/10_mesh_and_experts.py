@@ -229,35 +229,30 @@ def on_three_axes():
         total = sum(each.item() for each in losses)  # stage 0 has none
         means[step] = total / microbatches
     dist.all_reduce(means, group=mesh["dp"].get_group())
-    held = sum(each.to_local().numel() for each in part.parameters())
-    return {"stage": pp, "losses": means / copies, "held": held}
+    return {"stage": pp, "losses": means / copies}
 
-
-# %% [markdown]
-# Eight ranks share the parameters. So does each hold an eighth of them, or 12.5 %?
-
-# %%
-share = lab.guess("share of all parameters on rank 0 of 2 x 2 x 2", between=(0, 1))
 
 # %%
 eight = lab.launch(on_three_axes, ranks=8)
 lab.difference(eight[7]["losses"], one)
 
-# %%
-num_params = sum(each.numel() for each in model.Transformer(4).parameters())
-share.score(eight[0]["held"] / num_params)
-
 # %% [markdown]
-# The losses agree with one process again. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies.
-#
-# From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Who holds what now?
+# The losses agree with one process again. From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters: does each hold an eighth of them, or 12.5 %?
+
+# %%
+share = lab.guess("share of all parameters on rank 0 of 2 x 2 x 2", between=(0, 1))
 
 # %%
 step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
+held = step.states().bytes_by()["parameter"]
+whole = step.but(pp=1, dp_shard=1, tp=1).states().bytes_by()["parameter"]
+share.score(held[0] / whole.sum())
+
+# %%
 lab.show(mesh_3d.parts(step))
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. Which part do both ranks 0 and 1 hold, one `tp` group? It is the embedding, and a sliver of norms and biases in each block. Only what a plan names gets smaller.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. Which part do both ranks 0 and 1 hold, one `tp` group? It is the embedding, and a sliver of norms and biases in each block. `dp` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Where the bytes go
@@ -278,8 +273,8 @@ lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
 # Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there (or longer, where the machine can't keep up: *overran*). First `tp` lies inside a machine, as it should:
 
 # %%
-cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
-size = {"microbatches": 1, "layers": 2, "sequence": 256, "forward_ms": 60}
+cables = {"node_size": 2, "node_mb_per_s": 24, "nic_mb_per_s": 2}
+size = {"microbatches": 1, "layers": 2, "sequence": 256, "forward_ms": 150}
 near = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, **size, **cables)
 lab.show(near.compare(), title="tp inside a machine")
 
@@ -299,7 +294,7 @@ slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 # %% [markdown]
 # Look at the predicted rows. In the first picture the eight all-reduces along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight are wide, and all ranks stand still meanwhile. The one along `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
 #
-# Measured, the ratio is smaller as a rule (divide the spans behind the arrows): late processes and the optimizer add about as much to a short step as to a long one.
+# Measured, the ratio is smaller as a rule (divide the spans behind the arrows): late processes and the optimizer lengthen both steps, and weigh more in the short one. *Overran* says that computing, too, took longer than stated.
 
 # %% [markdown]
 # ### Our colleague's step
@@ -578,7 +573,7 @@ lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
 # %% [markdown]
 # The less `tp`, the faster, because `tp` pays for messages in every layer. But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`. (78.9 of 80 GB fit on paper only. Real cards want a tenth free, which none of these rows leaves, so one would also recompute, or take more cards.)
 #
-# ZeRO 3 fits without such a cut, but gathers 70 billion parameters again and again. (Its constants were fitted to FSDP runs, those of the other rows to Megatron's. A tenth between two engines is less than the planner can tell.)
+# And ZeRO 3 alone? It takes the least memory here, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure.
 #
 # And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
 
@@ -587,7 +582,7 @@ mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
 planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 
 # %% [markdown]
-# The step takes little more than half as long, for 15.6 GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (These are two sets of constants again; the gap here is far larger.)
+# The step takes little more than half as long, for 15.6 GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (These are two sets of constants again; the gap here is far larger. And the planner gives every expert an even share; what an uneven router adds, you saw above.)
 
 # %% [markdown] sections="19.8.4"
 # ## Exercise 3, optional. A plan for ten billion
@@ -658,7 +653,7 @@ check.hint("hybrid_plan")
 # - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
 # - `parallelize_module`, `fully_shard` and `PipelineStage` each take their part of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
-# - Don't cut what fits. Then take as much `tp` as memory demands, inside a machine; the rest is `pp`, or ZeRO 3.
+# - Don't cut what fits. Then try ZeRO 3; where its gathers take too long, as much `tp` as memory demands, inside a machine, and the rest `pp`.
 # - Experts add parameters, but hardly any computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds up all.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
