@@ -22,12 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browser.boards import BOARDS
 from browser.exhibits import PICTURES, Case, Page
+from browser.mesh_pictures import MESHES
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
 from browser.plan_pictures import PLANS
+from browser.queue_pictures import QUEUES
 from browser.ring_pictures import RINGS
 from report import tell
 
-MEASURED = PICTURES | BOARDS | PLANS | RINGS
+MEASURED = PICTURES | BOARDS | MESHES | PLANS | QUEUES | RINGS
 EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
@@ -55,7 +57,12 @@ EXCUSED = {
     "measured",
     "widgets.experts": "drawn by pictures.bars and pictures.timeline, where they are measured",
     "widgets.how_often": "drawn by pictures.curves, where it is measured",
+    "widgets.batching": "drawn by serving.slots, where it is measured",
+    "widgets.kv_cache": "drawn by pictures.shards, where it is measured",
     "widgets.large_batch": "drawn by pictures.curves, where it is measured",
+    "widgets.scaling": "drawn by pictures.curves and pictures.bars, where they are measured",
+    "scaling.efficiency": "drawn by pictures.curves, where it is measured",
+    "scaling.lost": "drawn by pictures.bars, where it is measured",
     "widgets.bottlenecks": "drawn by pictures.compare, where it is measured",
     "profiling.advice": "the picture of pictures.compare, where it is measured",
     "profiling.pair": "the picture of pictures.compare, where it is measured",

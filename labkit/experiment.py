@@ -241,7 +241,7 @@ class Comparison(Shown):
             return super().bundle(title=title, language=language)
         board = self.experiment.board(language)
         board.take(board.step, self.run, self.measured)
-        return {"text/html": board.page(board.step, board.at), "text/plain": repr(self)}
+        return {"text/html": board.compared(board.step, board.at), "text/plain": repr(self)}
 
     def __repr__(self) -> str:
         found = self.difference()

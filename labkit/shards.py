@@ -52,6 +52,7 @@ CATEGORIES = {
     "momentum": "optimizer",
     "step": "optimizer",
     "buffer": "buffers",
+    "cache": "cache",
 }
 """The part of the bill that a kind belongs to; any other kind is a part of its own."""
 
@@ -67,7 +68,7 @@ class Shards(Shown):
     """int64: the rank that holds it"""
     kind: np.ndarray
     """str: what it is: "parameter", "gradient", "master" (the fp32 copy), "exp_avg", "exp_avg_sq",
-    "buffer", ..."""
+    "buffer", "cache" (keys and values), ..."""
     tensor: np.ndarray
     """str: the parameter's name; "(padding)" and "(unused)" for bytes that belong to none"""
     start: np.ndarray

@@ -83,8 +83,8 @@ class AccelerateBoard(Trial):
         ),
         (
             "cpu",
-            "Accelerate runs FSDP and DeepSpeed on all ranks only where it finds a GPU for each: "
-            "where there is none, it is told that it has.",
+            "Accelerate runs FSDP and DeepSpeed only where each rank has a GPU. Where there is "
+            "none, a device of labkit's stands in for it.",
         ),
     )
 
@@ -160,11 +160,13 @@ def _payload_bytes(rows: Sequence[Row]) -> int:
 
 
 def _before_after(result: Mapping, say: Mapping[str, str]) -> str:
-    """What ``prepare`` was given and what it gave back, as a table; what differs is bold."""
+    """What ``prepare`` was given and what it gave back, as a folded table; what differs is bold."""
     changed = zip(result["before"].items(), result["after"].values(), strict=True)
     rows = [f"<tr><td></td><th>{escape(say['before'])}</th><th>{escape(say['after'])}</th></tr>"]
     for (name, was), now in changed:
         shown = escape(now) if was == now else f"<b>{escape(now)}</b>"
         rows.append(f"<tr><td>{escape(say[name])}</td><td>{escape(was)}</td><td>{shown}</td></tr>")
     look = "border-collapse:separate;border-spacing:14px 2px;text-align:left"
-    return f'<table style="{look}">{"".join(rows)}</table>'
+    head = escape(f"{say['before']}, {say['after']}")
+    table = f'<table style="{look}">{"".join(rows)}</table>'
+    return f"<details><summary>{head}</summary>{table}</details>"

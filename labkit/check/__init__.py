@@ -7,8 +7,9 @@ stand: the exercises of the chapter that ``lab.begin`` has named, else of every 
 kernel has loaded.
 
 ``exercises`` registers them, keeps their history and gives the hints, which lie beside each
-subject's check as ``hints.json``. ``verdict`` is what becomes of an answer, in English or Chinese.
-``grading`` is what graders use: ranks, limits of time, faults in words.
+subject's check as ``hints.json``, or as ``spare_hints.json`` where an exercise is on no page.
+``verdict`` is what becomes of an answer, in English or Chinese. ``grading`` is what graders use:
+ranks, limits of time, faults in words.
 
 What a reader types beside that: ``opening`` is ``lab.begin``, the first line of a chapter;
 ``guesses`` is ``lab.guess``, with its ``guess_field``; ``standing`` is ``lab.progress``. ``record``

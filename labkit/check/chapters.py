@@ -35,9 +35,12 @@ def hints() -> dict[str, dict[str, list[str]]]:
 @cache
 def exercises() -> dict[str, tuple[str, ...]]:
     """Chapter and subject ("08 pipeline") -> its exercises, in the order of the chapters. A check
-    names its chapter in its docstring, else its package does."""
+    names its chapter in its docstring, else its package does. Those whose hints stand in
+    ``spare_hints.json`` are on no page: they can be tried, and no chapter counts them."""
     found: dict[str, tuple[str, ...]] = {}
     for file in _hint_files():
+        if file.name == "spare_hints.json":
+            continue
         names = tuple(json.loads(file.read_text(encoding="utf-8")))
         place = f"{_chapter_of(file)} {file.parent.name}"
         found[place] = (*found.get(place, ()), *names)

@@ -31,16 +31,19 @@ def launch(serve: Callable, total: int, bound: int) -> "Run":
     rank 0: 24 ms for a step, four times as long on worker 3.
 
     ``run[0]`` is a dict: took_ms (until the last gradient had been answered), mean lateness,
-    latest. Each rank warms up before the clock and the recording's first action. On the CPU,
-    because a server receives from whoever comes first, which NCCL can't.
+    latest. Each rank warms up before the clock and the recording's first action.
     """
-    from labkit.launching import launcher
-
     check_whole(1, 100_000, total=total)
     check_whole(0, 10**9, bound=bound)
-    return launcher.launch(
-        _serve_or_work, serve, total, bound, ranks=RANKS, devices="cpu", record=True
-    )
+    return on_host(_serve_or_work, serve, total, bound, record=True)
+
+
+def on_host(fn: Callable, *args: object, ranks: int = RANKS, record: bool = False) -> "Run":
+    """Launches a server and its workers on the CPU, because a server receives from whoever comes
+    first, which NCCL can't."""
+    from labkit.launching import launcher
+
+    return launcher.launch(fn, *args, ranks=ranks, devices="cpu", record=record)
 
 
 def stamped(values: "Tensor", version: int) -> "Tensor":
@@ -48,6 +51,18 @@ def stamped(values: "Tensor", version: int) -> "Tensor":
     import torch
 
     return torch.cat([values.flatten(), torch.tensor([float(version)])])
+
+
+def finish(message: "Tensor", waiting: list[int]) -> None:
+    """Ends a server: takes the gradients that are still under way, into ``message`` and without
+    using them, and tells every worker that it is over. ``waiting``: those that have delivered."""
+    import torch.distributed as dist
+
+    waiting = list(waiting)
+    while len(waiting) < dist.get_world_size() - 1:
+        waiting.append(dist.recv(message))
+    for worker in waiting:
+        dist.send(stamped(message[:-1], -1), worker)
 
 
 # --- in the ranks ---

@@ -87,11 +87,16 @@ class ExpertsBoard(Trial):
             name = {code: every[code]["expert"].format(expert) for code in LANGUAGES}
             rows.append((name, {f"rank {rank}": float(num) for rank, num in enumerate(loads)}))
         even = step.top_k * step.tokens * step.ranks / step.experts
+        marks = [({code: every[code]["even"] for code in LANGUAGES}, even)]
+        if step.capacity:
+            name = {code: every[code]["capacity"] for code in LANGUAGES}
+            room = routing.capacity(step.tokens, step.experts, step.top_k, step.capacity)
+            marks.append((name, float(step.ranks * room)))
         return curves.bars(
             rows,
             title={code: every[code]["loads"] for code in LANGUAGES},
             badge="computed",
-            marks=[({code: every[code]["even"] for code in LANGUAGES}, even)],
+            marks=marks,
             stacked=True,
             language=self.language,
         )

@@ -265,11 +265,16 @@ class Step(Experiment):
         return super().compare()
 
     def drawn(
-        self, predicted: Timeline, measured: Timeline | None = None, *told: Any, **more: Any
+        self,
+        predicted: Timeline,
+        measured: Timeline | None = None,
+        language: str | None = None,
+        *,
+        span_us: float | None = None,
     ) -> Any:
         """Its pictures; all-reduces have a colour for each axis."""
         found = None if measured is None else times.by_axis(measured)
-        return super().drawn(times.by_axis(predicted), found, *told, **more)
+        return super().drawn(times.by_axis(predicted), found, language, span_us=span_us)
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""

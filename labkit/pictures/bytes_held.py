@@ -25,7 +25,7 @@ from labkit.pictures.sketch import (
     short,
     ticks,
 )
-from labkit.pictures.slices import HOST_HATCH, LOOKS, SPARE_LOOK
+from labkit.pictures.slices import HOST_HATCH, LOOKS, SHARD_LOOKS, SPARE_LOOK
 from labkit.pictures.style import KINDS, text_px
 from labkit.shards import CATEGORIES, NO_TENSOR, Shards
 from labkit.units import format_bytes
@@ -36,6 +36,7 @@ _WORDS = (
     ("gradients", "gradients"),
     ("optimizer", "optimizer"),
     ("buffers", "buffers"),
+    ("cache", "KV cache"),
     ("gathered", "gathered for a while"),
     ("activations", "activations"),
     ("temporary", "temporary"),
@@ -165,7 +166,7 @@ def _shard_keys(
     both: Sequence[Shards], kinds: Iterable[str], names: Mapping[str, str]
 ) -> list[Key]:
     parts = dict.fromkeys(CATEGORIES[kind] for kind in kinds)
-    keys = [_key(names[part], *LOOKS[part]) for part in parts]
+    keys = [_key(names[part], *SHARD_LOOKS[part]) for part in parts]
     if any((each.device == "host").any() for each in both):
         keys.append(_key(names["host"], KINDS["wait"].colour, HOST_HATCH))
     if any(set(NO_TENSOR) & set(each.tensor.tolist()) for each in both):

@@ -20,7 +20,8 @@ class Figures:
     timeline: Timeline
     """what they were computed of"""
     is_pipeline: bool
-    """whether there are forward and backward actions"""
+    """whether there are forward and backward actions; where all messages count, also messages from
+    stage to stage"""
     span_us: float
     """a pipeline's bubble counts from the first to the last compute, unless asked otherwise;
     anything else to the end of its last message"""
@@ -51,7 +52,7 @@ class Figures:
 def begun(tl: Timeline, *, messages: bool = False) -> Timeline:
     """The same from 0 on, where its span is counted from: a pipeline's first compute, anything
     else's first span, a message too; with ``messages`` a pipeline's as well."""
-    if (is_pipeline(tl) and not messages) or not len(tl):
+    if (not messages and is_pipeline(tl)) or not len(tl):
         return tl.shifted()
     zero_us = tl.start_us.min()
     return replace(tl, start_us=tl.start_us - zero_us, end_us=tl.end_us - zero_us)
@@ -60,17 +61,19 @@ def begun(tl: Timeline, *, messages: bool = False) -> Timeline:
 def of_timelines(timelines: Sequence[Timeline], *, messages: bool = False) -> list[Figures]:
     """The figures of all timelines of one picture; with ``messages`` a pipeline's span has those
     before its first compute and behind its last one too."""
-    counts_peaks = any(is_pipeline(tl) for tl in timelines)
+    counts_peaks = any(is_pipeline(tl, messages=messages) for tl in timelines)
     return [_of_one(tl, counts_peaks, messages) for tl in timelines]
 
 
-def is_pipeline(tl: Timeline) -> bool:
-    """Whether there are forward and backward actions."""
-    return bool(np.isin(tl.kind, ("F", "B", "I")).any())
+def is_pipeline(tl: Timeline, *, messages: bool = False) -> bool:
+    """Whether there are forward and backward actions; with ``messages``, which has those of every
+    axis on it, also whether stages send one another some."""
+    acts = bool(np.isin(tl.kind, ("F", "B", "I")).any())
+    return acts and (not messages or bool(np.isin(tl.kind, ("send", "recv")).any()))
 
 
 def _of_one(tl: Timeline, counts_peaks: bool, messages: bool) -> Figures:
-    pipeline = is_pipeline(tl)
+    pipeline = is_pipeline(tl, messages=messages)
     span_us = tl.span_us if pipeline and not messages else step_us(tl)
     compute_us = busy_us(tl, COMPUTE)
     comm_us = busy_us(tl, COMM)

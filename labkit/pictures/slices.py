@@ -28,6 +28,8 @@ LOOKS = {
     "temporary": ("#cf8fc2", "x"),
 }
 """Colour and hatch of each part of the bill."""
+SHARD_LOOKS = LOOKS | {"cache": ("#6fb7b7", "")}
+"""The same of each category of shards; a cache stands alone, in inference."""
 SPARE_LOOK = ("#a3a8b0", "+")
 HOST_HATCH = "/"
 _GAP_PX = 5
@@ -139,7 +141,7 @@ def strip(rows: Sequence[tuple], kind: str, found: Columns, y: float, height: fl
     drawn = _seen((begin * scale, end * scale, device) for begin, end, device in sorted(spans))
     told = format_bytes(sum(end - begin for begin, end, _ in spans))
     texts = (told,) if len(drawn) == 1 and height > 11 else ()
-    colour, plain = LOOKS[CATEGORIES[kind]]
+    colour, plain = SHARD_LOOKS[CATEGORIES[kind]]
     for begin, end, device in drawn:
         hatch = HOST_HATCH if device == "host" else plain
         shapes.append(Box(x + begin, y, end - begin, height, colour, hatch, texts))

@@ -66,7 +66,7 @@ _WORDS = (
     ("rank", "measured, rank {}"),
     (
         "ran",
-        "Not the model above: {} parameters, {} ranks, the same recipe and batch. A bill of that "
+        "The small model: {} parameters, {} ranks, the same recipe and batch. A bill of that "
         "recipe has {} bytes of states for each parameter, whatever the size.",
     ),
 )
@@ -103,9 +103,11 @@ class NeedBoard(Trial):
         shares = self.prediction(step)
         drawn = svg.html(_bills(step, shares, self.language))
         page = drawn + paragraphs(*_notes(step, shares, self._words))
+        return page if self.found(step) is None else page + self.compared(step, at)
+
+    def compared(self, step: Need, at: None) -> str:
+        """The bill of the small model, and what each rank held of it."""
         results = self.found(step)
-        if results is None:
-            return page
         predicted = small_bill(step.recipe, step.batch)
         measured = need_run.measured_bills(results)
         ran = self._words["ran"].format(
@@ -113,7 +115,7 @@ class NeedBoard(Trial):
             len(results),
             states.recipe(step.recipe).bytes_per_parameter,
         )
-        return page + svg.html(_small_bills(predicted, measured, self.language)) + paragraphs(ran)
+        return svg.html(_small_bills(predicted, measured, self.language)) + paragraphs(ran)
 
 
 def board(step: Need, language: str | None = None) -> NeedBoard:

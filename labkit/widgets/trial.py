@@ -112,6 +112,11 @@ class Trial(Board):
         """The picture of an experiment and its words, as HTML; ``at`` is where the view stands."""
         raise NotImplementedError
 
+    def compared(self, step: Any, at: Any) -> str:
+        """The page that ``compare()`` shows, once there is a run: the same, but for a board whose
+        picture of the run stands by itself."""
+        return self.page(step, at)
+
     def written(self, name: str, value: Any) -> str:
         """How a value stands in its control: in words where the board has some."""
         if isinstance(value, bool):

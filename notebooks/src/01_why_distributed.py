@@ -29,7 +29,7 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try a smaller card, then a smaller model. Does the longest part ever change its share?
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try a smaller card, then smaller models. Which is the largest model whose first row ends left of the line on 80 GB? (A table near the end answers.)
 #
 # **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
 #
@@ -112,31 +112,37 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 # %%
 saved.score(16 - sum(held.values()))
 
-# %% [markdown] sections="8.1.1"
+# %% [markdown] sections="8.1.1, D-faq"
 # None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
 #
 # ### A real engine holds the same
 #
-# Many people train with DeepSpeed. `compare()` lets it train a small model by this recipe on two ranks, and reads every tensor that it holds:
+# Many people train with DeepSpeed. Here it trains a small model by this recipe on two ranks, and we read every tensor that it holds. *predicted* is the bill; above it stands by how much it was wrong.
 
 # %%
 planner.Need(recipe="mixed").compare()
 
 # %% [markdown]
-# Above is the bill of the large model again, below that of the small one: predicted, and what the engine held on either rank. The largest difference stands under its title.
+# (Boxes like the next one correct a textbook, or its demo project; skip them if you don't know it.)
 #
 # <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
 #
 # The textbook counts 14 GB of weights, 14 of gradients, 56 for Adam and 10 of activations, and lets it train on 80 GB "with optimizations". It forgets the fp32 copy, 28 GB, which its own section 8.5 does count. With it the states alone are 112 GB. Run it: `planner.Need(model="LLaMA 7B").bill()` has 107 GB of states for the 6.7 billion parameters of the published model.
 #
 # </details>
+#
+# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
+#
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1. Read the bill out of a rank
 #
-# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes.
+# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
 #
 # The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
 
@@ -216,12 +222,12 @@ kinds = {
     "GPT": "gpt",
     "GPT, attention stored": "gpt_stored",
     "LLaMA": "llama",
-    "LLaMA, norm in one operator": "llama_fused",
 }
 lengths = (32, 64, 128, 256)
 kept = {name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()}
 formula = {
     "GPT": dict.fromkeys(lengths, 34),
+    # a = 4, h = 128
     "GPT, attention stored": {n: 34 + 5 * 4 * n / 128 for n in lengths},
 }
 lab.curves(
@@ -233,11 +239,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. The two LLaMA blocks differ in their norm alone, by 12 bytes, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all models and call it an estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# (The dots of all kinds include a few statistics; hence 34.2 and not 34.) No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
+# (The dots of all kinds include a few statistics; hence 34.2 and not 34.) No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as here, and its input in 16 bits, 2 bytes, if it is one: `per_unit("llama_fused", 256)` gives 37.7.
 #
 # </details>
 #
@@ -285,7 +291,7 @@ lab.table(rows, units={"reached": "share"})
 #
 # ### 3. There is too much data
 #
-# Text is read and cut into tokens before a card sees it. That goes faster with more CPU cores, not with more cards.
+# CPU cores read it and cut it into tokens: more cards do not help.
 #
 # ### 4. Reliability?
 #
@@ -335,7 +341,7 @@ lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=ti
 #
 # </details>
 
-# %% [markdown] sections="10.1.2, D-faq"
+# %% [markdown] sections="10.1.2"
 # ## What makes it hard
 #
 # Six difficulties come with the cards:
@@ -371,16 +377,11 @@ def five_steps(average):
 # %%
 alone = lab.launch(five_steps, False, ranks=2)
 together = lab.launch(five_steps, True, ranks=2)
-lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
+apart = [lab.difference(*each) for each in (alone, together)]
+lab.table([dict(zip(("no averaging", "averaged"), apart))])
 
 # %% [markdown]
 # The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
-#
-# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
-#
-# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
-#
-# </details>
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to share it
@@ -409,10 +410,22 @@ sent = {
 fewest.score(min(sent, key=sent.get))
 
 # %%
-planner.Strategy(strategy="layers").compare()
+words = {**strategies, "tensor parallel": "tensor"}
+every = {name: planner.Strategy(strategy=word) for name, word in words.items()}
+
+# %%
+lab.table(
+    {
+        "way": name,
+        "a rank holds_bytes": sum(each.bill().values()),
+        "sends per step_bytes": each.sent_bytes(),
+        "idle_share": each.idle,
+    }
+    for name, each in every.items()
+)
 
 # %% [markdown]
-# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (All of them still exceed 80 GB: most of it are the activations of 16 sequences, which recomputation makes smaller, chapter 05.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. And what it sends grows with the batch, while data parallel always sends the same. (The last picture is measured: a small model, trained so on four real ranks.)
+# Look at *sends per step*. (The fifth row, tensor parallel, is in the box below.) Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (All of them still exceed 80 GB: most of it are the activations of 16 sequences, which recomputation makes smaller, chapter 05.) It pays with idle time: 15.8 %, and that with the batch already cut into 16 pieces. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. And what it sends grows with the batch, while data parallel always sends the same. (`planner.Strategy(strategy="layers").board()` draws who holds what, and trains a small model so on four real ranks.)
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
@@ -451,9 +464,9 @@ lab.show(planner.architectures(plans, 4))
 # </details>
 
 # %% [markdown]
-# ## Exercise 2. Traffic of an architecture
+# ## Exercise 2, if you like. Traffic of an architecture
 #
-# An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` ranks with neighbouring numbers. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
+# (Chapter 02 builds these; you may come back after it.) An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` ranks with neighbouring numbers. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
 
 
 # %%
@@ -512,7 +525,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at how much is missing on the left, and left over on the right. Then look at the days: it fits, but it is slow still, and to be quick it needs more cards. This card will come back in many chapters. (It says 120 GB where the first picture had 116, because it also counts the logits and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at how much is missing on the left, and left over on the right. Then look at the days: it fits, but it is slow still, and to be quick it needs more cards. This before-and-after picture will come back in many chapters. (It says 120 GB where the first picture had 116: it counts the parameters to the last one, the logits, and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)

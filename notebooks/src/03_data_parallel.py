@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.3.1", "19.2.1", "19.2.2a", "10.2.1", "10.2.2", "10.2.4", "S1", "S2", "S12"]
 #     needs: ["two CPU cores"]
-#     minutes: 90
+#     minutes: 75
 # ---
 
 # %% [markdown]
 # # Data parallelism
 #
-# *About an hour and a half. You need chapters 00 and 02. No GPU is needed.*
+# *About an hour and a quarter. You need chapters 00 and 02. No GPU is needed.*
 #
 # Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain is gone. When should the messages travel?
 
@@ -21,13 +21,12 @@ from labkit import collectives, data_parallel, model, planner
 from labkit.data_parallel import check, server_run
 from labkit.measure import traffic
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 lab.begin("en")
-data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
+data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).board()
 
 # %% [markdown]
-# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Move the size of the buckets. Where do the messages lie under the backward, and when does the step end? (A rank that only waits is idle; the legend calls that a [bubble](GLOSSARY.md#bubble).)
+# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Here it is a single bucket, so it waits for the end of the backward. Make the buckets smaller. When do they slip under the backward, and when does the step end soonest? (A rank that only waits is idle; the legend calls that a [bubble](GLOSSARY.md#bubble).)
 #
 # **When you are done** you can
 #
@@ -113,7 +112,8 @@ def by_hand(num_steps):
 
 
 # %%
-lab.difference(lab.launch(by_hand, 3, ranks=4)[0], four[0])
+mine = lab.launch(by_hand, 3, ranks=4)
+lab.table([{"by hand, from DDP": lab.difference(mine[0], four[0])}])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # This is DDP but for rounding. It is correct, and slow for two reasons: it sends a message per weight, and nothing before the backward is over. We mend one after the other.
@@ -186,8 +186,6 @@ num_calls.score(found["DDP"][1]["all-reduces"])
 
 # %% [markdown]
 # The gradients are the same, with two ranks to the bit. What differs is the number of messages: on the [wire](GLOSSARY.md#wire) each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB.
-#
-# Don't expect DDP to win by the clock here: processes of one machine move messages with the very cores that compute the backward. Two sections further down links take time of their own.
 
 # %% [markdown]
 # ## Sending during the backward
@@ -211,7 +209,6 @@ def during_the_backward():
     return {"first": under_way[0][0], "last": under_way[-1][0]}
 
 
-# %%
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
@@ -249,9 +246,9 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# The dots lie higher than the curve, because busy cores keep neither the layers' nor the links' times; the line above the next picture says by how much.
+# (Mind the axis: it does not begin at 0. The dots lie higher than the curve, because busy cores keep neither the layers' nor the links' times.)
 #
-# Why are both ends of the curve high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). In what is measured, a second row of messages only means that two boxes overlap in time:
+# Why are both ends of the curve high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). The dashed line is the predicted end. *Exposed* communication is what no compute hides. (In what is measured, a second row of messages only means that two boxes overlap in time.)
 
 # %%
 step.but(bucket_mb=0.5).compare()
@@ -308,8 +305,6 @@ counts = (1, 2, 3, 4, 6, 8)
 shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
 shared_us = {n: lab.sweep(shared[n], ranks=[n]).line[n] for n in counts}
 grown_us = lab.sweep(step, ranks=counts).line
-
-# %%
 lines = {
     "ideal": {n: n for n in counts},
     "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
@@ -320,13 +315,14 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 # %%
 speedup.score(shared_us[1] / shared_us[4])
 
-# %% [markdown] sections="10.2.1"
+# %% [markdown] sections="10.2.1, S1"
 # Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If every rank keeps its share instead, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
-
-# %% [markdown] sections="S1"
-# ## Why not nn.DataParallel?
+#
+# <details><summary>Why not nn.DataParallel?</summary>
 #
 # torch has an older class of one line, `net = nn.DataParallel(net)`, and its own documentation advises against it. A single process drives all GPUs, in threads, and a lock of Python, the GIL, lets only one of them run at a time. And in each step the first GPU hands out all weights and takes in all gradients, with nothing to hide them under: copied GPU by GPU, that is $2(N-1)$ times the model, while a rank of a ring sends and receives less than 4 times, whatever N.
+#
+# </details>
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## A mean of means
@@ -334,7 +330,9 @@ speedup.score(shared_us[1] / shared_us[4])
 # DDP sums the gradients and divides by the number of ranks. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. **Guess**: how much more does a sequence on rank 1 count than one on rank 0?
 
 # %%
-weight = lab.guess("A sequence of rank 1 over one of rank 0", unit="ratio")
+says = lab.guess(
+    "A sequence of rank 1 over one of rank 0", between=(0, 10), unit="ratio"
+)
 
 
 # %%
@@ -362,10 +360,10 @@ lab.table(
 )
 
 # %%
-weight.score((1 / 2 / 2) / (1 / 2 / 6))
+says.score((1 / 2 / 2) / (1 / 2 / 6))
 
 # %% [markdown]
-# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. Weighting by the shares is right. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
+# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. (So the score is by this formula.) What is measured is the table: only weighting by the shares gives the gradients of the whole batch. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
 #
 # ### Exercise 2: unequal shares
 #
@@ -420,7 +418,7 @@ lab.table(
 # %% [markdown] sections="8.3.1, 10.2.4"
 # Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
 #
-# And if you forget the sampler? Nothing fails. Ranks with the same seed all draw the same batch: you pay for two ranks and get one with half the batch. (With different seeds an epoch repeats some samples and misses others.)
+# And if you forget the sampler? Nothing fails. Ranks with the same seed all draw the same batch: you pay for two ranks and get one with half the batch.
 #
 # ### Ten samples on four ranks
 #
@@ -432,8 +430,6 @@ shares = {
     "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
     "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
 }
-
-# %%
 right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0], dtype=torch.float64)
 accuracy = {name: right[sum(dealt, [])].mean().item() for name, dealt in shares.items()}
 lab.table(
@@ -444,34 +440,13 @@ lab.table(
 # %% [markdown]
 # Seven of ten are right, so only the last row tells the truth. So to evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
 #
-# (Boxes like the next one correct a textbook and its demo project; skip them if you know neither.)
+# (Boxes like the next one correct a section of a textbook, or of its demo project where the number has an S; skip them if you know neither.)
 #
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
 #
 # That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
 #
 # </details>
-
-# %% [markdown]
-# ### Exercise 3, if you like: deal the samples
-#
-# List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
 
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
@@ -532,7 +507,7 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. (We try it on the CPU; the script below names the device.) (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours. (We try it on the CPU; the script below names the device.)
 
 
 # %%
@@ -576,25 +551,15 @@ lab.table(
 )
 
 # %% [markdown] sections="10.2.4, S12"
-# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the epoch's, and both know it. We saved `ddp.module.state_dict()`. What if you save the wrapper's instead?
-
-
-# %%
-def names_of_the_wrapper():
-    return next(iter(DDP(model.Transformer(1, 32, 2, max_len=32)).state_dict()))
-
-
-# %%
-lab.launch(names_of_the_wrapper, ranks=2)
-
-# %% [markdown] sections="S12"
-# Every name begins with `module.`, so the bare model does not take such a file. It takes ours:
+# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the epoch's, and both know it. We saved `ddp.module.state_dict()`: in the wrapper's own every name begins with `module.`, and the bare model would not take such a file. It takes ours:
 
 # %%
 saved = torch.load(folder / "last.pt", map_location=torch.get_default_device())
 model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 
 # %% [markdown] sections="S2, S12"
+# (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+#
 # ### The same under torchrun
 #
 # As a script, the function needs a process group. `torchrun` starts the processes and tells each who it is by environment variables, which `init_process_group` reads: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
@@ -637,12 +602,12 @@ dist.destroy_process_group()
 # %%
 script, path = folder / "train.py", str(folder / "again.pt")
 script.write_text(HEAD + inspect.getsource(train) + MAIN)
-nodes = lab.launch_script(script, path, ranks=2, nodes=(2, 2), devices="cpu")
+nodes = lab.launch_script(
+    script, path, ranks=2, nodes=(2, 2), devices="cpu", show=False
+)
 print(*nodes.logs, sep="\n")
 
 # %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
-# (These commands name a meeting point, `--rdzv-endpoint`, and no node rank: torchrun deals the ranks itself. The short form before is enough.)
-#
 # The means are those of above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
 #
 # <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
@@ -663,6 +628,25 @@ print(*nodes.logs, sep="\n")
 #
 # </details>
 
+# %% [markdown]
+# ## When is it worth it?
+#
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. The states alone do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
+
+# %%
+one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
+planner.card(one, one.but(gpus=64))
+
+# %% [markdown]
+# Years have become weeks: 64 GPUs are 56 times as fast as one. (This card is predicted to do 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; the rest is mostly the all-reduce; the planner is cautious and counts it as not hidden at all. But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+#
+# - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
+# - It needs equally fast ranks, because all wait for the slowest.
+#
+# ---
+#
+# *Here ends what most people need. The rest is about not waiting, and optional.*
+
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ## Without waiting: asynchronous training
 #
@@ -670,7 +654,7 @@ print(*nodes.logs, sep="\n")
 #
 # How far ahead may a fast worker run? With a **bound** of 0 all wait for all: synchronous training. Without one the server answers at once: asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
 #
-# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; version -1 means the end.)
+# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; `finish` drops the gradients that are still under way and sends the workers home.)
 
 
 # %%
@@ -693,10 +677,7 @@ def serve(weights, total, bound):
         for each in go:
             waiting.remove(each)
             dist.send(server_run.stamped(weights, version), each)
-    while len(waiting) < len(steps):  # what is still under way is not used
-        waiting.append(dist.recv(message))
-    for each in waiting:
-        dist.send(server_run.stamped(weights, -1), each)  # the end
+    server_run.finish(message, waiting)
     return late
 
 
@@ -709,129 +690,56 @@ runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.item
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
 # %% [markdown]
-# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one takes 192 ms, and then waits for rank 3's last gradient, which it drops. Here is the first as a picture (rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
+# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one has its 18 gradients after 192 ms; the step that rank 3 is in then still runs, up to 288 ms. Here is the first as a picture (rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
 
 # %%
 runs["synchronous"].timeline()
 
 # %% [markdown]
-# Now nobody waits for anybody, except at the end (mind the axis, it ends much earlier):
+# Now nobody waits for another worker (mind the axis, it ends much earlier). The hatched gaps between steps are this machine's: server and workers want the same few cores. At the end all wait for the last gradients, which are dropped.
 
 # %%
 runs["asynchronous"].timeline()
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# The price stands in the other columns of the table: gradients are late. A bound limits both columns. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
+# ### The price
 #
-# What does lateness do? On the simplest of all losses, $x^2/2$, we can compute it: gradient descent whose gradients are `late` updates old.
-
-
-# %%
-def descend(rate, late, num_updates=30):
-    xs = [1.0] * (late + 1)
-    for _ in range(num_updates):
-        xs.append(xs[-1] - rate * xs[-1 - late])
-    return {update: abs(x) for update, x in enumerate(xs[late:])}
-
-
-paths = {f"late by {late}": descend(0.45, late) for late in (0, 2, 4)}
-title = "Learning rate 0.45, late gradients"
-lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
-
-# %% [markdown] sections="10.2.2, 19.2.2a"
-# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 2 updates late, as with three equally fast workers (two others update between a worker's read and its write), they fall much more slowly. With gradients 4 late, as with five workers, the same learning rate makes $|x|$ grow.
+# It stands in the other columns of the table: gradients are late. A bound limits both columns. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
 #
-# <details><summary>More: the limit, latest, and Hogwild!</summary>
+# And lateness bounds the learning rate. On the simplest of all losses, $x^2/2$, it must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 updates late, as with five equally fast workers, that is 0.35, about a sixth of the 2 that gradient descent allows when nothing is late.
 #
-# The learning rate must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 late that is 0.35, about a sixth of what it is without lateness. In the table *latest* may exceed the bound: that counts a worker's own steps, and lateness counts the versions that all of them made. *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
+# <details><summary>More: latest, and Hogwild!</summary>
+#
+# In the table *latest* may exceed the bound: that counts a worker's own steps, and lateness counts the versions that all of them made. *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
+#
+# </details>
+#
+# <details><summary>More: talk less often (Local SGD and DiLoCo)</summary>
+#
+# There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged, so the bytes fall by a factor of H. **[DiLoCo](GLOSSARY.md#diloco)** (2023) treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer* with momentum; with an outer learning rate of 1 and no momentum it is Local SGD. [Chapter 12](12_large_batches.ipynb) runs both.
 #
 # </details>
 
-# %% [markdown] sections="19.2.2a"
-# ## Talking less often: Local SGD and DiLoCo
-#
-# There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
-#
-# **[DiLoCo](GLOSSARY.md#diloco)** (2023) trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. (The paper's inner optimizer is AdamW, ours SGD.) With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both.
-#
-# The model is a small MLP that guesses a byte from the eight before it. We train it for 64 steps with H = 1, 8 and 64, always with the same samples. **Guess**: how much higher is the loss of Local SGD at H = 64 than at H = 1? (At the start it is 5.5.)
-
-# %%
-higher = lab.guess("Loss at H = 64 minus loss at H = 1", between=(-1, 3))
-
-# %%
-from torch.nn.functional import cross_entropy
-
-
-def passages(num_passages, seed):
-    """Eight bytes of the story, and the next one."""
-    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
-    return tokens, targets[:, -1]
-
-
-# %%
-def small_mlp():
-    torch.manual_seed(0)
-    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
-    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
-
-
-# %%
-def train_locally(every, outer_rate, momentum):
-    net = small_mlp()
-    inner = torch.optim.SGD(net.parameters(), lr=0.5)
-    old = parameters_to_vector(net.parameters()).detach()
-    outer = torch.optim.SGD(
-        [old], lr=outer_rate, momentum=momentum, nesterov=momentum > 0
-    )
-    x, y = passages(64 * 16, dist.get_rank())
-    for step, batch in enumerate(zip(x.split(16), y.split(16)), start=1):
-        loss = cross_entropy(net(batch[0]), batch[1])
-        inner.zero_grad()
-        loss.backward()
-        inner.step()
-        if step % every == 0:
-            old.grad = old - parameters_to_vector(net.parameters()).detach()
-            average([old.grad])
-            outer.step()
-            vector_to_parameters(old.clone(), net.parameters())
-    x, y = passages(1000, 10**6)
-    return cross_entropy(net(x), y).item()
-
-
-# %%
-def by_h(outer_rate, momentum):
-    """H -> the loss on other passages."""
-    return {h: train_locally(h, outer_rate, momentum) for h in (1, 8, 64)}
-
-
-# %%
-methods = {"Local SGD": (1.0, 0.0), "DiLoCo": (0.7, 0.6)}
-found = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)
-losses = found[0]
-axes = {"x": "H, steps between two averages", "y": "loss", "log_x": True}
-lab.curves(measured=losses, title="Both ranks read the same story", joined=True, **axes)
-
-# %%
-higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
-
 # %% [markdown]
-# At H = 64 the ranks talk once, at the very end, and send a sixty-fourth of the bytes. With similar data that costs little (the whole picture is less than 0.2 high, and it is one seed, so don't read the third digit); where data differ, ranks drift apart and a long H costs more. DiLoCo lies lower even at H = 1. Part of that is simply a larger step: with momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, and a single one, at H = 64, goes $0.7 \cdot 1.6 = 1.12$ times.
-
-# %% [markdown]
-# ## When is it worth it?
+# ## Exercise 3, if you like: deal the samples
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes the 512 sequences of a batch 8 at a time, and 64 of them, which take 8 each. The states alone do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
+# Write what `DistributedSampler` does. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+
 
 # %%
-one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
-planner.card(one, one.but(gpus=64))
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
 
-# %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. (At 42 GFLOPs a token this card does 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
-#
-# - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
-# - It needs equally fast ranks, because all wait for the slowest.
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
 
 # %% [markdown]
 # ## Summary
@@ -841,9 +749,9 @@ planner.card(one, one.but(gpus=64))
 # - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples spoil an accuracy.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
 # - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
-# - Asynchronous training does not wait, and its gradients are late. Local SGD and DiLoCo talk H times less often.
+# - Asynchronous training does not wait, and its gradients are late.
 #
-# **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness), [Local SGD](GLOSSARY.md#local-sgd), [DiLoCo](GLOSSARY.md#diloco).
+# **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness).
 #
 # **Further reading**
 #

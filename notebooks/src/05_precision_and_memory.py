@@ -3,17 +3,17 @@
 #   labkit:
 #     sections: ["8.1.1", "19.2.3", "19.4.2", "10.2.3", "10.7.4", "S3", "S4", "S9"]
 #     needs: ["chapters 01 and 03"]
-#     minutes: 80
+#     minutes: 70
 # ---
 
 # %% [markdown]
 # # Precision and memory
 #
-# *About 80 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
+# *About 70 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
 #
 # Our 7 B model takes 112 GB in fp32, and a card has 80. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
-# Where do their updates go? The picture shows the gap between a number and the next larger one, for five formats. A weight moves only if it is pushed by at least half a gap.
+# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight moves only if it is pushed by at least half a gap.
 
 # %%
 import labkit as lab
@@ -24,37 +24,28 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from labkit.measure import memory, traffic
-from labkit.precision import check
+from labkit.precision import check, formats
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
-FORMATS = {"bf16": torch.bfloat16, "fp8 e4m3": torch.float8_e4m3fn}
-FORMATS |= {"fp8 e5m2": torch.float8_e5m2, "fp16": torch.float16, "fp32": torch.float32}
-
-
-def gaps(info):
-    """Each power of two that a format has, and the gap above it."""
-    smallest = info.smallest_normal * info.eps
-    powers = [2.0**power for power in range(-30, 21)]
-    return {x: max(x * info.eps, smallest) for x in powers if smallest <= x <= info.max}
-
-
-lines = {name: gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+lines = {name: formats.gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the dashed line upwards. At 0.1 the gap of bf16 is some 65,000 times that of fp32. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
+# Follow the dashed line upwards. At 0.1 the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
 #
 # **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks without their disagreeing on whether to step; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
 # ## The formats
 #
-# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows the numbers:
+# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows the numbers, also of two formats with eight bits:
 
 # %%
 import math
 
+FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
 rows = []
 for name, dtype in FORMATS.items():
     info = torch.finfo(dtype)
@@ -159,11 +150,15 @@ lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 st
 # %% [markdown]
 # With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind. The gap is small, but it grows. (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot.
 #
-# Without room for masters one can round by chance, up or down (*stochastic* rounding), so that small updates arrive on average; or keep what was rounded away in a second bf16 number (Kahan's sum).
+# <details><summary>More: no room for masters?</summary>
+#
+# One can round by chance, up or down (*stochastic* rounding), so that small updates arrive on average; or keep what was rounded away in a second bf16 number (Kahan's sum).
+#
+# </details>
 #
 # ### What masters cost
 #
-# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. Here are five, in bytes for each parameter:
+# A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. In chapter 01 `mixed` saved no byte of them. Here it is beside four others, in bytes for each parameter:
 
 # %%
 RECIPES = {
@@ -185,7 +180,7 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights.
+# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights.
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 #
@@ -195,9 +190,9 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 #
 # </details>
 #
-# ## Eight bits: fp8
+# ## If you like: eight bits, fp8
 #
-# GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round a gradient with different scales:
+# (You may run these cells unread, and go on at *autocast*.) GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round a gradient with different scales. In this chapter every *error* is `off`: the length (the norm) of the difference, over the length of the right answer.
 
 
 # %%
@@ -205,10 +200,6 @@ def rounded(x, dtype, scale):
     """Through a format and back, the largest values cut off at its end."""
     most = torch.finfo(dtype).max
     return (x * scale).clamp(-most, most).to(dtype).float() / scale
-
-
-# %% [markdown]
-# In this chapter every *error* is this `off`: the length (the norm) of the difference, over the length of the right answer:
 
 
 # %%
@@ -248,12 +239,18 @@ lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a 
 # %% [markdown]
 # The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
 #
-# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size. With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
+# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size.
+#
+# <details><summary>More: smaller blocks, and libraries</summary>
+#
+# With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
+#
+# </details>
 
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way begins at the other end. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Which type comes out where?
+# torch's own way begins at the other end. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
 
 
 # %%
@@ -262,20 +259,8 @@ def autocast(dtype=torch.bfloat16, **options):
     return torch.autocast(torch.get_default_device().type, dtype=dtype, **options)
 
 
-# %%
-tokens, targets = model.story_tokens(8, 32)
-with autocast():
-    stream = toy.layers[0](tokens)
-    normed = toy.layers[1].norm1(stream)
-    product = toy.layers[1].qkv(normed)
-    loss = model.loss(toy(tokens), targets)
-made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
-lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
-
 # %% [markdown]
-# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
-#
-# We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey (with NCCL take `bf16_compress_hook`, which gloo refuses); and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
+# We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey; and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
 #
 # The first of them first: what share of fp32's bytes is kept under autocast?
 
@@ -312,7 +297,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown]
-# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
+# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. Here is one block of a wider model alone, in bytes for each token and unit of width:
 
 
 # %%
@@ -334,7 +319,7 @@ found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.num
 lab.table([found])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: two numbers of the residual stream in fp32, and the other 14 in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. Messages stay as large; only the hook, or a model in bf16, halves them.
+# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: two numbers of the residual stream in fp32, and the other 14 in bf16 (2 x 4 + 14 x 2). The casts shrink beside a larger batch, so a real model keeps some 56 %. Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`, which gloo refuses.)
 #
 # ### Sums in 16 bits
 #
@@ -355,7 +340,7 @@ def mean_in_fp16():
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. DDP is wiser and divides first. Then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum. (A *pretend device* is a CPU that plays one; more below.)
+# Infinity. DDP is wiser and divides first. Then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum.
 #
 # ## The loss scale
 #
@@ -377,19 +362,19 @@ def in_fp16(scale):
 
 # %%
 exact = gradient([model.story_tokens(32, 32)])
-errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-8, 31, 4)}
-finite = {scale: error for scale, error in errors.items() if math.isfinite(error)}
-at = {"no scale": 1.0, "infinities": min(set(errors) - set(finite))}
-axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
+errors = {power: off(in_fp16(2.0**power), exact) for power in range(-8, 31, 4)}
+finite = {power: error for power, error in errors.items() if math.isfinite(error)}
+at = {"no scale": 0, "infinities": min(set(errors) - set(finite))}
+axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined": True}
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 (at -8) does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# On several ranks a new question comes up. The usual loop is `scale`, backward, `unscale_`, clip, `step`, `update`. In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0 saw nothing unusual. Does rank 0 take step 3?
+# On several ranks a new question comes up. In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0 saw nothing unusual. Does rank 0 take step 3?
 
 # %%
 takes = lab.guess("rank 0 takes step 3", choices=("yes", "no"))
@@ -477,8 +462,6 @@ lab.launch(both_ways)
 #
 # ### Exercise 1. One step of sharded mixed precision
 #
-# A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong.
-#
 # `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, nobody moves, and the scale is halved; after a good step it stays as it is. Return the scale of the next step. Send no more than a few numbers.
 
 
@@ -557,26 +540,7 @@ lab.table([compared(1), compared(4)])
 #
 # Three things break it. First, layers that look across the batch: BatchNorm takes the mean of what it is given, and four microbatches have four means.
 #
-# Second, unequal microbatches. Real sequences are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take four sequences with 32 real tokens each, and four with 4. Each microbatch weighs one half, so a short sequence's token weighs eight times as much. What does that do to the gradient?
-
-
-# %%
-def padded(length, seed):
-    """Four sequences of 32 tokens, of which the first ``length`` count."""
-    tokens, targets = model.story_tokens(4, 32, seed=seed)
-    targets = targets.clone()
-    targets[:, length:] = -100  # no loss counts these
-    return tokens, targets
-
-
-# %%
-batches = [padded(32, seed=0), padded(4, seed=1)]
-together = tuple(torch.cat(parts) for parts in zip(*batches))
-apart = off(gradient(batches), gradient([together]))
-lab.table([{"off": apart}], units={"off": "share"})
-
-# %% [markdown]
-# This is no rounding. The cure is one number from each rank, and the exercise below.
+# Second, unequal microbatches: chapter 03's mean of means again, now by tokens. With four sequences of 32 real tokens in one microbatch and four of 4 in the other, a short one's token weighs eight times as much. Exercise 2 mends it.
 #
 # Third, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
@@ -606,7 +570,7 @@ lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 #
 # ### Exercise 2. The mean over all real tokens
 #
-# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in each weight's `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
+# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may consist of them alone. Leave in each weight's `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
 
 
 # %%
@@ -736,7 +700,7 @@ best.score(min(peaks, key=peaks.get))
 # %%
 lab.curves(
     measured={"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))},
-    at={"the last block again": held[8].index(peaks[8])},
+    at={"recompute: backward begins": 8},
     x="tensors saved or let go",
     y="activations",
     unit="bytes",
@@ -745,7 +709,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends in the narrow strip at the left, from 0 to 8. In its backward each block in its turn, the last one first, is there in full for a moment. The dashed line is at the first of these peaks, the highest one, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the dashed line already. In its backward each block in its turn, the last one first, is there in full for a moment. The first of these peaks is the highest, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -775,12 +739,6 @@ check.checkpoint_blocks(my_blocks)
 check.hint("checkpoint_blocks")
 
 # %% [markdown] sections="S4"
-# <details><summary>Answer: the formula</summary>
-#
-# When the backward reaches block i, all that the blocks before it hold is there, and block i in full. The peak is the largest of these sums: `max(sum(held[:i]) + kept_bytes[i] for i in range(len(held)))`, where `held` has the input of a recomputed block, and all of another.
-#
-# </details>
-#
 # ### torch's way, and its keyword
 #
 # torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that keyword matter? First look at our own class once more. Here are four layers recomputed by `Recompute` and a fifth that is not, and the input is data, which needs no gradient. How many of the five layers get one?
@@ -862,11 +820,11 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33. But torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the multiplications. So count 1 + 2/3 : 3 = 1.22 for wide blocks; what you have measured has bookkeeping in it as well.
+# Four thirds would be 1.33, but torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the multiplications. A step then costs 3 + 2/3 forwards instead of 3, that is 1.22 times as much, for wide blocks; the rest of what you have measured is bookkeeping.
 #
 # ## On a device that is full
 #
-# So far we counted tensors. A device counts by itself, and when it is full, training ends. To see that we use a **[pretend device](GLOSSARY.md#pretend-device)**: a CPU with a memory of its own, here of 32 MiB (33.6 MB). It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation. Our batch is sixteen sequences:
+# So far we counted tensors. A device counts by itself, and in chapter 01 a [pretend device](GLOSSARY.md#pretend-device) ran full. Here is its peak at two and at sixteen sequences; the line is a device of 32 MiB (33.6 MB). At sixteen recomputation must save a lot. What does it save at two?
 
 
 # %%
@@ -891,13 +849,6 @@ def device_step(sequences, recompute, num_steps=2):
     return torch.accelerator.max_memory_allocated()
 
 
-# %% tags=["raises-exception"]
-small = lab.pretend(memory_mib=32)
-lab.launch(device_step, 16, False, ranks=1, devices=small)
-
-# %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA". Now without the limit. At sixteen sequences recomputation must save a lot. What does it save at two?
-
 # %%
 free, sizes = lab.pretend(), {"two sequences": 2, "sixteen sequences": 16}
 peaks = {
@@ -907,11 +858,11 @@ peaks = {
     }
     for name, num in sizes.items()
 }
-marks = {"the limit before": 32 * 2**20}
+marks = {"32 MiB": 32 * 2**20}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
 
 # %% [markdown] sections="10.7.4"
-# At sixteen the step that did not fit a moment ago now stays under the old limit. At two recomputation saves nothing, because two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more; recomputation can't help there.
+# At sixteen the step that would not fit stays under the line. At two recomputation saves nothing, because two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more; recomputation can't help there.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
@@ -982,12 +933,12 @@ lab.table(rows, units={"of neither": "share"})
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with fp16's fraction (`torch.set_float32_matmul_precision("high")`).
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in fp32 (156 in TF32, `torch.set_float32_matmul_precision("high")`, which is fp32 with fp16's fraction).
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit.
 # - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
 #
-# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`. (LLaMA 7B has in truth 6.7 billion parameters, so the 28 GB of a copy have become 27.)
+# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`; each card has eight sequences of a step and takes them one at a time. (LLaMA 7B has in truth 6.7 billion parameters, so the 28 GB of a copy have become 27.)
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")
@@ -1008,7 +959,7 @@ planner.card(before, after)
 # - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
 # - A recomputed block keeps its input, a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
-# Words learned: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing), [pretend device](GLOSSARY.md#pretend-device).
+# Words learned: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
 # Next: chapter 06 shards the states that no precision makes smaller.
 #

@@ -11,7 +11,7 @@
 #
 # *An hour and a half, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
 #
-# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Seven of these eight, 784 GB, are copies.
+# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Of the eight times 112 GB seven are copies, 784 GB.
 #
 # ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. First, play with them:
 
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
 from labkit.measure import memory, traffic
-from labkit.zero import check, stages
+from labkit.zero import check, opt_run, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -56,7 +56,7 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 leaves 38.5 GB on each, as the board shows. Suppose we rent eight times as many. How many GB does each of the 64 cards hold?
+# On eight cards stage 1 leaves 38.5 GB on each (the board at stage 1). Suppose we rent eight times as many. How many GB does each of the 64 cards hold?
 
 # %%
 first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
@@ -179,7 +179,7 @@ def zero1(num_steps):
     losses = []
     for step in range(num_steps):
         net.zero_grad()
-        optimizer.zero_grad()  # our parts are views: they would keep the old gradients
+        optimizer.zero_grad()  # own.grad is a view: it keeps the old gradient alive
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -352,7 +352,7 @@ def zero3(num_steps):
 third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 16))
 
 # %% [markdown]
-# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is handed to collectives.
+# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is sent.
 
 
 # %%
@@ -366,7 +366,6 @@ def watched(stage):
         "losses": torch.tensor(losses),
         "live_bytes": live_bytes,
         "peak_bytes": seen.footprint().peak_bytes,
-        "handed": dict(sent.payload_bytes),
         "wire_bytes": sent.sent_bytes,
     }
 
@@ -375,7 +374,6 @@ def watched(stage):
 by_hand = (plain, zero1, zero2, zero3)
 four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
 runs = four[0]
-
 
 # %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
@@ -395,19 +393,15 @@ lab.bars(
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. In `plain` it is the update, which needs a copy of its own. In stages 1 and 2 it is the end of the forward: no gradient is there yet, but all activations are, which ZeRO does not touch. So both have the same top here; stage 2 gains where gradients are larger than activations. In stage 3 it lies further above the first bar, since a layer is whole while it computes, and so are its gradients.
+# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. In `plain` it is the update, which needs a copy of its own. In stages 1 and 2 it is the end of the forward: no gradient is there yet, but all activations are, which ZeRO does not touch: 5.6 bytes per parameter (11.6 less the 4 + 2 of parameters and Adam). So stage 2 gains where gradients are larger than activations. Stage 3 has the same activations, and a layer is whole while it computes, and so are its gradients. In a model that is large beside its batch, the first bars decide.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
 # %%
-alike = {
-    name: lab.difference(run["losses"], runs["plain"]["losses"])
-    for name, run in runs.items()
-}
-lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items())
+max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.values())
 
 # %% [markdown] sections="10.2.5, D-train"
-# Not a bit apart.
+# Not a bit apart, in any of the four.
 #
 # <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
 #
@@ -440,7 +434,6 @@ def around(name, tensor):
     collectives.execute(plan, tensor.view(-1))
 
 
-# %%
 def all_reduce(tensor):
     around("all_reduce", tensor)
     tensor /= dist.get_world_size()
@@ -472,30 +465,21 @@ volume.score(sent["zero3"] / sent["plain"])
 #
 # ### What goes over the wire
 #
-# Around our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls `runs` has counted what went over the [wire](GLOSSARY.md#wire), and what was handed to each collective, the [payload](GLOSSARY.md#payload). An all-reduce of S bytes sends about 2 S around a ring, the others S; and an all-gather is handed only the rank's own part. So we weigh payloads, and put the three counts side by side, in multiples of `plain`:
-
-
-# %%
-def on_a_ring(handed, ranks):
-    """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
-    weights = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
-    return sum(weight * handed.get(call, 0) for call, weight in weights.items())
-
+# Around our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire):
 
 # %%
 ddp = runs["plain"]
 lab.table(
     {
-        "times_ddp": name,
-        "our_ring": sent[name] / sent["plain"],
-        "payload": on_a_ring(run["handed"], 4) / on_a_ring(ddp["handed"], 4),
+        "program": name,
+        "our ring": sent[name] / sent["plain"],
         "wire": run["wire_bytes"] / ddp["wire_bytes"],
     }
     for name, run in runs.items()
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Our ring and the payload agree: stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So the payload belongs to the method, and the bytes on the wire to the [backend](GLOSSARY.md#backend).
+# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So the bytes on the wire depend on the [backend](GLOSSARY.md#backend), too.
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
@@ -549,7 +533,7 @@ def train(settings):
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that? The table says what the third step handed to each:
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that?
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
@@ -559,27 +543,35 @@ called = lab.guess("what DeepSpeed's stage 2 calls for gradients", choices=calls
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
-configs["ZeRO 3, defaults"] = config(3)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 
+# %% [markdown]
+# The table says how many bytes the third step handed to each collective, its [payload](GLOSSARY.md#payload). What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S; and an all-gather is handed only the rank's own part. The column *on a ring* has that, in multiples of ZeRO 0:
+
 
 # %%
+def on_a_ring(handed, ranks=2):
+    """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
+    weights = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
+    return sum(weight * handed.get(call, 0) for call, weight in weights.items())
+
+
 def beside_ddp(rows):
-    """A table of the rows, with what a ring would send in multiples of ZeRO 0."""
-    ddp = on_a_ring(rows["ZeRO 0"], 2)
+    ddp = on_a_ring(rows["ZeRO 0"])
     return lab.table(
-        {"configuration": name, "times_ddp": on_a_ring(row, 2) / ddp} | row
+        {"configuration": name, "on a ring": on_a_ring(row) / ddp} | row
         for name, row in rows.items()
     )
 
 
+# %%
 beside_ddp(rows)
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
 # DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
-# "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own. With DeepSpeed's defaults (the last row) a parameter of fewer than 100,000 elements stays whole, and in a model as small as ours that is every one.
+# "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own.
 #
 # ### When gradients accumulate
 #
@@ -591,8 +583,33 @@ more = lab.launch(lambda: {name: train(each) for name, each in four.items()})[0]
 beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
 
 # %% [markdown] sections="10.7.2"
-# Stage 1 reduces once. Stage 2 must reduce in each microbatch: four times as much for four.
+# Stage 1 reduces once. Stage 2 must reduce in each microbatch, so its gradients are sent four times. (The parameters are gathered once, hence 4.5 and not 6.)
 #
+# ### Exercise 2. Which stage is running?
+#
+# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches in the step, two or more. The engine is DeepSpeed's in bf16 with its default settings for collectives, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
+
+
+# %%
+def my_stage(payload, num_params, microbatches):
+    """The stage of ZeRO that ran: 0, 1, 2 or 3."""
+    ### BEGIN SOLUTION
+    if "reduce_scatter" in payload:
+        return 3
+    if "all_gather" not in payload:
+        return 0
+    reductions = payload["all_reduce"] / (2 * num_params)
+    return 2 if round(reductions) == microbatches else 1
+    ### END SOLUTION
+
+
+# %%
+check.which_stage(my_stage)
+
+# %%
+check.hint("which_stage")
+
+# %% [markdown]
 # ### Who holds what
 #
 # What does a rank of the engine really keep? Let's read its tensors, of a slightly larger model in bf16:
@@ -647,33 +664,27 @@ typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0"
 
 
 # %%
-def understood(content):
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    try:
-        found = DeepSpeedConfig(content)
-    except Exception as error:
-        return {"stage": "refused", "said": str(error)}
-    return {
-        "stage": str(int(found.zero_optimization_stage)),
-        "micro": found.train_micro_batch_size_per_gpu,
-        "clipping": found.gradient_clipping,
-    }
-
-
-# %%
 def read(files):
     import deepspeed
 
     deepspeed.init_distributed()  # it asks how many ranks there are
-    return [{"file": name} | understood(content) for name, content in files.items()]
+    rows = []
+    for name, content in files.items():
+        try:
+            found = deepspeed.runtime.config.DeepSpeedConfig(content)
+        except Exception as error:
+            rows.append({"file": name, "stage": "refused", "why": type(error).__name__})
+            continue
+        stage = str(int(found.zero_optimization_stage))
+        micro, clip = found.train_micro_batch_size_per_gpu, found.gradient_clipping
+        rows.append({"file": name, "stage": stage, "micro": micro, "clipping": clip})
+    return rows
 
 
 # %%
 rest = {name: file[name] for name in file if name != "zero_optimization"}
 files = {
     "as above": file,
-    "microbatch 8": file | {"train_micro_batch_size_per_gpu": 8},
     "typo inside": file | {"zero_optimization": zero | {"reduce_bucket": 2e8}},
     "typo on top": rest | {"zero_optimisation": zero},
 }
@@ -681,14 +692,14 @@ rows = lab.launch(read, files, ranks=4)[0]
 lab.table(rows)
 
 # %%
-typo.score(rows[3]["stage"])
+typo.score(rows[2]["stage"])
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
 # Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And note the clipping: nobody has asked for it.
 #
 # <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
 #
-# On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: the row "microbatch 8" is refused.
+# On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
 #
 # </details>
 #
@@ -704,197 +715,8 @@ typo.score(rows[3]["stage"])
 #
 # </details>
 
-# %% [markdown] sections="8.5.2, D-train"
-# ## The Hugging Face Trainer
-#
-# A script of your own is started by `deepspeed train.py --deepspeed_config FILE`, or by `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
-#
-# <details><summary>More: how the script asks for the file</summary>
-#
-# ```python
-# parser = argparse.ArgumentParser()
-# parser.add_argument("--local_rank", type=int)  # the command adds it
-# arguments = deepspeed.add_config_arguments(parser).parse_args()
-# engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
-# ```
-#
-# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
-#
-# </details>
-#
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. We give it the file from above, and one in which everything that the Trainer knows says "auto".
-
-
-# %%
-def small_opt():
-    from transformers import OPTConfig, OPTForCausalLM
-
-    sizes = {"hidden_size": 64, "ffn_dim": 256, "num_attention_heads": 4}
-    return OPTForCausalLM(OPTConfig(vocab_size=256, num_hidden_layers=2, **sizes))
-
-
-# %%
-own = dict(bf16=True, per_device_train_batch_size=8, max_steps=3, save_strategy="no")
-
-
-# %%
-def hf_trainer(file):
-    from transformers import Trainer, TrainingArguments
-
-    data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
-    has_gpu = torch.cuda.is_available()
-    arguments = TrainingArguments(deepspeed=file, use_cpu=not has_gpu, **own)
-    trainer = Trainer(small_opt(), arguments, train_dataset=data)
-    trainer.train()
-    return type(trainer.model_wrapped).__name__
-
-
-# %%
-def told(files):
-    """For each file the class that has trained, or why none has."""
-    said = {}
-    for name, content in files.items():
-        try:
-            said[name] = hf_trainer(content)
-        except ValueError as error:
-            said[name] = str(error)
-    return said
-
-
-# %%
-asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
-auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
-auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
-said = lab.launch(told, {"as above": file, "auto": auto})[0]
-print(*said.values(), sep="\n\n")
-
-# %% [markdown] sections="8.5.3"
-# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at it in your own scripts: if it is `DistributedDataParallel`, the file was not used at all.
-#
-# ## Offload
-#
-# What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice. Each step the gradients cross the link to the host and the new weights cross back, and the update itself runs on the CPU, out of a memory that all cards of the machine share. Here we count the link.
-
-
-# %%
-def update_on_host(optimizer, weights, kept):
-    """Gradients to the host, the update there, and the new weights back."""
-    for weight, own in zip(weights, kept):
-        own.grad = weight.grad.cpu()
-    optimizer.step()
-    for weight, own in zip(weights, kept):
-        weight.data.copy_(own)
-
-
-# %%
-def adam(on_host):
-    net, tokens, targets = story()
-    weights = list(net.parameters())
-    kept = [weight.detach().cpu() for weight in weights] if on_host else weights
-    optimizer = torch.optim.AdamW(kept, lr=0.01)
-    times = []
-    for step in range(6):
-        start = time.perf_counter()
-        net.zero_grad()
-        loss = model.loss(net(tokens), targets)
-        loss.backward()
-        if on_host:
-            update_on_host(optimizer, weights, kept)
-        else:
-            optimizer.step()
-        times.append(1000 * (time.perf_counter() - start))
-    held_bytes = torch.accelerator.memory_allocated()
-    told = {"loss": f"{loss.item():.4f}", "device_bytes": held_bytes}
-    return told | {"step_ms": min(times)} if on_host else told
-
-
 # %% [markdown]
-# We run it on [pretend devices](GLOSSARY.md#pretend-device) (chapter 00): an allocator of their own counts their memory, and we say how fast their link to the host is. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds does a step take, if the copies are most of it? (We take the fastest of six. The first run is not timed: how fast a pretend device updates means nothing.)
-
-# %%
-crossing = lab.guess("a step with offload over 0.02 GB/s", unit="ms")
-
-
-# %%
-def adam_over(link_gb_per_s, on_host=True):
-    device = lab.pretend(link_gb_per_s=link_gb_per_s)
-    return lab.launch(adam, on_host, ranks=1, devices=device)[0]
-
-
-# %%
-slow = adam_over(0.02)
-crossing.score(slow["step_ms"])
-
-# %%
-places = ("on the device", "on the host, 25 GB/s", "on the host, 0.02 GB/s")
-found = (adam_over(25, on_host=False), adam_over(25), slow)
-lab.table({"states": place} | row for place, row in zip(places, found))
-
-# %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. On the slow link the copies are most of the step: `8 * count / 0.02e9` is 0.054 s. (A real GPU hides some of it by copying while it computes.)
-#
-# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And for a large model? We can't run that here, but we can count what crosses the link in a step of one microbatch, for the 7 B model on two cards:
-
-# %%
-stages.Offload(mode="zero2", model="7B").board()
-
-# %% [markdown] sections="8.5.3"
-# The board counts the link alone, and not the update on the host. As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward.
-#
-# The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under.
-#
-# <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
-#
-# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
-#
-# </details>
-#
-# ## When is it worth it?
-#
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, predicted by the planner of chapter 18 with speeds that fit published runs:
-
-# %%
-cards = planner.Plan(
-    model="LLaMA 7B", gpus=8, batch=64, recompute="full", recipe="mixed"
-)
-planner.card(cards.but(zero=0), cards.but(zero=1))
-
-# %% [markdown]
-# The left one does not fit, the right one does, and by our ring it sends no more. (It would train for more than a year: ZeRO makes it fit, not fast.) So:
-#
-# - **Stage 1** sends what data parallelism sends, so use it always. (With DeepSpeed, set `use_multi_rank_bucket_allreduce: false`.)
-# - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
-# - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
-# - **Offload** when there is no other way to fit, and with batches as large as you can make them.
-#
-# ## Exercises
-#
-# ### 2. Which stage is running?
-#
-# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches in the step, two or more. The engine is DeepSpeed's in bf16 with its default settings for collectives, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
-
-
-# %%
-def my_stage(payload, num_params, microbatches):
-    """The stage of ZeRO that ran: 0, 1, 2 or 3."""
-    ### BEGIN SOLUTION
-    if "reduce_scatter" in payload:
-        return 3
-    if "all_gather" not in payload:
-        return 0
-    reductions = payload["all_reduce"] / (2 * num_params)
-    return 2 if round(reductions) == microbatches else 1
-    ### END SOLUTION
-
-
-# %%
-check.which_stage(my_stage)
-
-# %%
-check.hint("which_stage")
-
-# %% [markdown]
-# ### 3. A configuration that changes nothing
+# ### Exercise 3. A configuration that changes nothing
 #
 # Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the same weights as torch's AdamW in one process. Use the given global batch and microbatch, and turn off whatever DeepSpeed does unasked. The check trains a real engine with it.
 
@@ -920,40 +742,145 @@ check.same_training(my_config)
 # %%
 check.hint("same_training")
 
-# %% [markdown]
-# ### 4. Cut evenly (optional)
+# %% [markdown] sections="8.5.2, D-train"
+# ## The Hugging Face Trainer
 #
-# DeepSpeed lays all tensors end to end and cuts that long line into N pieces of one length (the last may be shorter, or empty). Which slices of which tensors does each rank keep? Return a list per rank of `(tensor, start, stop)`, where `tensor` is a number and the others count in that tensor. A wrong answer is drawn: each digit is an element, and says who keeps it.
+# <details><summary>A script of your own: how it starts, and asks for the file</summary>
+#
+# `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+#
+# ```python
+# parser = argparse.ArgumentParser()
+# parser.add_argument("--local_rank", type=int)  # the command adds it
+# arguments = deepspeed.add_config_arguments(parser).parse_args()
+# engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
+# ```
+#
+# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
+#
+# </details>
+#
+# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. We give it the file from above, and one in which everything that the Trainer knows says "auto".
 
 
 # %%
-def my_cut(sizes, num_ranks):
-    """For each rank a list of (tensor, start, stop)."""
-    ### BEGIN SOLUTION
-    share = -(-sum(sizes) // num_ranks)
-    layout = [[] for _ in range(num_ranks)]
-    first = 0
-    for tensor, size in enumerate(sizes):
-        for rank in range(num_ranks):
-            start = max(rank * share - first, 0)
-            stop = min((rank + 1) * share - first, size)
-            if start < stop:
-                layout[rank].append((tensor, start, stop))
-        first += size
-    return layout
-    ### END SOLUTION
+def hf_trainer(file):
+    from transformers import Trainer, TrainingArguments
+
+    sizes = {"per_device_train_batch_size": 8, "max_steps": 3, "save_strategy": "no"}
+    device = {"use_cpu": not torch.cuda.is_available()}
+    arguments = TrainingArguments(deepspeed=file, bf16=True, **sizes, **device)
+    net, passages = opt_run.net_and_data()
+    trainer = Trainer(net, arguments, train_dataset=passages)
+    try:
+        trainer.train()
+    except ValueError as error:
+        return str(error)
+    return type(trainer.model_wrapped).__name__
 
 
 # %%
-check.cut_evenly(my_cut)
+asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
+auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
+auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
+print(*lab.launch(lambda: [hf_trainer(file), hf_trainer(auto)])[0], sep="\n\n")
+
+# %% [markdown] sections="8.5.3"
+# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at it in your own scripts: if it is `DistributedDataParallel`, the file was not used at all.
+#
+# ## Offload
+#
+# What if even stage 3 is too large? The host has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here we count the link.
+
 
 # %%
-check.hint("cut_evenly")
+def update_on_host(optimizer, weights, kept):
+    """Gradients to the host, the update there, weights back: ms of the copies."""
+    start = time.perf_counter()
+    for weight, own in zip(weights, kept):
+        own.grad = weight.grad.cpu()
+    down = time.perf_counter()
+    optimizer.step()
+    updated = time.perf_counter()
+    for weight, own in zip(weights, kept):
+        weight.data.copy_(own)
+    return 1000 * (down - start + time.perf_counter() - updated)
+
+
+# %%
+def adam(on_host):
+    net, tokens, targets = story()
+    weights = list(net.parameters())
+    kept = [weight.detach().cpu() for weight in weights] if on_host else weights
+    optimizer = torch.optim.AdamW(kept, lr=0.01)
+    copies_ms = []
+    for step in range(6):
+        net.zero_grad()
+        loss = model.loss(net(tokens), targets)
+        loss.backward()
+        if on_host:
+            copies_ms.append(update_on_host(optimizer, weights, kept))
+        else:
+            optimizer.step()
+    told = {"states": "on the host" if on_host else "on the device"}
+    told |= {"loss": loss.item(), "device_bytes": torch.accelerator.memory_allocated()}
+    return told | {"copies_ms": min(copies_ms)} if on_host else told
+
+
+# %% [markdown]
+# We run it on a [pretend device](GLOSSARY.md#pretend-device) (chapter 00), whose link to the host is as fast as we say. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds do the copies of a step take? (We take the fastest of six steps.)
+
+# %%
+crossing = lab.guess("copies of a step over 0.02 GB/s", unit="ms")
+
+# %%
+slow = lab.pretend(link_gb_per_s=0.02)
+found = [lab.launch(adam, host, ranks=1, devices=slow)[0] for host in (False, True)]
+crossing.score(found[1]["copies_ms"])
+
+# %%
+lab.table(found)
+
+# %% [markdown]
+# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: `8 * count / 0.02e9` is 0.054 s; the rest are the calls themselves, for which a busy processor needs longer. (A real GPU hides some of it by copying while it computes.)
+#
+# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch:
+
+# %%
+stages.Offload(mode="zero2", model="7B").board()
+
+# %% [markdown] sections="8.5.3"
+# As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. With stage 3 and its parameters offloaded, they come up for the forward and again for the backward: try it on the board. The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under.
+#
+# <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
+#
+# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
+#
+# </details>
+#
+# ## When is it worth it?
+#
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, predicted by the planner of chapter 18 with speeds that fit published runs:
+
+# %%
+cards = planner.Plan(
+    model="LLaMA 7B", gpus=8, batch=64, recompute="full", recipe="mixed"
+)
+planner.card(cards.but(zero=0), cards.but(zero=1))
+
+# %% [markdown]
+# The left one does not fit, the right one does, and by our ring it sends no more. (112 GB again, by chance: this model has 6.7 billion parameters, hence 108 GB of states, and activations and buffers are the rest. And ZeRO makes it fit, not fast.) So:
+#
+# - **Stage 1** sends what data parallelism sends, so use it always. (With DeepSpeed, `use_multi_rank_bucket_allreduce: false` sends fewer bytes in more messages: time both.)
+# - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
+# - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
+# - **Offload** when there is no other way to fit, and with batches as large as you can make them.
 
 # %% [markdown]
 # ## Summary
 #
-# - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3. What is saved depends on N.
+# - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much. Engine and backend may send more: count it.
 # - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage and the class that trains.
 # - Offload trades device memory for bytes over the link and an update on the CPU.
 #

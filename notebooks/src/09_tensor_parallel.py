@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.7.1", "8.7.2", "10.3.1", "19.3.1", "19.8.3", "S8"]
-#     needs: ["chapters 02 and 08", "megatron-core and DeepSpeed (make env installs them)"]
-#     minutes: 105
+#     needs: ["chapters 02 and 08", "megatron-core (make env installs it)"]
+#     minutes: 90
 # ---
 
 # %% [markdown]
-# # Tensor parallelism
+# # Tensor parallelism, and long sequences
 #
-# *An hour and three quarters, without the optional last exercise. You need chapters 02 and 08. No GPU is needed.*
+# *An hour and a half, without the two optional exercises. You need chapters 02 and 08. No GPU is needed.*
 #
 # We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences, because a larger batch would hardly teach it more. So each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
 #
@@ -29,7 +29,7 @@ lab.begin("en", deadline_s=60)
 tensor_parallel.Layer(ranks=2).board()
 
 # %% [markdown]
-# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey means: the same on both ranks. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. (*Handed in* is what a rank gives to others; what is *sent* for it depends on the algorithm, chapter 02.) Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
+# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey means: the same on both ranks. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. (*Handed in* is what a rank gives to a call; what is *sent* for it depends on the algorithm, chapter 02.) Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
 #
 # **When you are done** you can cut a layer among cards, forward and backward, and say what it sends; you can cut a long sequence as well; and you know for which links each of the two is made.
 
@@ -197,11 +197,17 @@ sums.score(32 * layer.run()[0]["calls"]["all_reduce"])
 # </details>
 
 # %% [markdown] sections="10.3.1"
-# ## Exercise 2. Which slice?
+# ## Exercise 2, optional. Which slice?
 #
-# In many models several heads of queries share one head of keys and values ([grouped queries](GLOSSARY.md#grouped-queries)). LLaMA-2 70B has 64 heads of queries, and 8 of keys. On more than eight ranks, then, some heads of keys lie on several.
+# Which rows of a weight belong to a rank, where several heads of queries share one head of keys and values ([grouped queries](GLOSSARY.md#grouped-queries))?
 #
-# One weight often holds all three: the rows of all heads' queries, then those of the keys, then those of the values. Which of its rows belong to a rank? Deal the heads of queries as evenly as you can, the first ranks having one more. A rank holds the keys and values that its queries look at, and no others. Return three ranges.
+# <details><summary>The task</summary>
+#
+# LLaMA-2 70B has 64 heads of queries, and 8 of keys. On more than eight ranks, then, some heads of keys lie on several.
+#
+# One weight often holds all three: the rows of all heads' queries, then those of the keys, then those of the values. Which of its rows belong to a rank? Deal the heads of queries as evenly as you can; the first ranks get the ones left over (`divmod` helps). A rank holds the keys and values that its queries look at, and no others. Return three ranges.
+#
+# </details>
 
 
 # %%
@@ -311,11 +317,9 @@ lab.launch(by_torch, ranks=2)
 # %% [markdown] sections="8.7.2"
 # Two forward, as before. But backward there are four: one where the MLP begins, and one each for queries, keys and values, because torch sums each one's gradient over the ranks before it adds the three up. A single weight for all three would spare us two of them.
 #
-# ### Megatron
-#
-# In Megatron the two kinds of layers are classes, `ColumnParallelLinear` and `RowParallelLinear`, and you build the model of them. `tensor_parallel.Layer(engine="megatron")` is a whole layer of theirs, which we run below.
-#
 # <details><summary>The pair in Megatron's words</summary>
+#
+# In Megatron the two kinds of layers are classes, and you build the model of them:
 #
 # ```python
 # up = ColumnParallelLinear(768, 3072, config=config, init_method=normal_,
@@ -360,27 +364,30 @@ cut = llama.but(sequence_parallel=True)
 ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 
 # %% [markdown]
-# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (Norms and biases now need their gradients added up: next to nothing.)
+# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them.
 #
-# What do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron doesn't, and gathers them anew in the backward.
+# What do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron's doesn't, and gathers them anew in the backward. (Megatron takes a while to start.)
 
 # %%
 whole = tensor_parallel.Layer(ranks=2)
-cut = whole.but(sequence_parallel=True)
-layers = {"whole": whole, "cut": cut, "gathered twice": cut.but(engine="megatron")}
-kept = {}
-for name, n in {"2 ranks": 2, "4 ranks": 4}.items():
-    runs = {each: one.but(ranks=n).run()[0] for each, one in layers.items()}
-    kept[name] = {each: found["activation_bytes"] for each, found in runs.items()}
+layers = {"whole": whole, "cut": whole.but(sequence_parallel=True)}
+kept = {"2 ranks": {}, "4 ranks": {}}
+for each, layer in layers.items():
+    kept["2 ranks"][each] = layer.run()[0]["activation_bytes"]
+    kept["4 ranks"][each] = layer.but(ranks=4).run()[0]["activation_bytes"]
+megatron = layers["cut"].but(ranks=4, engine="megatron")
+kept["4 ranks"]["gathered twice"] = megatron.run()[0]["activation_bytes"]
 lab.bars(kept, unit="bytes", title="Kept for the backward on a rank")
 
 # %% [markdown]
-# Whole, twice the ranks keep more than half as much each, because the activations between the pairs lie on every rank, however many there are. Cut, they keep less, for the same bytes. And where the tokens are gathered twice, twice the ranks keep half. That takes six all-gathers in place of four, so a quarter more bytes, which hide behind a product. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
+# Look at how much each bar shrinks when the ranks double. *Whole*, by a third only, because what lies between the pairs is on every rank. *Cut*, by two fifths, for the same bytes sent. *Gathered twice* keeps least. Its price is six all-gathers in place of four, so a quarter more bytes.
 
 # %% [markdown] sections="19.8.3"
 # ## When is it worth it?
 #
-# Tensor parallelism has no bubble and needs no microbatches. But it speaks four times in a layer. Forward, nothing hides that, because the next product needs the sum. Backward, Megatron multiplies the gradient of the weight meanwhile, and hides a part. Take our machine with its eight cards, NVLink between them, and four sequences. Now put the same eight cards into two machines of four. How many times as long is the step?
+# Tensor parallelism has no bubble and needs no microbatches. But it speaks four times in a layer. Forward, nothing hides that, because the next product needs the sum. Backward, Megatron multiplies the gradient of the weight meanwhile, and hides a part.
+#
+# Take our machine with its eight cards, NVLink between them, and four sequences. Now put the same eight cards into two machines of four. How many times as long is the step? We ask the planner. In a plan `tp` is how many slices a layer has, `sp` sequence parallelism, and `mbs` the sequences in a microbatch:
 
 # %%
 longer = lab.guess("step in two machines / step in one", between=(1, 10))
@@ -398,7 +405,7 @@ longer.score(two / one)
 lab.show(planner.time_bars(machines))
 
 # %% [markdown]
-# All of this is predicted, by a planner that hides none of these messages; so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts into as many parts as it has cards, here eight.
+# Predicted, by constants fitted to published runs of Megatron. The planner hides none of these messages, so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts into as many parts as it has cards, here eight.
 #
 # Here is our machine with its four sequences: eight stages before, each layer cut in eight after:
 
@@ -406,7 +413,7 @@ lab.show(planner.time_bars(machines))
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
+# Of these 309 ms, 93 are messages (in the bars above): we wait 30 % of the time, where the pipeline waited 64 %. (It is the step of one machine alone. What the 64 tell each other is for chapter 10.) With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
 #
 # *A good place to stop. What follows cuts something else, and needs only the ring of [chapter 02](02_collectives.ipynb).*
 #
@@ -425,7 +432,7 @@ books = {
 lab.show(planner.memory_bars(books))
 
 # %% [markdown]
-# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more. Recomputing everything makes room even for twice as many ([chapter 05](05_precision_and_memory.ipynb)), for more computing; but what it keeps grows with the tokens too, and this machine has no further card. Layers can't be cut over the slow links between machines, and a pipeline would have a single microbatch. What else can be cut?
+# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more. (In the last row, logits lie where a recomputed layer lies later; only what they have more is drawn.) Recomputing everything makes room even for twice as many ([chapter 05](05_precision_and_memory.ipynb)). But it does every forward twice, and attention's work grows with the square of the tokens. We want more cards, for room and for time. Along the slow links between machines cut layers would wait, and a pipeline would have a single microbatch. What else can be cut?
 #
 # The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is [context parallelism](GLOSSARY.md#context-parallelism). (Sequence parallelism cuts the tokens only between the pairs, and gathers them before each. Context parallelism leaves them cut in the products too.)
 #
@@ -494,7 +501,11 @@ lab.launch(ring, ranks=4)
 # %% [markdown]
 # No rank ever holds all keys: only a quarter, and one more while it arrives. (Real programs let the next keys travel while these are multiplied.)
 #
-# Backward, keys and values go round once more, and their gradients travel too: each rank adds its summand and passes them on, one hop further than the keys, so that they end where the keys live.
+# <details><summary>And backward?</summary>
+#
+# Keys and values go round once more, and their gradients travel too: each rank adds its summand and passes them on, one hop further than the keys, so that they end where the keys live.
+#
+# </details>
 #
 # ### Half of the work is gone. And half of the time?
 #
@@ -517,11 +528,10 @@ uneven.board()
 balanced = uneven.but(balanced=True)
 balanced.compare()
 
-# %%
-timeline.step_us(uneven.predict()) / timeline.step_us(balanced.predict())
-
 # %% [markdown]
-# `F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. (*Overran*: some durations took longer than stated.) A send bar ends when its rank comes back to look, after computing, so its length is not the time of the transfer. In theory nobody waits any more. The number says how many times as long the uneven ring takes in theory: it has 14 pairs on its last rank, where each now has 8.
+# In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. Measured, the ranks still wait a little for late processes.
+#
+# (`F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. *Overran*: some took longer than stated. A send bar ends when its rank comes back to look, after computing.)
 
 # %% [markdown]
 # ## Exercise 3. A causal ring
@@ -598,22 +608,20 @@ def ulysses():
 lab.launch(ulysses, ranks=4)[0]
 
 # %% [markdown]
-# Attention itself is torch's own, and all ranks have the same work, because a head is a head. It comes from DeepSpeed-Ulysses; there you wrap your attention in `DistributedAttention`. torch has the balanced ring, for GPUs, as `context_parallel`. (We don't run that one here.)
+# Attention itself is torch's own, and all ranks have the same work, because a head is a head. (It comes from DeepSpeed-Ulysses; there you wrap your attention in `DistributedAttention`. torch has the balanced ring, for GPUs, as `context_parallel`. We run neither here.)
 #
 # ### Which of the two?
 #
-# Here is what a rank hands in for one attention, forward and backward, as more ranks share the same sequence. The lines are theory, and the dots were counted on real ranks: a ring of ours, and DeepSpeed's own Ulysses.
+# Here is what a rank hands in for one attention, forward and backward, as more ranks share the same sequence. The lines are theory, and the dots were counted on real ranks.
 
 # %%
 a_ring = long_context.Attention(heads=8)
-by_deepspeed = a_ring.but(way="ulysses", engine="deepspeed")
-ways = {"a ring": (a_ring, "send"), "Ulysses": (by_deepspeed, "all_to_all")}
+by_heads = a_ring.but(way="ulysses")
+ways = {"a ring": (a_ring, "send"), "Ulysses": (by_heads, "all_to_all")}
 predicted, counted = {}, {}
 for name, (each, call) in ways.items():
     predicted[name] = {n: each.but(ranks=n).payload()[call] for n in (2, 4, 8)}
     counted[name] = {4: each.run()[0]["payload_bytes"][call]}
-
-# %%
 lab.curves(
     measured=counted,
     predicted=predicted,
@@ -624,7 +632,9 @@ lab.curves(
 )
 
 # %% [markdown]
-# In a ring all keys pass by everybody, so a rank hands in about the same, however many ranks there are. In Ulysses it is less and less. But a ring's messages can hide behind its products, they only go to a neighbour, and it takes any number of ranks. The all-to-alls hide behind nothing, and Ulysses can't have more ranks than there are heads. So some do both: Ulysses inside a machine, a ring between machines.
+# In a ring all keys pass by everybody, so what a rank hands in doesn't shrink with more ranks; it even grows a little. In Ulysses it is less and less. (And of that its own part stays at home: on two ranks half, so even there Ulysses sends only half as much.)
+#
+# But a ring's messages can hide behind its products, they only go to a neighbour, and it takes any number of ranks. The all-to-alls hide behind nothing, and Ulysses can't have more ranks than there are heads. So some do both: Ulysses inside a machine, a ring between machines.
 
 # %% [markdown]
 # ## And the book?
@@ -634,10 +644,16 @@ lab.curves(
 # %%
 wide = {"gpus": 16, "seq": 131072}
 two = {"tp 16": book.but(tp=16, **wide), "tp 8, cp 2": book.but(cp=2, **wide)}
+lab.show(planner.memory_bars(two))
+
+# %% [markdown]
+# Both fit now, because each card keeps about half of the activations. Which is faster?
+
+# %%
 lab.show(planner.time_bars(two))
 
 # %% [markdown]
-# Both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of the bar at this length. (The two machines hold the same parameters then, and add up their gradients once a step.)
+# Both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of the bar at this length. (What does not hide is too thin to see. The two machines hold the same parameters then, and add up their gradients once a step.)
 
 # %% [markdown] sections="19.8.3"
 # ## Exercise 4, optional. Tensor or pipeline?
@@ -648,7 +664,7 @@ lab.show(planner.time_bars(two))
 #
 # A model of `layers` layers trains in fp32 on `batch` sequences. How many bytes does the busiest rank hand in for a step, if every layer is cut? How many, if the layers are dealt out as stages? And which of the two ends first?
 #
-# One rank alone would compute for `compute_us`, and both ways divide that by the ranks. All-reduces take a ring over links of `link_gb_per_s` (chapter 02), and nothing hides them. The pipeline's messages hide, but its bubble does not. The check also counts two cases on real ranks.
+# One rank alone would compute for `compute_us`, and both ways divide that by the ranks. All-reduces take a ring over links of `link_gb_per_s` (chapter 02), and nothing hides them. The pipeline's messages hide, but its bubble does not. The check also counts two cases on real ranks, which takes half a minute.
 #
 # </details>
 

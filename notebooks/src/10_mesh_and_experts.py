@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.8.1", "8.8.2", "10.3.3", "19.3.3", "19.8.4"]
 #     needs: ["chapters 07, 08 and 09", "DeepSpeed (installed with labkit)"]
-#     minutes: 90
+#     minutes: 120
 # ---
 
 # %% [markdown]
 # # All axes on one mesh, and experts
 #
-# *An hour and a half. You need chapters 07, 08 and 09. No GPU is needed.*
+# *Two hours, without the optional last exercise. You need chapters 07, 08 and 09. No GPU is needed.*
 #
 # Our 7 B model now has 64 cards, eight in each of eight machines. We keep eight copies of it and cut each copy's layers in eight slices. One line of code says so: `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`. A colleague types `("tp", "dp")`. Nothing fails, and the loss falls as before. But by our planner's reckoning a step now takes about thirty seconds instead of seven, on 64 cards that somebody rents.
 #
@@ -34,7 +34,7 @@ lab.begin("en", deadline_s=60)
 mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 
 # %% [markdown]
-# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine?
+# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. (A machine is called *node* there, and a slice *part*.) Which axis crosses from machine to machine?
 #
 # **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
 
@@ -180,7 +180,7 @@ def on_two_axes(dp, tp):
     losses = train(net, tokens, targets)
     dist.all_reduce(losses, group=mesh["dp"].get_group())
     up = net[1].up.weight
-    return {"losses": losses / dp, "whole": up.shape, "mine": up.to_local().shape}
+    return losses / dp, up.shape, up.to_local().shape
 
 
 # %%
@@ -191,16 +191,13 @@ def on_one():
 
 # %%
 one = lab.launch(on_one, ranks=1)[0]
-four = lab.launch(on_two_axes, 2, 2, ranks=4)
-lab.difference(four[0]["losses"], one)
-
-# %%
-four[0]["whole"], four[0]["mine"]
+losses, whole, mine = lab.launch(on_two_axes, 2, 2, ranks=4)[0]
+lab.difference(losses, one), whole, mine
 
 # %% [markdown]
 # The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, each rank keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
 #
-# `dp` itself may be two axes. With [HSDP](GLOSSARY.md#hsdp), `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`, states are sharded inside a machine and copied between machines, so only gradients cross. The price is memory: with two machines of two ranks, each rank holds a half instead of a quarter.
+# `dp` itself may be two axes ([HSDP](GLOSSARY.md#hsdp)): shards inside a machine (`dp_shard`), copies between machines (`dp_replicate`). Then gradients alone cross, for more memory.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Three axes
@@ -212,15 +209,16 @@ four[0]["whole"], four[0]["mine"]
 def on_three_axes():
     torch.manual_seed(0)
     device = torch.get_default_device()
-    names = ("pp", "dp", "tp")
-    mesh = init_device_mesh(device.type, (2, 2, 2), mesh_dim_names=names)
+    stages, copies, slices, microbatches = 2, 2, 2, 2
+    names, shape = ("pp", "dp", "tp"), (stages, copies, slices)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
-    part = model.split(model.Transformer(4), 2)[pp]
+    part = model.split(model.Transformer(4), stages)[pp]
     cut(part, mesh)
-    stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
-    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=model.loss)
+    stage = PipelineStage(part, pp, stages, device, group=mesh["pp"].get_group())
+    schedule = Schedule1F1B(stage, microbatches, loss_fn=model.loss)
     optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
-    tokens, targets = (each.chunk(2)[dp] for each in model.story_tokens(8, 32))
+    tokens, targets = (each.chunk(copies)[dp] for each in model.story_tokens(8, 32))
     means = torch.zeros(4)
     for step in range(4):
         losses = []
@@ -228,10 +226,11 @@ def on_three_axes():
         schedule.step(*inputs, target=targets, losses=losses)
         optimizer.step()
         optimizer.zero_grad()
-        means[step] = sum(each.item() for each in losses) / 2  # stage 0 has none
+        total = sum(each.item() for each in losses)  # stage 0 has none
+        means[step] = total / microbatches
     dist.all_reduce(means, group=mesh["dp"].get_group())
     held = sum(each.to_local().numel() for each in part.parameters())
-    return {"stage": pp, "losses": means / 2, "held": held}
+    return {"stage": pp, "losses": means / copies, "held": held}
 
 
 # %% [markdown]
@@ -271,12 +270,12 @@ counted["pp"].pop("recv")  # what comes in
 lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
 
 # %% [markdown]
-# These were counted, on eight real ranks. (A gather is handed one's own shard, a reduce-scatter the whole gradient of the slice: twice as much at `dp` 2.) Each all-reduce along `tp` stands between two products, so nobody can go on before it ends. Along `tp` and `pp` the bytes grow with the tokens, along `dp` with the parameters.
+# These were counted, on eight real ranks. (A gather is handed a rank's own shard, a reduce-scatter the whole slice.) Each all-reduce along `tp` stands between two products, so nobody can go on before it ends. Along `tp` and `pp` the bytes grow with the tokens, along `dp` with the parameters.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
+# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there (or longer, where the machine can't keep up: *overran*). First `tp` lies inside a machine, as it should:
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
@@ -298,9 +297,9 @@ lab.show(far.compare(), title="tp across machines")
 slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 
 # %% [markdown]
-# Look at the predicted rows. In the first picture the eight all-reduces along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight are wide, and all ranks stand still meanwhile; the one along `dp` is a sliver. That message comes once a step, and engines even hide it behind the backward (chapter 03).
+# Look at the predicted rows. In the first picture the eight all-reduces along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight are wide, and all ranks stand still meanwhile. The one along `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
 #
-# Measured, the ratio is smaller as a rule: divide the two spans. Processes that start late, the optimizer, and a laptop that does not keep the pace (*overran*) add about as much to a short step as to a long one.
+# Measured, the ratio is smaller as a rule (divide the spans behind the arrows): late processes and the optimizer add about as much to a short step as to a long one.
 
 # %% [markdown]
 # ### Our colleague's step
@@ -313,70 +312,33 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100, by constants fitted to published runs. (`sp=True` is the sequence parallelism of chapter 09, and MFU the share of the card's peak. For the second bar each card stands in a machine of its own, as `tp` sees it there.) Tensor parallelism is all of the difference.
+# Predicted, for A100, by constants fitted to published runs. (For the second bar each card stands in a machine of its own, as `tp` sees it there.) Tensor parallelism is all of the difference.
 #
 # From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
 
 # %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
-# ## The libraries
+# ## By DeepSpeed
 #
-# DeepSpeed calls the mesh a *topology*. Its engine does what `on_three_axes` did, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP: weights and gradients stay whole within a stage, and only Adam's state is shared out. Here are two stages of two ranks each, without slices (`num_mp`; Megatron's layers provide them):
-
-
-# %%
-def by_deepspeed(settings):
-    import deepspeed
-    from deepspeed.pipe import PipelineModule
-    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-
-    deepspeed.init_distributed()
-    torch.manual_seed(0)
-    topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
-    layers = list(model.Transformer(4).layers)
-    net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
-    engine, *_ = deepspeed.initialize(model=net, config=settings)
-    part = topology.get_coord(dist.get_rank()).data
-    tokens, targets = (each.chunk(2)[part] for each in model.story_tokens(8, 32))
-    pieces = list(zip(tokens.split(2), targets.split(2), strict=True))
-    return torch.stack([engine.train_batch(iter(pieces)) for _ in range(4)])
-
-
-# %%
-settings = {
-    "train_batch_size": 8,
-    "train_micro_batch_size_per_gpu": 2,
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
-    "zero_optimization": {"stage": 1},
-    "gradient_clipping": 0.0,
-}
-by_engine = lab.launch(by_deepspeed, settings, ranks=4)
-lab.difference(by_engine[0], one)
-
-# %% [markdown]
-# The same four losses. In the settings, three numbers belong together, and DeepSpeed finds the third if you give two:
+# DeepSpeed's pipeline engine does what `on_three_axes` did, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP. In its settings three numbers belong together; give two, and it finds the third:
 #
 # $$\text{batch} = \text{microbatch} \times \text{accumulation} \times \text{dp}$$
 #
-# With a pipeline, the accumulation is the number of microbatches, so it decides about the bubble (chapter 08).
+# <details><summary>Its code, and the command for eight machines</summary>
 #
-# <details><summary>The command that starts such a job on eight machines</summary>
-#
-# A *hostfile* lists the machines and how many GPUs each has, and one command starts eight processes on every one of them:
-#
+# ```python
+# topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
+# net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
+# engine, *_ = deepspeed.initialize(model=net, config=settings)
+# loss = engine.train_batch(iter(microbatches))
 # ```
-# $ cat hostfile
-# node0 slots=8
-# node1 slots=8                      # ... to node7
-# $ deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 pretrain_gpt.py \
-#     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 \
-#     --micro-batch-size 2 --global-batch-size 512 --deepspeed_config ds_config.json
-# ```
+#
+# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`. On real machines a *hostfile* lists them with their GPUs, a line like `node0 slots=8` for each, and one command starts all processes: `deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 train.py --deepspeed_config settings.json`.
 #
 # </details>
 #
 # <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
 #
-# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 these make a batch of 16, so it should be 32 steps. DeepSpeed refuses numbers that contradict each other; run it: `lab.launch(by_deepspeed, settings | {"gradient_accumulation_steps": 1}, ranks=4)` (2 x 1 x 2 is not 8).
+# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 these make a batch of 16, so it should be 32 steps. DeepSpeed refuses numbers that contradict each other; import `DeepSpeedConfig` from `deepspeed.runtime.config` and run it: `DeepSpeedConfig({"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})` raises an AssertionError.
 #
 # </details>
 #
@@ -391,6 +353,9 @@ lab.difference(by_engine[0], one)
 # The textbook divides all 16 bytes of a parameter by `tp`, `pp` and `dp`: 16 x 175 / 64. But its settings have ZeRO stage 1, where `dp` divides only Adam's 12 bytes, so it is (4 + 12 / 8) x 175 / 8, or 120 GB; 43.75 GB needs stage 3, or `tp` 8 with `pp` 8. Run it: `planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, zero=1, recipe="mixed").memory().parts`.
 #
 # </details>
+
+# %% [markdown]
+# *A good place to stop. What follows starts afresh, with one layer on one rank.*
 
 # %% [markdown] sections="19.3.3"
 # ## Experts: more parameters, no more computing
@@ -454,7 +419,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still.
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (Later it loses some tokens again, as the next picture shows, but keeps most.)
 #
 # The cure stands in the code already. `uneven` is 1 when all experts get as much, and 8 when one gets everything; and it has a gradient, because it weighs each expert's probability with the tokens that it got. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -467,11 +432,8 @@ lab.curves(
     title="The busiest of eight experts",
 )
 
-# %%
-even["error"] / alone["error"]
-
 # %% [markdown]
-# With it, the share falls to about an eighth. And the error at the end is smaller too (their ratio stands above), most likely because all eight experts now have tokens to learn from.
+# With it, the share falls to about an eighth. The error at the end is smaller too (compare `even["error"]` with `alone["error"]`), most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
@@ -534,7 +496,7 @@ idle.score(1 - taken.mean() / taken.max())
 #
 # ### A capacity
 #
-# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many choices is that?
+# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many choices is that? (A *choice* is a token at one of its experts.)
 
 # %%
 layer.but(capacity=1.25).board()
@@ -547,7 +509,11 @@ layer.but(capacity=1.25).board()
 #
 # Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers, all different; their weights, which sum to 1 for each token; and a number that is added to the loss as it is, so you choose its weight. Write this number yourself, without `experts.auxiliary_loss`: what grows when few experts get many tokens, and has a gradient?
 #
+# <details><summary>What the check asks for</summary>
+#
 # Layers of eight experts, some of them favourites at first, are trained with it for 120 steps: on two ranks and on four, with `top_k` 2. In the last ten steps the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square. A wrong answer is drawn as the load of each expert.
+#
+# </details>
 
 
 # %%
@@ -572,7 +538,13 @@ router_check.hint("busy_router")
 # %% [markdown] sections="19.3.3"
 # ## An axis that borrows
 #
-# `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves: eight data parallel ranks may form two groups of four for the experts, while attention, beside them, still runs data parallel on all eight. An all-to-all in every layer wants fast cables too, so the groups of `ep` are neighbours, inside a machine each.
+# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`:
+
+# %%
+Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
+
+# %% [markdown]
+# Each colour has all experts, dealt out among its four ranks. Attention, beside them, still runs data parallel on all eight. Expert 0 then has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
 #
 # By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 
@@ -585,7 +557,7 @@ router_check.hint("busy_router")
 lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
 
 # %% [markdown]
-# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which of those that fit is the fastest?
+# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which of those that fit is the fastest?
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
@@ -604,7 +576,9 @@ fastest.score(min(step_us, key=step_us.get))
 lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
 
 # %% [markdown]
-# The less `tp`, the faster, because `tp` pays for messages in every layer; but also the more memory, so the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`. ZeRO 3 fits without such a cut, but gathers 70 billion parameters again and again. (Take its time with care: its constants were fitted to FSDP runs, those of the other rows to Megatron's, and a tenth between two engines is less than the planner can tell.)
+# The less `tp`, the faster, because `tp` pays for messages in every layer. But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`. (78.9 of 80 GB fit on paper only. Real cards want a tenth free, which none of these rows leaves, so one would also recompute, or take more cards.)
+#
+# ZeRO 3 fits without such a cut, but gathers 70 billion parameters again and again. (Its constants were fitted to FSDP runs, those of the other rows to Megatron's. A tenth between two engines is less than the planner can tell.)
 #
 # And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
 
@@ -613,14 +587,26 @@ mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
 planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 
 # %% [markdown]
-# The step takes little more than half as long, for some GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (These are two sets of constants again; the gap here is far larger.)
+# The step takes little more than half as long, for 15.6 GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (These are two sets of constants again; the gap here is far larger.)
 
 # %% [markdown] sections="19.8.4"
-# ## Exercise 3. A plan for ten billion
+# ## Exercise 3, optional. A plan for ten billion
 #
-# A vision model of 10 billion parameters is to be trained on eight GPUs of 40 GB. Before you code: with Adam in mixed precision, which of `tp=8`, `tp=2, pp=2, zero=1` and `zero=3` leave room for activations? Work it out on paper.
+# A vision model of 10 billion parameters is to be trained on eight GPUs of 40 GB. On paper first: how much of each do the states of Adam in mixed precision take by `tp=8`, by `tp=2, pp=2, zero=1`, and by `zero=3`?
 #
-# There are three cases: 256 images of 576 tokens in a step; 64 images of 1,024 tokens; and the first again on two machines of four GPUs with a slow network (1.5 GB/s). For the one at hand, `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError for a layout that is impossible. Return the dict of your choice, after 16 questions at most. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. Your first layout is then trained at toy size, on eight real ranks.
+# <details><summary>On paper</summary>
+#
+# `tp=8` and `zero=3`: 16 x 10 / 8 = 20 GB. `tp=2, pp=2, zero=1`: (4 + 12 / 2) x 10 / 4 = 25 GB. Gradients that are added up in fp32 take 2 bytes a parameter more, where they lie. All three leave room; what differs is what they send.
+#
+# </details>
+#
+# <details><summary>The task</summary>
+#
+# There are three cases: 256 images of 576 tokens in a step; 64 images of 1,024 tokens; and the first again on two machines of four GPUs with a slow network (1.5 GB/s). For the one at hand, `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError for a layout that is impossible.
+#
+# Return the dict of your choice, after 16 questions at most. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. Your first layout is then trained at toy size, on eight real ranks.
+#
+# </details>
 
 
 # %%
@@ -672,7 +658,8 @@ check.hint("hybrid_plan")
 # - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
 # - `parallelize_module`, `fully_shard` and `PipelineStage` each take their part of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
-# - Experts add parameters, but hardly any computing per token. Left alone, a router picks favourites, and the busiest rank holds up all.
+# - Don't cut what fits. Then take as much `tp` as memory demands, inside a machine; the rest is `pp`, or ZeRO 3.
+# - Experts add parameters, but hardly any computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds up all.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
 #

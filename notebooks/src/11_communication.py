@@ -71,7 +71,7 @@ lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 #
 # Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are sent, and then wait until a link of 80 MB/s would have carried them.
 #
-# Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. How many milliseconds does such a step take?
+# Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. How many milliseconds does such a step take?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -84,7 +84,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
+# Predicted above, measured below. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is more, because three processes share a few cores (*overran*: too busy to keep to the stated times). A message that begins before the last one has ended is drawn one line lower.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -96,7 +96,7 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).compare()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. By the prediction that is most of the 78 ms of messages at 80 MB/s (58 ms), and less than a third of 194 ms at 30 MB/s.
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
@@ -251,7 +251,7 @@ lab.bars(losses, title="Loss after 64 microbatches")
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged: a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+# Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
@@ -288,9 +288,9 @@ compressed_run.report(runs)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation maps values to the whole numbers from -127 to 127, a byte each; with two bits only -1, 0 and 1 are left. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
+# Quantisation maps values to the whole numbers from -127 to 127, a byte each. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
 #
-# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme, two bits (three levels need two bits; here they travel as bytes. With `levels` 127 it would be eight):
+# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme: three levels, -1, 0 and 1. They would fit into two bits; our code sends a byte for each, so the table will show a quarter of the bytes, not a sixteenth.
 
 
 # %%
@@ -321,7 +321,7 @@ compressed_run.report(runs)
 # %% [markdown]
 # Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
 #
-# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again, and then these are gathered: a quarter for any number of ranks.
+# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure is what a ring does, too, in two steps. First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums. A rank of many sends about 2 bytes for each value, and not 8: a quarter, with any number of ranks.
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
 # ### Top-k
@@ -369,7 +369,7 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (Headers come on top.)
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (The bars have somewhat more, because headers come on top.)
 #
 # <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
 #
@@ -460,7 +460,7 @@ lab.curves(
 # %% [markdown] sections="10.4.3"
 # ### When compression does not pay
 #
-# And is it faster? It pays as long as the link needs longer for the saved bytes than the processor for compressing. A GPU reads and writes its memory hundreds of times faster than our network sends, so there the time of a rounding hardly counts; to find the largest 1 % costs more. Measure where you train. And making a message smaller that was hidden anyway saves no time.
+# And is it faster? It pays as long as the link needs longer for the saved bytes than the processor for compressing. A GPU reads and writes its memory more than a thousand times faster than our network sends (an A100 2,000 GB/s, the network 1.25), so there the time of a rounding hardly counts; to find the largest 1 % costs more. Measure where you train. And making a message smaller that was hidden anyway saves no time.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 
@@ -476,11 +476,11 @@ eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
+# The fourth way, better links, costs money. First: are those that we have used well? Take two machines (*islands* in the picture) of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
 
 # %%
-inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
-between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.01)
+inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.01)
+between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.002)
 machines = collectives.islands(6, 3, inside=inside, between=between, shared=True)
 straight = collectives.Call(ranks=6, num_bytes=600_000, network=machines)
 zigzag = straight.but(order=(0, 3, 1, 4, 2, 5))
@@ -506,27 +506,11 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here: compare measured with measured.)
-
-# %% [markdown]
-# ### Exercise 3. The order of a ring
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB do, because each machine first adds up its own. The price is three collectives in the place of one, and small messages may not win it back.
 #
-# A launcher has numbered the ranks as the machines happened to answer: `places[rank]` is a pair (rack, machine within the rack). One cable leaves each machine, and one leaves each rack. Return the ranks in the order of a ring that crosses between racks as seldom as possible, and then as seldom as possible between machines.
-
-
-# %%
-def my_ring(places):
-    """All ranks, each once, in the order of the ring."""
-    ### BEGIN SOLUTION
-    return sorted(range(len(places)), key=lambda rank: places[rank])
-    ### END SOLUTION
-
-
-# %%
-check.ring_order(my_ring)
-
-# %% [markdown] sections="10.4.3"
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Machines it joins in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and let those ranks that talk most share a machine (chapter 18).
+# ### Who sees to the order?
+#
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Machines it joins in the order in which their ranks are numbered. So two things stay your job: sort the ranks by rack, then by machine, so that the ring crosses each cable as seldom as possible; and let those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -567,14 +551,14 @@ check.ring_order(my_ring)
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# Here is the whole bill: each way alone, a network of 200 Gbit/s, and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
+# Here is the whole bill: each way alone, a network of 200 Gbit/s, and two pairs of ways. (Every bar is the three numbers of the first bill, divided: no run is behind it, and the fast network is taken to be used as badly, two fifths, as the slow one. The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
 
 # %%
 bill = {
     "as it is": computing_s + messages_s,
     "overlap": max(computing_s, messages_s),
     "16 times the batch": computing_s + messages_s / 16,
-    "gradients in bf16": computing_s + gradients_s / 2 + parameters_s,
+    "gradients in 8 bits": computing_s + gradients_s / 4 + parameters_s,
     "top-1 %": computing_s + 0.02 * gradients_s + parameters_s,
     "200 Gbit/s": computing_s + messages_s / 20,
     "200 Gbit/s, overlap": max(computing_s, messages_s / 20),
@@ -584,37 +568,20 @@ marks = {"computing alone": computing_s}
 title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
-# %% [markdown]
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: if a card takes its eight sequences in one microbatch. Gradients leave in the last microbatch only. So overlap and accumulation get in each other's way: with more microbatches there is less to hide, and a smaller share of the step to hide it under.)
+# %% [markdown] sections="10.7.3"
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: gradients leave in the last microbatch only, so with several there is less to hide them under.)
 #
-# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate. For a real 7 B model 1,024 sequences of 2,048 tokens are no large batch: LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 that were few. With bf16 gradients as well it even beats that network. Compression alone stays far behind, because the parameters stay.
+# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. With bf16 gradients as well it even beats that network. Compression alone stays far behind, because the parameters stay.
 #
 # So there is an order: overlap first, because it costs next to nothing; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
 #
 # In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP).
-
-# %% [markdown] sections="10.7.3"
-# ## Exercise 4, if you like: an experiment
 #
-# Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, and return the best.
-
-
-# %%
-def my_experiment(measure, settings):
-    """The setting with the most samples per second."""
-    ### BEGIN SOLUTION
-    from statistics import median
-
-    def rate(setting):
-        times_us = [measure(setting) for _ in range(18)]
-        return setting["accumulate"] * 8 / median(times_us[3:])
-
-    return max(settings, key=rate)
-    ### END SOLUTION
-
-
-# %%
-check.experiment(my_experiment)
+# <details><summary>An exercise more, if you like: an experiment</summary>
+#
+# Which combination of compression and accumulation gives the most samples per second? Write `my_experiment(measure, settings)` in a cell of your own. `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, return the best, and try it by `check.experiment(my_experiment)`.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary

@@ -496,7 +496,7 @@ check.hint("lars_on_shards")
 # %% [markdown]
 # ## Fewer messages: a larger batch, or Local SGD?
 #
-# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. Chapter 03 had a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged; [DiLoCo](GLOSSARY.md#diloco) gives the averaged change of the weights to an outer optimizer with momentum. So both of these send about once in 64 H samples:
+# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged; [DiLoCo](GLOSSARY.md#diloco) gives the averaged change of the weights to an outer optimizer with momentum. So both of these send about once in 64 H samples:
 #
 # - one step of a batch of 64 H, at half the linear rule's rate, the best that we found at 512;
 # - H local steps of a batch of 64, and one average.
@@ -552,7 +552,7 @@ lab.bars(rows, unit="share", title="Accuracy after about 60 messages")
 locally.score(sum(ways["Local SGD"]) / 3)
 
 # %% [markdown]
-# With about as few messages, Local SGD and DiLoCo end above the larger batch with every seed. They still make all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. (DiLoCo alone has an outer momentum, and momentum helped the larger batch as well, so its lead is no win of the method.) With unlike data that ends, as [chapter 03](03_data_parallel.ipynb) showed.
+# With about as few messages, Local SGD and DiLoCo end above the larger batch with every seed. They still make all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. (DiLoCo alone has an outer momentum, and momentum helped the larger batch as well, so its lead is no win of the method.) With unlike data that ends: the copies drift apart.
 
 # %% [markdown]
 # ## When is it worth it?

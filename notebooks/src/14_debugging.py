@@ -982,7 +982,7 @@ check.hint("case_six")
 #
 # Words learned: [hang](GLOSSARY.md#hang), [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog).
 #
-# Next: chapter 18 plans a training before it is run.
+# Next: [chapter 15](15_profiling_and_scaling.ipynb) asks the same of a training that works, and is only slow.
 #
 # ## Further reading
 #

@@ -51,8 +51,9 @@ def as_if_run(board: Trial, result: dict) -> object:
     return measured
 
 
-def _steps(make: Callable, *settings: dict) -> Iterator[Case]:
-    """A board whose one picture is a timeline; then as if it had been run."""
+def _steps(make: Callable, *settings: dict, result: dict | None = None) -> Iterator[Case]:
+    """A board whose one picture is a timeline; then as if it had been run, each rank with this
+    result."""
     for given in settings:
         board = make(**given)
         axis_us = board._axis_us(board.step) or 0.0
@@ -63,7 +64,7 @@ def _steps(make: Callable, *settings: dict) -> Iterator[Case]:
                 drawn,
                 partial(readings.timelines, drawn=drawn, panels=panels, span_us=axis_us),
             )
-            panels = [board.predicted, as_if_run(board, {})]
+            panels = [board.predicted, as_if_run(board, result or {})]
 
 
 def _pipelines() -> Iterator[Case]:
@@ -81,6 +82,15 @@ def _ddp() -> Iterator[Case]:
         {},
         {"layers": "many", "bucket_mb": 0.5, "num_ranks": 2},
         {"layers": "embedding", "overlap": False},
+    )
+
+
+def _unequal() -> Iterator[Case]:
+    yield from _steps(
+        widgets.unequal_machines,
+        {},
+        {"speeds": (1.0, 2.0, 4.0), "split": "fastest", "batch": 128},
+        result={"weight_difference": 1e-8},
     )
 
 
@@ -278,6 +288,7 @@ BOARDS: dict[str, Callable[[], Iterator[Case]]] = {
     "widgets.fsdp_sharding": _fsdp,
     "widgets.zero_stages": _zero,
     "widgets.tensor_parallelism": _tensor,
+    "widgets.unequal_machines": _unequal,
     "widgets.offload_flow": _offload,
     "widgets.strategies": _strategies,
     "widgets.training_need": _need,

@@ -102,7 +102,18 @@ def test_status_and_hints_are_the_chapters_own(capsys):
 def test_every_exercise_belongs_to_a_chapter():
     found = chapters.exercises()
     assert all(place[:2].isdigit() for place in found)
-    assert {name for names in found.values() for name in names} == set(chapters.hints())
+    on_pages = {name for names in found.values() for name in names}
+    assert set(chapters.hints()) - on_pages == {"cut_evenly", "ring_order", "experiment"}
+
+
+def test_an_exercise_of_no_page_has_hints_and_no_chapter_counts_it(capsys):
+    from labkit.zero import check as zero_check
+
+    lab.begin("en", chapter="06")
+    zero_check.hint("cut_evenly")
+    assert capsys.readouterr().out.startswith("1/3: Lay all tensors end to end.")
+    zero_check.status()
+    assert "cut_evenly" not in capsys.readouterr().out
 
 
 def right(rank, num_ranks, num_microbatches):

@@ -11,6 +11,8 @@ from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
+from labkit.heterogeneous import Cut
+from labkit.heterogeneous import Step as UnequalStep
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import RankFailed
 from labkit.long_context.attention import WAYS, Attention
@@ -18,6 +20,10 @@ from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
 from labkit.profiling.bottleneck import Bottleneck
+from labkit.scaling.input.feeding import Feeding
+from labkit.scaling.series import Scaling
+from labkit.serving.generation import Generation
+from labkit.serving.load import Load
 from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
@@ -54,6 +60,8 @@ LAW = (
     experts.Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
     *([BY_DEEPSPEED] if BY_DEEPSPEED.refusal("en") is None else []),  # it may not be installed
+    UnequalStep(batch=8, split="by speed", num_steps=1),
+    Cut(form="int8", edge_gflops=1.0),
     Layer(vocab=50),
     Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
     Layer(engine="torch", vocab=50, sequence_parallel=True),
@@ -61,9 +69,15 @@ LAW = (
     mesh_3d.Step(pp=2, tp=2, sequence=16, microbatches=2),
     mesh_3d.Step(pp=1, dp_replicate=2, dp_shard=2, tp=1, sequence=16, microbatches=2),
     mesh_3d.Step(pp=2, dp_shard=2, tp=1, zero=1, engine="deepspeed", sequence=16, microbatches=2),
+    Generation(way="alone", ranks=1, layers=2, dim=32, output=4),
+    Generation(ranks=2, layers=2, dim=32, output=4),
+    Generation(way="pipeline", ranks=2, layers=2, dim=32, output=4),
+    Load(requests=4, rate=100.0, output=4, prompt=4),
     Bottleneck(kind="save", severity=0.0),
     Bottleneck(kind="stages", severity=0.0, cured=True),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
+    Scaling(ranks=(1, 2), batch=2, sample_ms=2.0, num_steps=1),
+    Feeding(batches=2, read_ms=2.0, step_ms=5.0),
 )
 OF_TIME = re.compile(
     r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on"

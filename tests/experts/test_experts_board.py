@@ -22,6 +22,15 @@ def test_a_capacity_drops_and_says_so():
     assert "takes 1.0 times an even share" in page
 
 
+def test_the_capacity_is_a_line_beside_the_even_share():
+    bounded = Layer(ranks=4, experts=8, top_k=1, capacity=1.25).board()
+    words = [shape.text for shape in bounded.scene().shapes if hasattr(shape, "text")]
+    assert any("capacity of an expert" in text for text in words)
+    free = Layer(ranks=4, experts=8, top_k=1).board()
+    words = [shape.text for shape in free.scene().shapes if hasattr(shape, "text")]
+    assert not any("capacity" in text for text in words)
+
+
 def test_it_speaks_chinese():
     board = widgets.experts("zh")
     assert "专家" in board.page(board.step, None) and "空闲" in board.page(board.step, None)

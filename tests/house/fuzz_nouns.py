@@ -13,6 +13,9 @@ from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
 from labkit.experts import layer as experts_layer
 from labkit.experts import routing
+from labkit.heterogeneous import edge
+from labkit.heterogeneous import stale_run as unequal_training
+from labkit.heterogeneous import step as unequal_step
 from labkit.large_batch import recorded as large_recorded
 from labkit.large_batch import rules as large_rules
 from labkit.large_batch import run as large_run
@@ -30,6 +33,10 @@ from labkit.planner.trust import rows as published
 from labkit.profiling import advice
 from labkit.profiling.bottleneck import Bottleneck
 from labkit.profiling.step import Step as SlowStep
+from labkit.scaling import aims, series, tuning_run
+from labkit.scaling import recorded as scaling_recorded
+from labkit.scaling.input import feeding
+from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
@@ -125,22 +132,44 @@ def experiments() -> dict[type, list]:
         tensor_layer.Layer(
             ranks=3, hidden=10, heads=5, vocab=7, sequence=6, sequence_parallel=True
         ),
+        unequal_step.Step(),
+        unequal_step.Step(speeds=(1, 2.5, 9), batch=7, split="fastest"),
+        edge.Cut(),
+        edge.Cut(after=6, requests=3),
+        edge.Cut(after=1, form="int4", requests=3, stream=True),
         mesh_step.Step(),
         mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
+        generation.Generation(),
+        generation.Generation(way="pipeline", ranks=3),
+        load.Load(),
+        load.Load(policy="static", requests=3, patience_ms=5.0),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
+        series.Scaling(),
+        series.Scaling(kind="weak", ranks=(1, 3), paced=False),
+        feeding.Feeding(),
+        feeding.Feeding(workers=2, batches=1),
         *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
     ]
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
         found.setdefault(type(each), []).append(each)
+    quick = load.Load(requests=3)
+    found[served.Served] = [quick.predict(), quick.served([], "measured")]
+    found[queue.Visit] = [*quick.predict().visits]
+    found[queue.Request] = [*quick.coming()]
+    found[queue.Cost] = [quick.cost()]
     found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())
     before = toss.predict()
     found[experiment.Difference] = [toss.difference(before, before)]
     found[experiment.Reading] = [toss.reading]
     found[sweeps.Sweep] = [sweeps.sweep(toss, microbatches=(2, 4))]
     found[experiment.Experiment] = every
+    found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
+    found[series.Spent] = [found[series.Scaled][0].spent[1]]
+    found[aims.Target] = aims.targets(found[series.Scaled][0])
+    found[tuning_run.Setting] = tuning_run.settings(2)
     return found
 
 
@@ -208,6 +237,9 @@ def nouns() -> dict[type, list]:
         large_recorded.Ended: [*large_recorded.optimizers()[:2]],
         large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
         large_run.Training: [large_run.Training(most_steps=5)],
+        unequal_training.Training: [unequal_training.Training(seconds=0.1)],
+        edge.Times: [edge.Cut(after=each).times() for each in (0, 2, 6)],
+        edge.Stage: [*edge.NETWORK[:2]],
         Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
         SlowStep: [SLOW.step],
         advice.Advice: found,

@@ -169,13 +169,25 @@ def test_a_step_ends_with_its_last_message() -> None:
     assert drawn.x1_us[drawn.kind == IDLE].tolist() == [400.0] and drawn.table[1][5] == "8.00 kB"
 
 
+ONE_STAGE = [
+    (0, COMM, "all_gather", "dp", 0, 100, 8_000),
+    (0, COMPUTE, "F", "0F0", 100, 200, 0),
+    (0, COMPUTE, "B", "0B0", 200, 300, 0),
+    (0, COMM, "all_reduce", "dp", 300, 400, 8_000),
+]
+
+
+def test_a_step_of_one_stage_is_no_pipeline_where_its_messages_count() -> None:
+    line = from_rows(ONE_STAGE, num_ranks=1, origin="simulated")
+    drawn = scene.timeline(line, messages=True)
+    assert drawn.numbers[:2] == (("idle", "50.0 % of total time"), ("span", "400 us"))
+    assert drawn.side_name == "busy"
+    both = scene.compare(line, line, messages=True)
+    assert both.numbers == (("span", "400 us → 400 us"), ("difference", "+0.0 %"))
+
+
 def test_a_pipelines_span_has_the_messages_outside_where_asked() -> None:
-    rows = [
-        (0, COMM, "all_gather", "dp", 0, 100, 8_000),
-        (0, COMPUTE, "F", "0F0", 100, 200, 0),
-        (0, COMPUTE, "B", "0B0", 200, 300, 0),
-        (0, COMM, "all_reduce", "dp", 300, 400, 8_000),
-    ]
+    rows = [*ONE_STAGE, (0, COMM, "send", "pp", 200, 220, 8_000)]
     line = from_rows(rows, num_ranks=1, origin="simulated")
     assert scene.timeline(line).numbers[:2] == (
         ("bubble", "0.0 % of total time"),

@@ -1,0 +1,169 @@
+"""The exercises of chapter 15, profiling and scaling. A table of runs is read, and a setting is
+found by runs."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from labkit.check import exercise, hint, over_budget, status, wrong
+from labkit.words import say
+
+__all__ = ["efficiency_of", "hint", "status", "tune"]
+
+_TABLES = (
+    [(1, 32, 80.0), (2, 32, 44.0), (4, 32, 26.0)],
+    [(1, 32, 80.0), (2, 64, 84.0), (4, 128, 96.0)],
+    [(1, 16, 40.0), (2, 32, 42.0), (4, 32, 25.0), (8, 64, 28.0)],
+    [(2, 64, 50.0), (4, 64, 28.0), (8, 128, 31.0)],
+)
+"""(ranks, samples of a step, its milliseconds): strong, weak, both, without one rank"""
+
+
+@exercise
+def efficiency_of(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(rows)`` is a list: the efficiency of each row, 1.0 for the first.
+
+    A row is a dict: ranks, samples (that all ranks together process in a step) and step_ms. They
+    come from somebody's runs, in order of ranks: some kept the whole batch, some the batch of a
+    rank, some changed it in between, and the first row need not be one rank. The efficiency is how
+    much of the first row's work per rank and second is left.
+    """
+    for table in _TABLES:
+        rows = [dict(zip(("ranks", "samples", "step_ms"), row, strict=True)) for row in table]
+        right = [_speed(row) / _speed(table[0]) for row in table]
+        mine = list(answer(rows))
+        if len(mine) != len(right):
+            yield wrong(
+                "{rows} rows: the answer has {mine} numbers", rows=len(right), mine=len(mine)
+            )
+            continue
+        for row, one, due in zip(table, mine, right, strict=True):
+            if not math.isclose(float(one), due, rel_tol=1e-6):
+                ranks, samples, step_ms = row
+                yield wrong(
+                    "{ranks} ranks do {samples} samples in {step_ms:g} ms, and {base} ranks did "
+                    "{base_samples} in {base_ms:g} ms: {mine:.1%}; right is {right:.1%}",
+                    ranks=ranks,
+                    samples=samples,
+                    step_ms=step_ms,
+                    base=table[0][0],
+                    base_samples=table[0][1],
+                    base_ms=table[0][2],
+                    mine=float(one),
+                    right=due,
+                )
+                break
+
+
+def _speed(row: tuple[int, int, float]) -> float:
+    """Samples per rank and millisecond."""
+    ranks, samples, step_ms = row
+    return samples / step_ms / ranks
+
+
+BATCH = 16
+MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
+"""(bytes, milliseconds of a sample, of a microbatch besides)"""
+MOST_TRIALS = 8
+NEAR = 1.12
+"""times the fastest step that counts as fast"""
+
+
+@exercise
+def tune(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(trial, batch)`` is (microbatch, recompute): the fastest way to take ``batch``
+    samples a step on each rank.
+
+    ``trial(microbatch, recompute)`` takes such a step on two real ranks, accumulating over
+    batch / microbatch microbatches, and returns its milliseconds; None where it does not fit into
+    their memory. Recomputation keeps less and computes a third more; a microbatch costs something
+    by itself; how much, you are not told, and it differs from case to case. Budget: 8 trials.
+    """
+    for memory_bytes, sample_ms, call_ms in MEMORIES:
+        stated = {"sample_ms": sample_ms, "call_ms": call_ms}
+        trial = _Trials(memory_bytes, stated)
+        microbatch, recompute = answer(trial, BATCH)
+        chosen = _setting(microbatch, bool(recompute), stated)
+        case = say("memory of {memory:,} bytes", memory=memory_bytes)
+        yield from _judged(case, chosen, memory_bytes, trial.tried)
+        if len(trial.tried) > MOST_TRIALS:
+            yield over_budget(
+                "{case}: {trials} trials; {most} are enough",
+                case=case,
+                trials=len(trial.tried),
+                most=MOST_TRIALS,
+            )
+
+
+class _Trials:
+    """What an answer may call, and what came of it."""
+
+    def __init__(self, memory_bytes: int, stated: dict[str, float]) -> None:
+        self.memory_bytes = memory_bytes
+        self.stated = stated
+        self.tried: dict[tuple[int, bool], float | None] = {}
+
+    def __call__(self, microbatch: int, recompute: bool = False) -> float | None:
+        from labkit.scaling import tuning_run
+
+        setting = _setting(microbatch, recompute, self.stated)
+        found = tuning_run.trial(setting, self.memory_bytes)["step_us"]
+        took_ms = None if found is None else found / 1e3
+        self.tried[microbatch, recompute] = took_ms
+        return took_ms
+
+
+def _setting(microbatch: int, recompute: bool, stated: dict[str, float]) -> Any:
+    """What is to be tried. Raises ValueError for a microbatch that does not divide the batch."""
+    from labkit.scaling.tuning_run import Setting
+
+    if microbatch not in range(1, BATCH + 1) or BATCH % microbatch:
+        raise ValueError(f"a microbatch divides the batch of {BATCH}; got {microbatch!r}")
+    accumulate = BATCH // microbatch
+    return Setting(microbatch=microbatch, accumulate=accumulate, recompute=recompute, **stated)
+
+
+def _judged(case: str, chosen: Any, memory_bytes: int, tried: dict) -> Iterator[tuple[str, str]]:
+    """What is wrong with a choice: it does not fit, or another that fits is faster by its stated
+    times."""
+    from labkit.scaling import tuning_run
+
+    stated = {"sample_ms": chosen.sample_ms, "call_ms": chosen.call_ms}
+    every = tuning_run.settings(BATCH, **stated)
+    for each in sorted(every, key=lambda one: one.step_us):
+        if each.step_us * NEAR >= chosen.step_us:
+            break  # all that follow are no faster
+        found = tuning_run.trial(each, memory_bytes)["step_us"]
+        if found is not None:
+            yield wrong(
+                "{case}: microbatch {mine}{mine_again} takes {took:.0f} ms a step; microbatch "
+                "{other}{other_again} fits and takes {faster:.0f} ms. Tried: {tried}",
+                case=case,
+                mine=chosen.microbatch,
+                mine_again=_again(chosen.recompute),
+                took=chosen.step_us / 1e3,
+                other=each.microbatch,
+                other_again=_again(each.recompute),
+                faster=found / 1e3,
+                tried=_listed(tried),
+            )
+            return
+    if tuning_run.trial(chosen, memory_bytes)["step_us"] is None:
+        yield wrong(
+            "{case}: microbatch {mine}{mine_again} does not fit",
+            case=case,
+            mine=chosen.microbatch,
+            mine_again=_again(chosen.recompute),
+        )
+
+
+def _again(recompute: bool) -> str:
+    return say(" with recomputation") if recompute else ""
+
+
+def _listed(tried: dict) -> str:
+    told = []
+    for (microbatch, recompute), took_ms in tried.items():
+        took = say("does not fit") if took_ms is None else f"{took_ms:.0f} ms"
+        told.append(f"{microbatch}{_again(recompute)}: {took}")
+    return "; ".join(told) or "-"

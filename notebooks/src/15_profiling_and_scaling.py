@@ -1,0 +1,446 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["10.5.3", "10.6.3", "19.5.1", "19.6.5", "19.8.6", "19.10", "D-scale"]
+#     needs: ["chapter 03"]
+#     minutes: 75
+# ---
+
+# %% [markdown] sections="19.8.6"
+# # Profiling and scaling
+#
+# *About an hour and a quarter. You need chapter 03. No GPU is needed.*
+#
+# Our 7 B model trains on eight cards. No log has an error, and the loss falls. But the cards compute 60 % of the time only. So of every 100 dollars that we pay, 40 buy waiting. Waiting for what? And if we rent sixteen cards, will the training be twice as fast, or will the other eight wait as well?
+
+# %%
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import labkit as lab
+from labkit import model, planner, profiling, scaling, widgets
+from labkit.profiling import check
+from labkit.scaling import check as scaling_check
+
+lab.begin("en", deadline_s=60)
+widgets.bottlenecks(kind="straggler", severity=0.5)
+
+# %% [markdown]
+# Simulated: three training steps on four ranks, as they are, and below them with the one change that would help most. Which rank never waits? Now choose another trouble in the list, and look for its sign before you read the advice.
+#
+# **When you are done** you can record a training on all its ranks and say who waits for whom; know what a change brings before you make it; and measure how well a training scales, and where the rest went.
+
+# %% [markdown] sections="10.5.3"
+# ## By hand: look at one rank
+#
+# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks; one of them may be slow, asleep before each step as if its disk were:
+
+
+# %%
+def train(slow, num_steps=3):
+    torch.manual_seed(0)
+    net = DistributedDataParallel(model.Transformer(2))
+    tokens, targets = model.story_tokens(8, 32)
+    for _ in range(num_steps):
+        if dist.get_rank() == slow:
+            time.sleep(0.1)
+        net.zero_grad()
+        model.loss(net(tokens), targets).backward()
+
+
+# %% [markdown]
+# Torch's profiler runs around it. Afterwards we ask for what took longest, with all that it called:
+
+
+# %%
+def profiled():
+    train(slow=1, num_steps=1)  # the first step also sets things up
+    with torch.profiler.profile() as profiler:
+        train(slow=1)
+    events = profiler.key_averages()
+    events.sort(key=lambda event: event.cpu_time_total, reverse=True)
+    return {event.key: event.cpu_time_total for event in events[:6]}
+
+
+# %%
+mine = lab.launch(profiled, ranks=2)
+lab.bars(mine[0], unit="us", title="Rank 0: six longest")
+
+# %% [markdown]
+# The names are torch's own, and what calls something contains its time. We see that rank 0 is busy with this and that. We do not see why, since rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) tells what it does, not what it waits for. So record all ranks, on one clock. On which of the two will an all-reduce take longer, on the slow rank or the other?
+
+# %%
+longer = lab.guess(
+    "Rank 1 is slow. Where does the all-reduce last longer?",
+    choices=["rank 0", "rank 1"],
+)
+
+# %%
+run = lab.launch(train, 1, ranks=2, record=True)
+run
+
+# %%
+advice = lab.advise(run)
+longer.score(f"rank {1 - advice.worst_rank}")
+
+# %% [markdown]
+# Measured. Look at the thin bars: the all-reduce begins on rank 0 as soon as *its* gradients are there, and lasts until rank 1 has come as well. So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+
+# %% [markdown]
+# ## Four troubles and their signs
+#
+# Most slow steps have one of four troubles. Each leaves a sign in the picture:
+#
+# | trouble | sign | first cure |
+# | --- | --- | --- |
+# | input-bound | all ranks idle before the forward, a batch being read | read ahead |
+# | communication-bound | all ranks in messages after the backward | overlap, fewer bytes |
+# | [bubble](GLOSSARY.md#bubble)-bound | a staircase of idle time, pipelines only | more microbatches |
+# | [straggler](GLOSSARY.md#straggler) | one rank never waits, the others do | mend that rank |
+#
+# `lab.advise` reads any recording in this way. It finds what each span waited for, makes ten possible changes to a copy of the timeline, one at a time, plays the waits again, and names the change that saves most. Here it looks at a step that reads its data when it needs them:
+
+# %%
+reads = profiling.Bottleneck(kind="input").predict()
+lab.advise(reads)
+
+# %% [markdown]
+# That is a promise by simulation. Does it hold? We take the slow step on real ranks, ask for advice, make the change, and run again; of three runs each the quickest counts. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
+
+# %%
+saved = lab.guess("share of the time that reading ahead saves", between=(0, 1))
+
+# %%
+proof = profiling.prove("input", runs=3)
+proof
+
+# %%
+saved.score(proof.achieved)
+
+# %%
+gains = {"predicted": proof.predicted, "measured": proof.achieved}
+lab.bars({"read ahead": gains}, unit="share", title="What the change saves")
+
+# %% [markdown]
+# The reads disappear under the work of the step before. Only the first one still shows, because nothing runs before it. Try `profiling.prove("bubble")`, or `"link"`.
+#
+# ### A script of your own
+#
+# Nothing of this needs a notebook. The same recording, advice and MFU (of which more below) come from an unchanged script:
+#
+# ```
+# python -m labkit record train.py --using torchrun --ranks 4
+# ```
+
+# %% [markdown] sections="19.8.6"
+# ## Exercise 1. Eight cards at 60 %
+#
+# Back to our eight cards. Write the diagnosis: of a timeline, return the kind of trouble (one of `profiling.KINDS`), the rank that it is about (where it is one), and the share of time that the cure saves. The first case is ours; the others have other troubles. Let `lab.advise` work, but look at each picture, too: what would have told you?
+
+
+# %%
+def my_diagnosis(timeline):
+    """(kind, rank, gain)"""
+    ### BEGIN SOLUTION
+    best = lab.advise(timeline).best
+    return best.kind, best.rank, best.gain
+    ### END SOLUTION
+
+
+# %%
+check.diagnose(my_diagnosis)
+
+# %%
+check.hint("diagnose")
+
+# %% [markdown] sections="19.8.6"
+# <details><summary>Erratum 19.8.6: forward 30 %, backward 35 % of a step</summary>
+#
+# The textbook's diagnosis starts from a step whose backward takes hardly longer than its forward. But each matrix product of the forward has two in the backward, one for the inputs' gradient and one for the weights'. So expect twice the forward, or three times with recomputation, and look for an error of measurement where you see less. Run it: `scaling.training_flops(1, 1)` gives 6 operations for a weight and a token, 2 in the forward and 4 in the backward.
+#
+# </details>
+
+# %% [markdown] sections="19.5.1"
+# ## A step that waits for its data
+#
+# Reading deserves a closer look, since it is the trouble that is cured most easily. Two ranks, eight steps of 20 ms; a batch takes 30 ms to read and decode:
+
+# %%
+feeding = scaling.Feeding(workers=0, read_ms=30, step_ms=20)
+feeding.compare()
+
+# %% [markdown]
+# Read, compute, read, compute: never both. In torch one argument changes that. `DataLoader(..., num_workers=2)` reads in two more processes, each with `prefetch_factor` batches ready. How long will the eight steps take with two workers, as a share of the time before?
+
+# %%
+fed = lab.guess("time with two workers over time without", between=(0, 1))
+
+# %%
+ahead = feeding.but(workers=2).compare()
+ahead
+
+# %%
+alone = feeding.compare()
+fed.score(ahead.readings["measured"] / alone.readings["measured"])
+
+# %%
+lab.sweep(feeding, workers=[0, 1, 2, 3, 4], run=[0, 1, 2])
+
+# %% [markdown]
+# One worker is not enough: 30 ms of reading can't hide under 20 ms of computing. With two, a batch is there every 15 ms, and the step never waits again after the first. More than that brings nothing.
+#
+# On a GPU, the way from the host to the device is part of it. `pin_memory=True` makes the loader put batches into [pinned memory](GLOSSARY.md#pinned-memory), from which a device copies by itself, so `batch.to(device, non_blocking=True)` returns at once and the copy runs beside the step before.
+
+# %% [markdown] sections="19.5.1"
+# ## Exercise 2. Cure a training
+#
+# This training does everything after everything else, with batches from a function and not from a Dataset:
+#
+# ```
+# for step in range(num_steps):
+#     batch = load(step)
+#     gradients = list(forward_backward(batch))  # a generator, the last layer first
+#     for gradient in gradients:
+#         send(gradient)
+#     update(gradients)
+# ```
+#
+# `check.watch()` records it on two real ranks:
+
+# %%
+check.watch()
+
+# %% [markdown]
+# Which two things could go on beside the computing? Write it so that it takes 35 % less time and ends with the same weights, and look at your own with `check.watch(my_training)`. A `ThreadPoolExecutor(1)` does one thing after another in a thread of its own. How many of them do you need?
+
+
+# %%
+def my_training(load, forward_backward, send, update, num_steps):
+    ### BEGIN SOLUTION
+    with ThreadPoolExecutor(1) as loader, ThreadPoolExecutor(1) as link:
+        coming = loader.submit(load, 0)
+        for step in range(num_steps):
+            batch = coming.result()
+            if step + 1 < num_steps:
+                coming = loader.submit(load, step + 1)
+            gradients, sent = [], []
+            for gradient in forward_backward(batch):
+                gradients.append(gradient)
+                sent.append(link.submit(send, gradient))
+            for each in sent:
+                each.result()
+            update(gradients)
+    ### END SOLUTION
+
+
+# %%
+check.cure(my_training)
+
+# %%
+check.hint("cure")
+
+# %% [markdown] sections="19.6.5, D-scale"
+# ## Does it scale?
+#
+# Sixteen cards for eight. The [speedup](GLOSSARY.md#speedup) is how many times as many samples a second we get. The [scaling efficiency](GLOSSARY.md#scaling-efficiency) is what we got of what we paid for: the actual speedup over the theoretical one, which is N for N ranks. There are two ways to ask:
+#
+# - *Strong* scaling: the batch stays, so a step should take 1/N of the time.
+# - *Weak* scaling: each rank keeps its batch, so a step should take as long as before and do N times as much.
+#
+# <details><summary>Erratum 19.6.5: efficiency as theoretical over actual speedup</summary>
+#
+# The textbook's monitor divides the wrong way round: `scaling_efficiency = theoretical_speedup / actual_speedup`. Then the worse it scales, the higher the number. Run it: `scaling.efficiency(80, 26, 4)`, a step of 80 ms that takes 26 ms on four ranks, gives 0.77; the textbook's formula gives 1.3, an efficiency of 130 %.
+#
+# </details>
+#
+# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided. Four ranks have four samples each. What efficiency is left of 100 %?
+
+# %%
+left = lab.guess("strong scaling: efficiency on four ranks", between=(0, 1))
+
+# %%
+strong = scaling.Scaling(kind="strong", batch=16, sample_ms=6.0, fixed_ms=2.0)
+compared = strong.compare()
+compared
+
+# %%
+left.score(compared.measured.efficiency())
+
+# %% [markdown]
+# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed line at 80 % is a rule of thumb of the field. What was lost, and to what?
+
+# %%
+lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
+
+# %% [markdown]
+# How do we know? Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show contention: what they take from each other without any message. The whole step shows the rest; of that, waiting runs from a rank's last gradient to the slowest rank's. If such a part is below nothing by a clock's noise, it is not drawn.
+#
+# Eight ranks would not fit here. Ask `strong.but(ranks=(1, 2, 4, 8)).refusal()` on a machine of two cores: even ranks that sleep most of the time get in each other's way, and the curve would be about the cores.
+#
+# ### Two laws
+#
+# Amdahl (1967) asked what a fixed piece of work can gain: if the share s can't be divided, N ranks make it $1/(s + (1-s)/N)$ times as fast. Say that 5 % can't be divided. How many times as fast are 64 ranks, at most?
+
+# %%
+most = lab.guess("speedup of 64 ranks, 5 % can't be divided", between=(1, 64))
+
+# %%
+cards = [1, 2, 4, 8, 16, 32, 64]
+strongly = {each: 1 / (0.05 + 0.95 / each) for each in cards}
+weakly = {each: 0.05 + 0.95 * each for each in cards}
+lines = {"same work (Amdahl)": strongly, "work grows (Gustafson)": weakly}
+lab.curves(predicted=lines, x="ranks", y="speedup", title="5 % can't be divided")
+
+# %%
+most.score(strongly[64])
+
+# %% [markdown]
+# Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. So is weak scaling the honest measure? It is the kind one. With the batch of all cards, the steps to the same loss do not fall for ever, as [chapter 12](12_large_batches.ipynb) shows. Say which one you mean, always.
+
+# %% [markdown]
+# The board begins with the weak case: four samples a rank, up to 64 ranks. Compare it with the strong one. Which change helps each of them most? And is a link of 10 GB/s the cure? (A message has a latency, too, which no bandwidth shortens.)
+
+# %%
+widgets.scaling(kind="weak")
+
+# %% [markdown] sections="19.6.5"
+# ## Exercise 3. Somebody else's table
+#
+# A colleague sends you a table: ranks, samples of a step, milliseconds. Some rows kept the batch of all ranks, some the batch of a rank, some changed it in between, and the first row is not always one rank. Return the efficiency of every row against the first.
+
+
+# %%
+def my_efficiency(rows):
+    """A list: 1.0 for the first row."""
+    ### BEGIN SOLUTION
+    speeds = [row["samples"] / row["step_ms"] / row["ranks"] for row in rows]
+    return [speed / speeds[0] for speed in speeds]
+    ### END SOLUTION
+
+
+# %%
+scaling_check.efficiency_of(my_efficiency)
+
+# %%
+check.hint("efficiency_of")
+
+# %% [markdown]
+# ## How near is the peak?
+#
+# Efficiency compares a training with itself on one card. It says nothing about that one card. A training that wastes half of each card scales beautifully. So count the operations: 6 for each weight and token, and some for attention. Divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as recomputation does, counts once.
+#
+# A GPU's peak stands in its data sheet. A CPU's has to be measured, as the best of some large matrix products. What share of it does a training step of our small transformer reach?
+
+# %%
+near = lab.guess("MFU of a training step on one rank here", between=(0, 1))
+
+# %%
+found = lab.launch(scaling.utilization, ranks=1)[0]
+rates = {"matrix products": found["peak_flops_per_s"] / 1e9}
+rates["training step"] = found["mfu_share"] * rates["matrix products"]
+lab.bars(rates, title="Billions of operations a second")
+
+# %%
+near.score(found["mfu_share"])
+
+# %% [markdown]
+# Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU or a plain CPU, `scaling.utilization(compiled=True)` takes both and says how long compiling took. On a pretend device it says why not.
+
+# %% [markdown] sections="19.6.5"
+# ## Which microbatch?
+#
+# One change needs no recording: do more at once. A [microbatch](GLOSSARY.md#microbatch) costs something by itself, so larger ones are faster until memory is full. Recomputation makes room for larger ones, and computes a third more. Is that worth it? `scaling.tune` counts what one and two samples keep, predicts every combination, and tries the three most promising on real ranks:
+
+# %%
+rows = scaling.tune(batch=16, memory_bytes=450_000, call_ms=30.0)
+lab.table(rows)
+
+# %% [markdown]
+# Bytes are what autograd keeps for the backward, predicted and counted; times are stated and measured: 30 ms for each microbatch, 2 ms for each sample. With so dear a microbatch recomputation wins. Take `call_ms=2.0`, and it loses.
+#
+# ## Exercise 4. Tune it yourself
+#
+# Now without the formula. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. What a microbatch costs you are not told. Find the fastest pair in at most eight trials. Which trials can you spare?
+
+
+# %%
+def my_tuning(trial, batch):
+    """(microbatch, recompute)"""
+    ### BEGIN SOLUTION
+    found = []
+    for recompute in (False, True):
+        for microbatch in (16, 8, 4, 2, 1):
+            took_ms = trial(microbatch, recompute)
+            if took_ms is not None:
+                found.append((took_ms, microbatch, recompute))
+                break
+    return min(found)[1:]
+    ### END SOLUTION
+
+
+# %%
+scaling_check.tune(my_tuning)
+
+# %%
+check.hint("tune")
+
+# %% [markdown] sections="19.10"
+# ## When is it worth it?
+#
+# The field has rules of thumb: efficiency above 80 %, cards busy above 85 %, communication below 20 %, training again within five minutes after a failure. Hold our strong scaling against them:
+
+# %%
+lab.table([each._asdict() for each in scaling.targets(compared.measured)])
+
+# %% [markdown] sections="10.6.3, D-scale"
+# Look at the last column. What was not measured is not made up: no device was watched, and the time to recover belongs to [chapter 13](13_checkpoint_and_recover.ipynb). `scaling.report([compared.measured], "scaling.html")` puts the curve, the parts and this table on one page for your colleagues.
+#
+# Watch a long training as well, and let only rank 0 write. Average the loss over the ranks first, since one rank's loss is only that of its samples; the throughput is that of all ranks, by the slowest one's clock. The gradient's norm is the same everywhere once gradients are averaged.
+#
+# ```
+# writer = SummaryWriter(folder) if dist.get_rank() == 0 else None
+# mean = loss.detach() / dist.get_world_size()
+# dist.all_reduce(mean)
+# if writer is not None:
+#     writer.add_scalar("train/loss", mean, step)
+# ```
+#
+# `scaling.monitored` does this for loss, norm, throughput and memory, where TensorBoard is installed.
+#
+# And our 7 B model? Its batch is 1,024 sequences, and stays. What MFU will the planner predict as we add cards?
+
+# %%
+plan = planner.Plan(model="LLaMA 7B", gpus=64, zero=1, batch=1024)
+reached = {each: plan.but(gpus=each).mfu() for each in (64, 128, 256, 512, 1024)}
+axes = {"x": "cards", "y": "MFU", "unit": "share", "log_x": True}
+lab.curves(predicted={"7 B model": reached}, **axes, title="The same batch, more cards")
+
+# %% [markdown]
+# Predicted: every card has less to compute, and its messages stay as large. The bill goes the other way: half the MFU is twice the price of a token. That is what being in a hurry costs.
+#
+# ## Summary
+#
+# - Record all ranks on one clock. The rank that communicates longest is usually the victim; the guilty one never waits.
+# - Change the timeline first and the program second: `lab.advise` says what a change would bring, a second run proves it.
+# - A step that waits for data needs workers that read ahead, as many as reading is slower than computing.
+# - Efficiency is actual over theoretical speedup. Say strong or weak, and what the rest was lost to.
+# - MFU compares with the card's peak, and shows waste that scaling hides.
+#
+# **Words learned**: [profile](GLOSSARY.md#profile), [speedup](GLOSSARY.md#speedup), [scaling efficiency](GLOSSARY.md#scaling-efficiency), [strong and weak scaling](GLOSSARY.md#strong-and-weak-scaling), [MFU](GLOSSARY.md#mfu).
+#
+# **Further reading**
+#
+# - MFU: Chowdhery et al. 2022, appendix B, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311)
+# - The laws: Amdahl 1967, [doi 10.1145/1465482.1465560](https://doi.org/10.1145/1465482.1465560); Gustafson 1988, [doi 10.1145/42411.42415](https://doi.org/10.1145/42411.42415)
+# - [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html) and [DataLoader](https://docs.pytorch.org/docs/stable/data.html)
+#
+# **Next:** [unequal machines, and serving](16_unequal_machines_and_serving.ipynb): what if some cards are slower for good, and what if the model has been trained?
+#
+# *Sections 10.5.3, 10.6.3, 19.5.1, 19.6.5, 19.8.6, 19.10 and D-scale of the source material.*
+
+# %%
+check.status()
