@@ -60,6 +60,7 @@ def deal(batch, epochs=20):
             yield samples[dist.get_rank() :: dist.get_world_size()]
 
 
+# %%
 def accuracy(net):
     test = large_batch.digits("test")
     return (net(test.x).argmax(dim=1) == test.y).float().mean().item()
@@ -192,6 +193,8 @@ def rescued():
 ended = {
     name: found.values() for name, found in lab.launch(rescued, ranks=2)[0].items()
 }
+
+# %%
 rows = {
     name: {"lowest of three seeds": min(found), "highest of three seeds": max(found)}
     for name, found in ended.items()
@@ -202,11 +205,11 @@ lab.bars(rows, unit="share", title="Accuracy at batch 512, linear rule")
 rescue.score(max(tried, key=lambda name: sum(ended[name])))
 
 # %% [markdown]
-# The warm-up alone brings nothing back. The cosine does, but so does half the rate from beginning to end. With a warm-up before it the cosine does worse, perhaps because it then comes down later from 1.6. So in this small net the first steps aren't to blame: 1.6 is simply too much, and what helps is to come down from it. None gets back to what a batch of 64 had. In deep networks, where Goyal et al. tried it, the start is the delicate part, so nearly everybody warms up.
+# The warm-up alone brings nothing back. The cosine does, but so does half the rate from beginning to end. With a warm-up before it the cosine does worse, perhaps because it then comes down later from 1.6. So in this small net the first steps aren't to blame: 1.6 is simply too much, and what helps is to come down from it. None gets back to what a batch of 64 had. In deep networks the start is the delicate part, so nearly everybody warms up.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You may skip them.)
 #
-# <details><summary>Erratum 10.4.1: Adam's rate need not grow with the batch, and a warm-up counts from 1</summary>
+# <details><summary>Erratum 10.4.1: "base_lr * (actual_batch_size / base_batch_size)" for Adam, and a warm-up by "last_epoch"</summary>
 #
 # The textbook scales the rate of *Adam* linearly, from 1e-4 for 32 samples to 0.0256 for 8,192; but the linear rule was found for SGD, theory has the square root for Adam (0.0016), and in our recorded trainings neither holds: `[(each.batch, each.rate) for each in recorded.optimizers() if each.optimizer == "adam"]` gives 0.03 throughout, from 32 to 1,024. Its warm-up multiplies by `last_epoch / warmup_steps`, which is 0 in the first step, so the first batch is computed for nothing: `[step / 1000 for step in range(3)]`; count from 1. And `total_steps` in its loop is defined nowhere.
 #
@@ -300,7 +303,7 @@ lab.curves(**lines, x="step", y="noise scale (samples)", title=title, log_y=True
 noisy.score(scale(noises))
 
 # %% [markdown]
-# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so G shrinks while the noise stays. That is why large trainings let the batch grow. It also means that "the" noise scale is an average, and that early steps, whose gradients are long, weigh most in ours.
+# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so G shrinks while the noise stays. That is why large trainings let the batch grow.
 #
 # One step alone tells nothing: its two estimates are right on average only, and $|G|^2$ even comes out negative at times. So average both, and divide last.
 
@@ -374,7 +377,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The law stays within a sixth of every dot, over nine doublings. And the one number from the gradients of *one* short training (19.7) lands near the critical batch that 300 trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than a factor of two, which is all that McCandlish et al. promise: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000, and that is what you need before you rent cards.
+# The law stays within a sixth of every dot, over nine doublings. And the one number from the gradients of *one* short training (19.7) lands near the critical batch that 300 trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than a factor of two, which is all that McCandlish et al. promise: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000.
 #
 # Back to the board at the top: the best rate grows with the batch, until the noise no longer limits it, and beyond some 128 samples, five or six critical batches, the steps hardly fall.
 
@@ -452,9 +455,9 @@ gained.score(100 * (max(last.values()) - last["sgd"]))
 # %% [markdown]
 # Each optimizer has its own best rate of five or more here, with warm-up and cosine. At 32 samples they are all alike. At 1,024 momentum alone gains most of what plain SGD lacks, and LARS, which has momentum too, stays behind it. LAMB and Adam lead, but neither has won: what lies between them is less than the standard deviation of Adam's five seeds (`recorded.optimizers()[-3].spread`).
 #
-# And this is a toy. LAMB was made for BERT with batches of 32 thousand sequences; Goyal's 8,192 images are 0.6 % of ImageNet, our 1,024 are 71 % of all the data. So we mostly see too few steps, and the order of the leaders says little about a deep network.
+# And this is a toy: our 1,024 samples are 71 % of all the data. So we mostly see too few steps, and the order of the leaders says little about a deep network.
 #
-# <details><summary>Erratum 10.4.2: LAMB adds its decay to the update, and no norm needs to wait for the CPU</summary>
+# <details><summary>Erratum 10.4.2: LAMB with "grad.add(p.data, ...)" for the decay, and ".item()" on both norms</summary>
 #
 # The textbook's LAMB adds the weight decay to the gradient, before Adam's means, so Adam divides it away again: in the first step, where Adam divides a gradient by its own length, `(g + 0.1 * w) / |g + 0.1 * w|` is 1 or -1 whatever the decay. The paper (algorithm 2) adds it to the *update*, before its length is taken, and passes the layer's length through a function φ that may clip it. And `.item()` on both norms makes the CPU wait for the GPU twice a layer, while clipping parameter by parameter (`clip_grad_norm_(p, ...)`) turns the whole gradient.
 #
@@ -537,6 +540,8 @@ def both_ways():
 
 # %%
 ways = {"larger batch": ended["half the rate"]} | lab.launch(both_ways, ranks=2)[0]
+
+# %%
 rows = {
     way: {"lowest of three seeds": min(found), "highest of three seeds": max(found)}
     for way, found in ways.items()
@@ -547,7 +552,7 @@ lab.bars(rows, unit="share", title="Accuracy after about 60 messages")
 locally.score(sum(ways["Local SGD"]) / 3)
 
 # %% [markdown]
-# With about as few messages, Local SGD and DiLoCo end above the larger batch with every seed. They still make all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. (DiLoCo alone has an outer momentum, and momentum helped the larger batch as well, so its lead is no win of the method.) With unlike data that ends: the copies drift apart. And a larger batch needs no second copy of the weights and no new question about what H should be.
+# With about as few messages, Local SGD and DiLoCo end above the larger batch with every seed. They still make all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. (DiLoCo alone has an outer momentum, and momentum helped the larger batch as well, so its lead is no win of the method.) With unlike data that ends: the copies drift apart.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -558,7 +563,6 @@ locally.score(sum(ways["Local SGD"]) / 3)
 before = planner.Plan(model="LLaMA 7B", gpus=128, zero=1, batch=1024)
 kept = before.but(gpus=512)
 grown = before.but(gpus=512, batch=4096)
-criticals = [2**power for power in range(6, 17)]
 
 
 def gain(after, critical):
@@ -569,6 +573,7 @@ def gain(after, critical):
 
 
 # %%
+criticals = [2**power for power in range(6, 17)]
 lines = {
     "batch 1,024": {each: gain(kept, each) for each in criticals},
     "batch 4,096": {each: gain(grown, each) for each in criticals},
@@ -587,14 +592,14 @@ lab.curves(
 # %% [markdown]
 # The batch that stays gains the same everywhere: less than four, because each card has less work behind which its messages could hide. The larger batch gains nearly fourfold where the critical batch is far above it, and next to nothing where it lies far below. The lines cross between 4,096 and 8,192 sequences.
 #
-# ### And our 7 B model?
-#
-# The authors of GPT-3 let the noise scale of their gradients guide them, and trained 6.7 billion parameters with 2 million tokens a batch (Brown et al. 2020); the upright line shows where that is. If our critical batch is like it, the batch that stays wins clearly: 512 cards make the model nearly three times as fast, and a larger batch would waste more than half of them. So listen before you decide, and listen again later, since the noise grows.
+# And our 7 B model? The authors of GPT-3 let the noise scale of their gradients guide them, and trained 6.7 billion parameters with 2 million tokens a batch (Brown et al. 2020); the upright line shows where that is. If our critical batch is like it, the batch that stays wins clearly: 512 cards make the model nearly three times as fast, and a larger batch would waste more than half of them.
 #
 # The planner itself does not warn you. By the second, the larger batch always looks better:
 
 # %%
 plans = {"128 cards": before, "512, same batch": kept, "512, batch x 4": grown}
+
+# %%
 lab.table(
     {
         "plan": name,
