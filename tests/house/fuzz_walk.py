@@ -31,6 +31,7 @@ READ = "reads a file of the package's own: test_words gives it others"
 REASONS = {
     READ: ("words.entries",),
     MACHINE: (
+        "heterogeneous.edge.Cut.start",
         "launching.fork",
         "devices.rung.Rung.from_json",
         "launching.rank_state",
