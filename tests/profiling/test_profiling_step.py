@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import labkit as lab
-
 from labkit.profiling import KINDS, Bottleneck, Step, prove, recorded, slow, slow_read
 from labkit.profiling.board import bottlenecks
 from labkit.profiling.picture import read_beside
