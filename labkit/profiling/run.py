@@ -72,7 +72,7 @@ def slow_read(seconds: float) -> None:
     check_real(0.0, 1e3, seconds=seconds)
     start_ns = time.time_ns()
     time.sleep(seconds)
-    trace.span("input", "batch", start_ns, time.time_ns(), lane="input")
+    trace.span("input", "batch", start_ns, time.time_ns(), lane=COMPUTE)
 
 
 def train(step: "Step") -> dict[str, Any]:

@@ -95,7 +95,7 @@ messages_us = timeline.busy_us(line, "comm")
 longer.score(f"rank {messages_us.argmax()}")
 
 # %% [markdown]
-# Measured. Look at the thin bars: rank 0's all-reduces last longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+# Measured. Look at the thin bars: rank 0's all-reduces last longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 itself hardly waits at all: it reads (brown). So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
 
 # %% [markdown]
 # ## Four troubles and their signs
@@ -116,7 +116,9 @@ reads = profiling.Bottleneck(kind="input").predict()
 lab.advise(reads)
 
 # %% [markdown]
-# That is a promise by simulation. Does it hold? We take the slow step on real ranks, ask for advice, make the change, and run again; of three runs each the median counts. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
+# ### Does the promise hold?
+#
+# That is a promise by simulation. We take the slow step on real ranks, ask for advice, make the change, and run again; of three runs each the median counts. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
 
 # %%
 saved = lab.guess("share of the time that reading ahead saves", between=(0, 1))
@@ -130,6 +132,8 @@ saved.score(proof.achieved)
 
 # %% [markdown]
 # The figure's last line has both numbers. The reads have gone under the work of the step before, all but the first. What the two numbers differ by is the machine: the advice promises the end of one cause, and every run has its own luck besides. So repeat before you believe a gain.
+#
+# ### A script of your own
 #
 # Nothing of this needs a notebook. The same recording and advice come from an unchanged script:
 #
@@ -277,7 +281,9 @@ lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's t
 # %% [markdown]
 # The largest loss on four ranks is the first to look into. If it is more than the line expects, look at the machine: here all ranks share a few cores and one loopback. The order of the parts is what to take home, not their size.
 #
-# How do we know? Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show contention: what they take from each other without any message. The whole step shows the rest; of that, waiting runs from a rank's last gradient to the slowest rank's. Parts that the clock's noise makes negative are left out. `scaling.report([compared.measured], "scaling.html")` puts all this on a page for your colleagues.
+# ### How do we know?
+#
+# Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show contention: what they take from each other without any message. The whole step shows the rest; of that, waiting runs from a rank's last gradient to the slowest rank's. Parts that the clock's noise makes negative are left out. `scaling.report([compared.measured], "scaling.html")` puts all this on a page for your colleagues.
 #
 # <details><summary>Why not eight ranks?</summary>
 #

@@ -85,7 +85,7 @@ def _read():
 def test_what_is_recorded_is_the_work_alone_and_a_slow_read_is_loading():
     line = lab.launch(_read, ranks=2).timeline()
     reads = line.select(line.kind == "input")
-    assert sorted(reads.rank) == [0, 1] and set(reads.lane) == {"input"}
+    assert sorted(reads.rank) == [0, 1]
     assert (reads.end_us - reads.start_us >= 50e3).all()
     with pytest.raises(ValueError):
         slow_read(-1.0)
