@@ -112,7 +112,7 @@ longer.score(f"rank {messages_us.argmax()}")
 # `lab.advise` reads any recording in this way. It finds what each span waited for, makes ten possible changes to a copy of the timeline, one at a time, replays the timeline, and names the change that saves most. Here it looks at a step that reads its data when it needs them:
 
 # %%
-reads = profiling.Bottleneck(kind="input").predict()
+reads = profiling.Bottleneck(kind="input", severity=1.0).predict()
 lab.advise(reads)
 
 # %% [markdown]
@@ -124,7 +124,7 @@ lab.advise(reads)
 saved = lab.guess("share of the time that reading ahead saves", between=(0, 1))
 
 # %%
-proof = profiling.prove("input", runs=3)
+proof = profiling.prove("input", severity=1.0, runs=3)
 proof
 
 # %%
