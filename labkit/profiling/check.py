@@ -112,26 +112,34 @@ def cure(answer: Callable) -> Iterator[tuple[str, str]]:
     place, and takes its time; ``update(gradients)`` does the step. Loading may go on in a thread
     beside the rest, and so may sending, from one thread, in the same order on every rank. All of
     them sleep for as long as they are told. ``check.watch(answer)`` is the Timeline of an answer.
-    Run on real ranks.
+    Run on real ranks; where
+    the machine was too busy to tell, again at a slower pace.
     """
-    slow_run = on_ranks(2, _trained, plain)
-    run = on_ranks(2, _trained, answer)
     case = say("{steps} steps on {ranks} ranks", steps=STEPS, ranks=2)
-    yield from faults(case, [(each[0],) for each in run])
-    before_s = max(each[1] for each in slow_run)
-    after_s = max(each[1] for each in run)
-    if run[0][2] != slow_run[0][2] and not run[0][0]:
-        yield wrong("{case}: the weights are not those of the slow one", case=case)
-    elif not run[0][0] and 1 - after_s / before_s < LEAST_GAIN - 0.02:
-        yield wrong(
-            "{case}: it took {before:.0f} ms, and takes {after:.0f} ms: {gain:.0f} % less, and "
-            "{due:.0f} % can be had",
-            case=case,
-            before=1e3 * before_s,
-            after=1e3 * after_s,
-            gain=100 * (1 - after_s / before_s),
-            due=100 * LEAST_GAIN,
-        )
+    before_s = after_s = 0.0
+    for times in PACES:
+        slow_run = on_ranks(2, _trained, plain, times)
+        run = on_ranks(2, _trained, answer, times)
+        found = list(faults(case, [(each[0],) for each in run]))
+        if found:
+            yield from found
+            return
+        if run[0][2] != slow_run[0][2]:
+            yield wrong("{case}: the weights are not those of the slow one", case=case)
+            return
+        before_s = max(each[1] for each in slow_run)
+        after_s = max(each[1] for each in run)
+        if 1 - after_s / before_s >= LEAST_GAIN - 0.02:
+            return
+    yield wrong(
+        "{case}: it took {before:.0f} ms, and takes {after:.0f} ms: {gain:.0f} % less, and "
+        "{due:.0f} % can be had",
+        case=case,
+        before=1e3 * before_s,
+        after=1e3 * after_s,
+        gain=100 * (1 - after_s / before_s),
+        due=100 * LEAST_GAIN,
+    )
 
 
 def watch(answer: Callable | None = None) -> Timeline:
@@ -147,6 +155,9 @@ LAYERS = 4
 LOAD_S = 0.03
 LAYER_S = 0.01
 SEND_S = 0.006
+PACES = (1, 4)
+"""times as long as stated: where the quick pace shows no gain, a slower one, beside which a busy
+machine's own delays are small"""
 
 
 def plain(
@@ -179,8 +190,9 @@ def _drawn(lane: str, kind: str, label: str, start_ns: int) -> None:
         trace.span(kind, label, start_ns, time.time_ns(), lane=lane)
 
 
-def _trained(answer: Callable) -> tuple[str, float, list[float]]:
-    """What is wrong on a rank; how long its steps took; the weights at the end, rounded."""
+def _trained(answer: Callable, times: int = 1) -> tuple[str, float, list[float]]:
+    """What is wrong on a rank; how long its steps took, all of it ``times`` as long; the weights at
+    the end, rounded."""
     import torch
     from torch import distributed as dist
 
@@ -189,14 +201,15 @@ def _trained(answer: Callable) -> tuple[str, float, list[float]]:
 
     def load(step: int) -> "torch.Tensor":
         start_ns = time.time_ns()
-        time.sleep(LOAD_S)
+        time.sleep(times * LOAD_S)
         _drawn(COMPUTE, "input", "batch", start_ns)
-        return torch.full((8,), 1.0 + step + dist.get_rank())
+        # the default device is each thread's own: a loader's thread has none
+        return torch.full((8,), 1.0 + step + dist.get_rank(), device=weights.device)
 
     def forward_backward(batch: "torch.Tensor") -> Iterator["torch.Tensor"]:
         for layer in reversed(range(LAYERS)):
             start_ns = time.time_ns()
-            time.sleep(LAYER_S)
+            time.sleep(times * LAYER_S)
             _drawn(COMPUTE, "backward", f"B{layer}", start_ns)
             yield batch * (layer + 1) - 0.1 * weights[layer]
 
@@ -205,7 +218,7 @@ def _trained(answer: Callable) -> tuple[str, float, list[float]]:
         sent.append(1)
         dist.all_reduce(gradient)
         gradient /= dist.get_world_size()
-        time.sleep(SEND_S)
+        time.sleep(times * SEND_S)
         _drawn(COMM, "all_reduce", f"gradient {len(sent)}", start_ns)
 
     def update(gradients: list) -> None:

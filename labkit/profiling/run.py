@@ -2,6 +2,7 @@
 be computed, loaded or written."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from labkit.profiling.kinds import Slow, slow
 from labkit.profiling.program import Act, programs
 from labkit.profiling.proof import Proof
 from labkit.timeline import COMPUTE, Timeline, step_us
-from labkit.units import check_whole
+from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
     from labkit.profiling.step import Step
@@ -36,8 +37,8 @@ def prove(kind: str, severity: float = 0.5, *, simulated: bool = False, runs: in
     """Runs a slow step of a kind and the cured one on real ranks, and holds the advice for the
     first against the second; ``simulated``: without ranks.
 
-    Of several ``runs`` of each the quickest counts: what else the machine does makes it slower
-    only. Raises ValueError for another kind.
+    Of several ``runs`` of each the median counts, so that no run's luck makes the gain. Raises
+    ValueError for another kind.
     """
     check_whole(1, 100, runs=runs)
     return held(kind, slow(kind, severity), simulated=simulated, runs=runs)
@@ -48,13 +49,30 @@ def held(kind: str, made: Slow, *, simulated: bool = False, runs: int = 1) -> Pr
     found = []
     for step in made:
         tries = [step.predict()] if simulated else measured(step, runs)
-        found.append(min(tries, key=step_us))
+        found.append(sorted(tries, key=step_us)[len(tries) // 2])
     return Proof(kind=kind, advice=advise(found[0]), cured=found[1])
 
 
 def measured(step: "Step", runs: int) -> list[Timeline]:
     """What several runs of a step recorded."""
     return [start(step).wait().timeline() for _ in range(runs)]
+
+
+def recorded(work: Callable, *args: Any) -> Any:
+    """On a rank: calls ``work`` and records it, and nothing that came before; the rank of a
+    ``lab.launch`` then has a ``timeline``. All ranks begin together. Returns what it returned."""
+    dist.barrier()
+    with trace.record():
+        return work(*args)
+
+
+def slow_read(seconds: float) -> None:
+    """Sleeps like a rank that waits for its disk, and is recorded as one that loads data. Raises
+    ValueError for less than nothing."""
+    check_real(0.0, 1e3, seconds=seconds)
+    start_ns = time.time_ns()
+    time.sleep(seconds)
+    trace.span("input", "batch", start_ns, time.time_ns(), lane=COMPUTE)
 
 
 def train(step: "Step") -> dict[str, Any]:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from labkit.profiling import KINDS, Bottleneck, Step, prove, slow
+import labkit as lab
+from labkit.profiling import KINDS, Bottleneck, Step, prove, recorded, slow, slow_read
 from labkit.profiling.board import bottlenecks
+from labkit.profiling.picture import read_beside
 from labkit.profiling.program import Act
 from labkit.profiling.simulation import simulate
 from labkit.timeline import COMPUTE, bubble, busy_us, step_us
@@ -73,3 +75,24 @@ def test_the_board_advises_every_kind():
     for kind in KINDS:
         page = board.page(Bottleneck(kind=kind, severity=1.0), None)
         assert "<svg" in page and "<table" in page
+
+
+def _read():
+    slow_read(0.02)
+    return recorded(slow_read, 0.05)
+
+
+def test_what_is_recorded_is_the_work_alone_and_a_slow_read_is_loading():
+    line = lab.launch(_read, ranks=2).timeline()
+    reads = line.select(line.kind == "input")
+    assert sorted(reads.rank) == [0, 1]
+    assert (reads.end_us - reads.start_us >= 50e3).all()
+    with pytest.raises(ValueError):
+        slow_read(-1.0)
+
+
+def test_what_is_read_is_drawn_beside_the_work():
+    line = Bottleneck(kind="input").predict()
+    drawn = read_beside(line)
+    assert set(drawn.lane[drawn.kind == "input"]) == {"input"}
+    assert bubble(drawn) > bubble(line) + 0.1
