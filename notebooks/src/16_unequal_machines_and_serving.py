@@ -263,7 +263,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Equal shares with waiting fall far behind. The other two use more than twice as many gradients. Asynchrony usually ends a little lower, but its gradients are late; dealing by speed brings most of the gain without a single late one. (Computing is paced here, losses are real.)
+# Equal shares with waiting fall far behind. The other two use more than twice as many gradients. Asynchrony usually ends lower, but its gradients are late; dealing by speed brings most of the gain without a single late one. (Computing is paced here, losses are real.)
 #
 # A deal needs speeds that stay, though. Where any rank may be slow for one step, nobody knows who is next. Then let workers run a few steps ahead, within the [bound of chapter 03](03_data_parallel.ipynb).
 
@@ -308,7 +308,7 @@ kept.score(serving.kv_cache.token_bytes(model) / 1e3)
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 
 # %% [markdown]
-# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers.
+# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers. Then each of N ranks keeps 1/N, while there are heads or layers enough.
 #
 # ### Prefill and decode
 #
@@ -344,7 +344,7 @@ title = "Decode of the 7 B model on one A100"
 lab.curves(predicted={"all together": speeds}, **axes, title=title)
 
 # %% [markdown]
-# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this; real ones reach a part of it.)
+# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
 #
 # ## Exercise 2. How many fit?
 #
@@ -403,7 +403,7 @@ worse.score(measured[0] / measured[1])
 static.compare()
 
 # %% [markdown]
-# Rows are slots. Look at the empty boxes: answers that are done, and keep their slot until the longest of their batch is done too, while others queue outside. What does it cost at a higher load? Now 200 requests come, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+# Rows are slots. Look at the empty boxes: answers that are done, and keep their slot until the longest of their batch is done too, while others queue outside. What does it cost as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
 
 # %%
 rates = [2, 4, 6, 8, 10, 12, 15, 20]
@@ -421,7 +421,7 @@ p95 = {name: p95_us(load) for name, load in loads.items()}
 lab.curves(predicted=p95, **axes, title="Two hundred requests", log_y=True)
 
 # %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown, and took about a second at most. With 200 it is nine seconds.
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown, and 19 of 20 took about a second at most. With 200 it is nine seconds.
 #
 # <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
 #
@@ -523,9 +523,8 @@ theory = heterogeneous.every_cut(cut)
 real = {num: cut.but(after=num).run()[0]["latency_us"][0] for num in (0, 2, 6)}
 axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
 title = "When the answer comes"
-lab.curves(
-    measured={"two ranks": real}, predicted={"theory": theory}, **axes, title=title
-)
+both = {"measured": {"16 frames": real}, "predicted": {"16 frames": theory}}
+lab.curves(**both, **axes, title=title)
 
 # %%
 layers.score(str(heterogeneous.best_cut(cut)))
