@@ -523,8 +523,8 @@ theory = heterogeneous.every_cut(cut)
 real = {num: cut.but(after=num).run()[0]["latency_us"][0] for num in (0, 2, 6)}
 axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
 title = "When the answer comes"
-both = {"measured": {"16 frames": real}, "predicted": {"16 frames": theory}}
-lab.curves(**both, **axes, title=title)
+name = "16 frames"
+lab.curves(measured={name: real}, predicted={name: theory}, **axes, title=title)
 
 # %%
 layers.score(str(heterogeneous.best_cut(cut)))
