@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Unequal machines, and serving
 #
-# *About an hour and a quarter. You need chapters 03, 08 and 09. No GPU is needed.*
+# *About an hour and a quarter, without the optional end. You need chapters 03, 08 and 09. No GPU is needed.*
 #
 # Our model of 7 billion parameters trains on 128 A100s, and 128 H100s come free. On paper an H100 computes three times as fast, so all of them together could do four times the work. We start the old script on 256 cards, and it goes only twice as fast: each H100 is done after a third of the step, and then waits for the A100s.
 #
@@ -25,7 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit as lab
-from labkit import heterogeneous, planner, serving, widgets
+from labkit import heterogeneous, planner, serving, timeline, widgets
 from labkit.heterogeneous import check
 from labkit.serving import check as serving_check
 
@@ -35,7 +35,7 @@ widgets.unequal_machines()
 # %% [markdown]
 # Two ranks share a batch equally, though one is three times as fast. Hatched is waiting. Now deal the batch by speed, then move the speeds: which rank decides how long the step takes?
 #
-# **When you are done** you can train on cards of unlike speed and get the very weights of one process, choose where to cut a network between a device and a cloud, and serve many requests at once.
+# **When you are done** you can train on cards of unlike speed and get the very weights of one process, say what an answer waits for, and serve many requests at once.
 
 # %% [markdown] sections="19.5.2"
 # ## By hand: one batch, two speeds
@@ -57,7 +57,7 @@ def loss(w, x, y):
 
 
 # %% [markdown]
-# What a rank's gradient counts in the sum is an argument, `counts`. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
+# `counts[r]` is the weight of rank r's gradient in the sum. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
 
 
 # %%
@@ -144,7 +144,7 @@ def with_ddp(samples):
 lab.launch(with_ddp, (16, 48), ranks=2)
 
 # %% [markdown]
-# Sometimes it isn't the samples of a batch that differ, but the *number* of batches: files are of unlike length, or each rank takes as many as it can. Then the rank that is done first leaves the others in an all-reduce for ever. DDP's `join` helps. Who has run out goes on with zeros until all are done:
+# Sometimes it isn't the samples of a batch that differ, but the *number* of batches: files are of unlike length, or each rank takes as many as it can. Then the rank that is done first leaves the others in an all-reduce until the timeout. DDP's `join` helps. A rank that has run out goes on with zeros until all are done:
 
 
 # %%
@@ -172,18 +172,23 @@ lab.launch(unlike, ranks=2)
 # Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
 
 # %%
-probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, split="probed")
+probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, sample_ms=30.0, split="probed")
 compared = probed.compare()
 compared
 
 # %%
+computing = timeline.busy_us(compared.measured)
 lab.table(
-    {"its samples": told["samples"], "weights off by": told["weight_difference"]}
-    for told in compared.run
+    {
+        "its samples": told["samples"],
+        "computing_us": each,
+        "weights off by": told["weight_difference"],
+    }
+    for told, each in zip(compared.run, computing, strict=True)
 )
 
 # %% [markdown]
-# Look at where the three ranks end in the lower picture: nearly together. On a busy machine a probe errs, and the deal with it. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
+# Look at how long each rank computes in the lower picture: about equally long, though rank 2 has about four times the samples of rank 0. They don't begin at the same instant, and on a busy machine a probe errs, and the deal with it. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
 #
 # ## Exercise 1. Deal by speed
 #
@@ -226,7 +231,7 @@ check.hint("deal_by_speed")
 # Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. What wins on the same clock? We train the digits for a second and a half with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed.
 
 # %%
-slow = {"speeds": (4, 4, 1), "seconds": 1.5}
+slow = {"speeds": (4, 4, 1), "seconds": 1.5, "rate": 0.2}
 ways = {
     "equal, all wait": heterogeneous.Training(**slow),
     "equal, nobody waits": heterogeneous.Training(way="asynchronous", **slow),
@@ -258,28 +263,218 @@ lab.table(
 )
 
 # %% [markdown]
-# Equal shares with waiting fall behind. The other two use about equally many gradients and end near each other. So dealing by speed brings what asynchrony brings, without a single late gradient. (Computing is paced here, losses are real.)
+# Equal shares with waiting fall far behind. The other two use more than twice as many gradients. Asynchrony usually ends lower, but its gradients are late; dealing by speed brings most of the gain without a single late one. (Computing is paced here, losses are real.)
 #
-# But a deal needs speeds that stay. What if every worker is equally fast, and one step in ten takes six times as long: a hot card, a neighbour, a slow disk? Nobody knows who is next. Then it helps to let workers run a few steps ahead, within a bound, as in chapter 03:
+# A deal needs speeds that stay, though. Where any rank may be slow for one step, nobody knows who is next. Then let workers run a few steps ahead, within the [bound of chapter 03](03_data_parallel.ipynb).
+
+# %% [markdown] sections="19.6.6"
+# ## Answers, token by token
+#
+# Now the model is trained and serves. It gives one token after another, and each new token looks at all before it. Computing those again every time would be a waste, since they don't change. So attention keeps their keys and values: the [KV cache](GLOSSARY.md#kv-cache). Here is one head:
+
 
 # %%
-hiccups = {"speeds": (2, 2, 2), "hiccup": 0.1, "seconds": 1.5}
-ways = {
-    "all wait": heterogeneous.Training(**hiccups),
-    "bound 4": heterogeneous.Training(way="bounded", bound=4, **hiccups),
-}
+def attend(token, cache, qkv):
+    q, k, v = (token @ qkv).chunk(3)
+    cache.append((k, v))
+    keys, values = (torch.stack(each) for each in zip(*cache, strict=True))
+    return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
+
 
 # %%
-trained = {name: training.run()[0] for name, training in ways.items()}
-updates = {name: told["updates"] for name, told in trained.items()}
-lab.bars(updates, title="Gradients used in 1.5 s, with hiccups")
+tokens, qkv = torch.randn(6, 8), torch.randn(8, 24)
+cache = []
+one_by_one = torch.stack([attend(token, cache, qkv) for token in tokens])
+parts = [each[None] for each in (tokens @ qkv).chunk(3, dim=-1)]
+lab.difference(one_by_one, scaled_dot_product_attention(*parts, is_causal=True)[0])
 
 # %% [markdown]
-# With waiting, each hiccup of *any* worker stops all three. Within a bound the others catch up meanwhile. What it costs, lateness, you know from chapter 03.
+# The same numbers, and no token was computed twice. The price is memory. Our model has 32 layers, keys and values of 4,096 numbers each, two bytes a number. How much does it keep of *one* token?
+
+# %%
+kept = lab.guess(
+    "KV cache of one token, 7 B model, in kB", between=(0, 5000), unit="kb"
+)
+
+# %%
+model = planner.Plan(model="LLaMA 7B").shape
+card = planner.gpu("A100-80")
+kept.score(serving.kv_cache.token_bytes(model) / 1e3)
+
+# %% [markdown]
+# Half a megabyte, so a conversation of 2,000 tokens takes a gigabyte. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13 GB?
+
+# %%
+serving.kv_cache.room(model, 80e9, 2000, ranks=1)
+
+# %% [markdown]
+# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers. Then each of N ranks keeps 1/N, while there are heads or layers enough.
 #
-# ## Exercise 2. Follow the speeds
+# ### Prefill and decode
 #
-# Between the two lie machines that change, but seldom. Deal each step by what the last ones took. `history` has a pair (samples, times) for each step before. From the third step on, and again from the third after a change, yours may take 5 % longer than the best deal. But each rank also needs a fixed time for a step, however few its samples, and nobody tells you how long. What do samples divided by time tell then?
+# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13 GB of weights. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. Which share of its peak does a decode of one request use?
+
+# %%
+used = lab.guess("share of the A100's peak in a decode step", between=(0, 1))
+
+# %%
+phases = {
+    "prefill": serving.phases.prefill(model, 1024, card),
+    "decode": serving.phases.decode(model, 1024, card),
+}
+parts = {
+    name: {"computing": each.compute_us, "reading memory": each.memory_us}
+    for name, each in phases.items()
+}
+title = "7 B on an A100: 1,024 tokens of a prompt, then one token"
+lab.bars(parts, unit="us", title=title, badge="predicted")
+
+# %%
+used.score(phases["decode"].compute_us / phases["decode"].total_us)
+
+# %% [markdown]
+# Less than a hundredth: the decode waits for memory. Here is the answer to our first question, and the way out. The weights are read once per *step*, however many requests are in it. So how many tokens a second do larger batches give?
+
+# %%
+speeds = {}
+for num in (1, 4, 8, 16, 32, 48, 64):
+    speeds[num] = 1e6 / serving.phases.decode(model, 1024, card, batch=num).token_us
+axes = {"x": "requests at once", "y": "tokens a second"}
+title = "Decode of the 7 B model on one A100"
+lab.curves(predicted={"all together": speeds}, **axes, title=title)
+
+# %% [markdown]
+# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
+#
+# ## Exercise 2. How many fit?
+#
+# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly (rounded up to a whole one) and the heads of keys and values. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. With 8 heads on 16 ranks a rank can't have half a head: it keeps a whole one. Where the weights alone don't fit, the answer is 0.
+
+
+# %%
+def my_budget(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks):
+    """How many requests of so many tokens fit."""
+    ### BEGIN SOLUTION
+    heads = max(1, kv_heads // ranks)
+    request = 2 * layers * heads * head_dim * 2 * tokens
+    left = gpu_bytes * 9 // 10 - 2 * -(-params // ranks)
+    return max(0, left // request)
+    ### END SOLUTION
+
+
+# %%
+serving_check.cache_budget(my_budget)
+
+# %%
+serving_check.hint("cache_budget")
+
+# %% [markdown] sections="19.6.6"
+# ## Many requests
+#
+# Requests arrive at any time, and their answers differ in length. The old way is *static* batching: some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters. How much longer does a request take with static batching? We serve 16 and compare the median, since half of them take less than that.
+
+# %%
+load = {"requests": 16, "rate": 10.0, "slots": 4}
+static = serving.Load(policy="static", **load)
+continuous = serving.Load(policy="continuous", **load)
+worse = lab.guess("median of static over continuous batching", between=(0.5, 5))
+
+# %%
+loads = {"static batching": static, "continuous batching": continuous}
+sides = {name: each.compare() for name, each in loads.items()}
+median = {
+    name: {
+        "theory": side.predicted.figures().latency_p50_us,
+        "two ranks": side.measured.figures().latency_p50_us,
+    }
+    for name, side in sides.items()
+}
+badge = "predicted / measured"
+lab.bars(median, unit="us", title="Latency of 16 requests, median", badge=badge)
+
+# %%
+measured = [each["two ranks"] for each in median.values()]
+worse.score(measured[0] / measured[1])
+
+# %% [markdown]
+# Both were served by two real ranks, requests by the clock, a step's time paced. Where does the time go? Here is the static one again, in time:
+
+# %%
+static.compare()
+
+# %% [markdown]
+# Rows are slots. Look at the empty boxes: answers that are done, and keep their slot until the longest of their batch is done too, while others queue outside. What does it cost as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+
+# %%
+rates = [2, 4, 6, 8, 10, 12, 15, 20]
+
+
+def p95_us(load):
+    """Predicted, by the rate."""
+    every = {rate: load.but(rate=rate, requests=200).predict() for rate in rates}
+    return {rate: served.figures().latency_p95_us for rate, served in every.items()}
+
+
+# %%
+axes = {"x": "requests a second", "y": "latency p95", "unit": "us"}
+p95 = {name: p95_us(load) for name, load in loads.items()}
+lab.curves(predicted=p95, **axes, title="Two hundred requests", log_y=True)
+
+# %% [markdown] sections="19.6.6"
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown, and 19 of 20 took about a second at most. With 200 it is nine seconds.
+#
+# <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
+#
+# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. Moreover `time_since_first_request()` is defined nowhere, and where nobody waits there is no first request.
+#
+# </details>
+#
+# ## Exercise 3. Write the scheduler
+#
+# It is asked before every step. `waiting` lists who is outside, the first come first; `owed` says of each inside how many tokens it still gets; `slots` is how many may be inside. Return who enters and who leaves. Yours will serve on two real ranks.
+
+
+# %%
+def my_policy(waiting, owed, slots):
+    """(admit, retire): two lists of requests."""
+    ### BEGIN SOLUTION
+    retire = [number for number, tokens in owed.items() if tokens == 0]
+    free = slots - len(owed) + len(retire)
+    return waiting[:free], retire
+    ### END SOLUTION
+
+
+# %%
+serving_check.continuous_batch(my_policy)
+
+# %%
+serving_check.hint("continuous_batch")
+
+# %% [markdown]
+# vLLM and its like serve this way. They also keep the caches in pages, so that no memory is set aside for tokens that never come (Kwon et al. 2023). And a model that fits on no card? `accelerate` leaves layers on the host or on disk and fetches each when its turn comes (`dispatch_model`): the answers are the same, but every token waits for them.
+
+# %% [markdown]
+# ## When is it worth it?
+#
+# Our 256 cards, then. Dealt by speed they do 128 × (1 + 3) units of work instead of 128 × 2, twice as much. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. And messages must be no slower: an all-reduce goes at the pace of the slowest link. Often it is simpler to train on the H100s alone, and to serve on the A100s, since a decode waits for memory, where the two cards differ least:
+
+# %%
+tokens = {}
+for name in ("A100-80", "H100"):
+    each = serving.phases.decode(model, 1024, planner.gpu(name), batch=32)
+    tokens[name] = 1e6 / each.token_us
+lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted")
+
+# %% [markdown]
+# Less than twice as many, though the H100 computes three times as fast.
+#
+# ## Optional: two more problems
+#
+# Nothing later needs this part; allow half an hour for it.
+#
+# ### Exercise 4 (optional). Follow the speeds
+#
+# Some machines change speed, but seldom. Deal each step by what the last ones took. `history` is a list of pairs (samples, times), one a step, and empty before the first; both of a pair are lists with a number for each rank. A rank's time is a fixed part plus a part for each sample, and nobody tells you either; after some steps the second may change. Return the samples of each rank: whole numbers, `batch` together. From the third step on, and again from the third after a change, a step may take 5 % longer than the best deal. What do samples divided by time tell, with a fixed part in it?
 
 
 # %%
@@ -315,7 +510,7 @@ check.follow_speeds(my_follow)
 check.hint("follow_speeds")
 
 # %% [markdown] sections="19.5.2"
-# ## A device and a cloud
+# ### A device and a cloud
 #
 # The most unequal pair of all: a camera's small processor, called the *edge*, and a cloud behind a radio link. The camera sees digits in frames of 32 x 32. It can send them all, or compute the first layers and send what these give, or compute everything. Our network has six layers; the edge is twenty times slower than the cloud, and the link carries 1 MB/s. How many layers should the edge take, so that the answer for 16 frames comes soonest?
 
@@ -324,41 +519,42 @@ cut = heterogeneous.Cut()
 layers = lab.guess("layers on the edge", choices=["0", "1", "2", "3", "4", "5", "6"])
 
 # %%
-swept = lab.sweep(cut, after=[0, 1, 2, 3, 4, 5, 6], run=[0, 2, 6])
-lab.show(swept, title="When the answer is there, by layers on the edge")
+theory = heterogeneous.every_cut(cut)
+real = {num: cut.but(after=num).run()[0]["latency_us"][0] for num in (0, 2, 6)}
+axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
+title = "When the answer comes"
+name = "16 frames"
+lab.curves(measured={name: real}, predicted={name: theory}, **axes, title=title)
 
 # %%
 layers.score(str(heterogeneous.best_cut(cut)))
 
 # %% [markdown]
-# The line is predicted; the dots are measured on two ranks, over a paced link. Why does it jump up and down? A convolution gives *more* values than it gets, so it pays to cut after a pooling layer, where they are few again. Neurosurgeon (Kang et al. 2017) found the same in large networks for images, and chooses the cut as we do, by predicted times.
+# The line is predicted; the dots are measured on two ranks, over a paced link. Why does it jump up and down? A convolution gives *more* values than it gets, so it pays to cut after a pooling layer, where they are few again. And six layers beat five, since then no message is sent. Neurosurgeon (Kang et al. 2017) predicts the time of every cut, as we do, and takes the best.
 #
-# Could the message be shorter still? Instead of 32 bits for a value, send one of 256 steps between the smallest and the largest: 8 bits, called *quantised*. What does that change, and what does it cost?
+# Could the message be shorter still? Instead of 32 bits for a value, send one of 256 steps between the smallest and the largest: 8 bits, called *quantised*. Here is the best cut for each form, and for how many of 360 frames the digit is that of a single process:
 
 # %%
-forms = ["float32", "int8", "int4"]
-times = {form: heterogeneous.every_cut(cut.but(form=form)) for form in forms}
-axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
-lab.curves(predicted=times, **axes, title="Fewer bits, another cut")
-
-# %%
-told = {form: cut.but(form=form).run()[0] for form in forms}
+best = {}
+for form in ("float32", "int8", "int4"):
+    best[form] = heterogeneous.best_cut(cut.but(form=form))
+told = {form: cut.but(form=form, after=best[form]).run()[0] for form in best}
 lab.table(
     {
         "form": form,
+        "layers on the edge": best[form],
         "sent_bytes": each["payload_bytes"],
-        "scores off by": each["answer_difference"],
         "same digit_share": each["agree_share"],
     }
     for form, each in told.items()
 )
 
 # %% [markdown]
-# With 8 bits it is best to send the frames themselves: look at where the lowest point of each line lies. And the last column says for how many of 360 frames the digit is the one that a single process gives. Eight bits change the scores a little and hardly any digit; with four, it may be a few.
+# With fewer bits it is best to send the frames themselves, and the digits hardly change. (Our frames are float32. A camera's pixels are bytes to begin with, so it would not send 32 bits for one.)
 #
-# ## Exercise 3. Where to cut a stream
+# ### Exercise 5 (optional). Where to cut a stream
 #
-# One request was simple. Now requests come in a stream: edge, the two ways of the link and the cloud work on one each, at the same time. `up_us[i]` is the time of the message before layer i; with all layers on the edge nothing is sent. Find the cut with the most answers a second, none of which may come later than the deadline. If there is none, return None.
+# Now requests come in a stream: edge, the two ways of the link and the cloud work on one each, at the same time. The slowest of the four decides how often an answer comes, and all four together how late. `up_us[i]` is the time of the message before layer i, so a cut after i layers sends that; with all layers on the edge no link and no cloud is needed. Find the cut with the most answers a second, none of which comes later than `deadline_us`. Of two cuts as fast, take the one with the earlier answer; if no cut is in time, return None.
 
 
 # %%
@@ -382,215 +578,13 @@ check.where_to_cut(my_cut)
 # %%
 check.hint("where_to_cut")
 
-# %% [markdown] sections="19.6.6"
-# ## Answers, token by token
-#
-# Now the model is trained and serves. It gives one token after another, and each new token looks at all before it. Computing those again every time would be a waste, since they don't change. So attention keeps their keys and values: the [KV cache](GLOSSARY.md#kv-cache). Here is one head:
-
-
-# %%
-def attend(token, cache, qkv):
-    q, k, v = (token @ qkv).chunk(3)
-    cache.append((k, v))
-    keys, values = (torch.stack(each) for each in zip(*cache, strict=True))
-    return torch.softmax(keys @ q / len(q) ** 0.5, dim=0) @ values
-
-
-# %%
-tokens, qkv = torch.randn(6, 8), torch.randn(8, 24)
-cache = []
-one_by_one = torch.stack([attend(token, cache, qkv) for token in tokens])
-parts = [each[None] for each in (tokens @ qkv).chunk(3, dim=-1)]
-lab.difference(one_by_one, scaled_dot_product_attention(*parts, is_causal=True)[0])
-
-# %% [markdown]
-# The same numbers, and no token was computed twice. The price is memory. Our model has 32 layers, keys and values of 4,096 numbers each, two bytes a number. How much does it keep of *one* token?
-
-# %%
-kept = lab.guess("KV cache of one token, 7 B model, in MB", between=(0, 5), unit="mb")
-
-# %%
-model = planner.Plan(model="LLaMA 7B").shape
-card = planner.gpu("A100-80")
-kept.score(serving.kv_cache.token_bytes(model) / 1e6)
-
-# %% [markdown]
-# Half a megabyte. So a conversation of 2,000 tokens takes a gigabyte, and beside the weights of 13 GB an A100 has room for some 50 of them. Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers. Below four requests are answered on two ranks, the cache weighed, every token compared with one process that has none:
-
-# %%
-answers = serving.Generation(way="tensor", ranks=2)
-answers.compare()
-
-# %% [markdown]
-# Predicted above, measured below: each rank has the keys and values of its heads, to the byte.
-#
-# ### Prefill and decode
-#
-# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13 GB of weights. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. Which share of its peak does a decode of one request use?
-
-# %%
-used = lab.guess("share of the A100's peak in a decode step", between=(0, 1))
-
-# %%
-phases = {
-    "prefill": serving.phases.prefill(model, 1024, card),
-    "decode": serving.phases.decode(model, 1024, card),
-}
-parts = {
-    name: {"computing": each.compute_us, "reading memory": each.memory_us}
-    for name, each in phases.items()
-}
-title = "7 B on an A100: 1,024 tokens of a prompt, then one token"
-lab.bars(parts, unit="us", title=title, badge="predicted")
-
-# %%
-used.score(phases["decode"].compute_us / phases["decode"].total_us)
-
-# %% [markdown]
-# Less than a hundredth: the decode waits for memory. Here is the answer to our first question, and the way out. The weights are read once per *step*, however many requests are in it. So how many tokens a second come of larger batches?
-
-# %%
-speeds = {}
-for num in (1, 4, 8, 16, 32, 48, 64):
-    speeds[num] = 1e6 / serving.phases.decode(model, 1024, card, batch=num).token_us
-axes = {"x": "requests at once", "y": "tokens a second"}
-title = "Decode of the 7 B model on one A100"
-lab.curves(predicted={"all together": speeds}, **axes, title=title)
-
-# %% [markdown]
-# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this; real ones reach a part of it.)
-#
-# ## Exercise 4. How many fit?
-#
-# So the memory of the cards decides how many requests are served at once. Find their number, on `ranks` cards that share weights and heads, two bytes a number; a tenth of each card stays free, and the weights are shared evenly, rounded up to a whole one. Where the weights alone don't fit, it is 0. And if there are fewer heads of keys than ranks? Then each rank keeps one.
-
-
-# %%
-def my_budget(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks):
-    """How many requests of so many tokens fit."""
-    ### BEGIN SOLUTION
-    heads = max(1, kv_heads // ranks)
-    request = 2 * layers * heads * head_dim * 2 * tokens
-    left = gpu_bytes * 9 // 10 - 2 * -(-params // ranks)
-    return max(0, left // request)
-    ### END SOLUTION
-
-
-# %%
-serving_check.cache_budget(my_budget)
-
-# %%
-serving_check.hint("cache_budget")
-
-# %% [markdown] sections="19.6.6"
-# ## Many requests
-#
-# Requests come when they like, and their answers have unlike lengths. The old way is *static* batching: some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides anew before every step: who is done leaves, and the next one enters. We look at the 95th percentile of the latency, p95: 19 of 20 requests take less. How many times longer is it with static batching?
-
-# %%
-load = {"requests": 16, "rate": 10.0, "slots": 4}
-static = serving.Load(policy="static", **load)
-continuous = serving.Load(policy="continuous", **load)
-worse = lab.guess("p95 of static over continuous batching", between=(0.5, 5))
-
-# %%
-loads = {"static batching": static, "continuous batching": continuous}
-p95 = {name: each.compare().readings for name, each in loads.items()}
-badge = "predicted / measured"
-lab.bars(p95, unit="us", title="Latency, 95th percentile", badge=badge)
-
-# %%
-measured = [each["measured"] for each in p95.values()]
-worse.score(measured[0] / measured[1])
-
-# %% [markdown]
-# Both were served by two real ranks, requests by the clock, a step's time paced. Where does the time go? Here is the static one again, in time:
-
-# %%
-static.compare()
-
-# %% [markdown]
-# Rows are slots. Look at the empty boxes: answers that are done, and keep their slot until the longest of their batch is done too, while others queue outside. The higher the load, the more it costs:
-
-# %%
-rates = [2, 4, 6, 8, 10, 12, 15, 20]
-
-
-def p95_us(load):
-    """Predicted, by the rate."""
-    every = {rate: load.but(rate=rate, requests=200).predict() for rate in rates}
-    return {rate: served.figures().latency_p95_us for rate, served in every.items()}
-
-
-# %%
-axes = {"x": "requests a second", "y": "p95", "unit": "us"}
-p95 = {name: p95_us(load) for name, load in loads.items()}
-lab.curves(predicted=p95, **axes, title="Two hundred requests", log_y=True)
-
-# %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: beyond that rate the queue grows as long as requests come. Continuous batching bends later, so it needs fewer cards for the same load.
-#
-# <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
-#
-# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. Moreover `time_since_first_request()` is defined nowhere, and where nobody waits there is no first request.
-#
-# </details>
-#
-# ## Exercise 5. Write the scheduler
-#
-# It is asked before every step. `waiting` lists who is outside, the first come first; `owed` says of each inside how many tokens it still gets; `slots` is how many may be inside. Return who enters and who leaves. Yours will serve on two real ranks.
-
-
-# %%
-def my_policy(waiting, owed, slots):
-    """(admit, retire): two lists of requests."""
-    ### BEGIN SOLUTION
-    retire = [number for number, tokens in owed.items() if tokens == 0]
-    free = slots - len(owed) + len(retire)
-    return waiting[:free], retire
-    ### END SOLUTION
-
-
-# %%
-serving_check.continuous_batch(my_policy)
-
-# %%
-serving_check.hint("continuous_batch")
-
-# %% [markdown]
-# ## Larger than the card
-#
-# And a model that fits on no card? `accelerate` leaves layers on the host or on disk and fetches each when its turn comes, in one call, `dispatch_model(model, device_map)`. Its answers are the same, it only takes longer. Here all but the first layer lie on disk:
-
-# %%
-on_disk = serving.dispatch_run.everywhere("disk")
-told = lab.launch(serving.dispatch_run.dispatched, on_disk, ranks=1)[0]
-times = {
-    "all on the device": told["whole_us"],
-    "one layer there": told["dispatched_us"],
-}
-lab.bars(times, unit="us", title="Time of a token, layers on the device or on disk")
-
-# %% [markdown]
-# ## When is it worth it?
-#
-# Our 256 cards, then. Dealt by speed they do 128 × (1 + 3) units of work instead of 128 × 2, twice as much. That holds while each H100's memory takes three times the samples, and while messages are no slower: an all-reduce goes at the pace of the slowest link. Often it is simpler to train on the H100s alone, and to serve on the A100s, since a decode waits for memory, where the two cards differ least:
-
-# %%
-tokens = {}
-for name in ("A100-80", "H100"):
-    each = serving.phases.decode(model, 1024, planner.gpu(name), batch=32)
-    tokens[name] = 1e6 / each.token_us
-lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted")
-
 # %% [markdown]
 # ## Summary
 #
 # - The slowest rank sets the pace. Deal the batch by speed, in whole samples, and let each rank's mean count b / B; with DDP multiply the loss by N b / B.
-# - Speeds are measured by a probe. Where they change slowly, follow them; where they jump, let workers run ahead within a bound.
-# - A network is cut where a layer's result is small. With fewer bits the best cut may move.
+# - Speeds are measured by a probe. Where they jump from step to step, let workers run ahead within a bound.
 # - A KV cache trades memory for time. The decode waits for memory, so serve many at once.
-# - Continuous batching lets who is done leave at once, and p95 falls.
+# - With continuous batching a finished request leaves at once, and latency falls.
 #
 # **Words learned**: [KV cache](GLOSSARY.md#kv-cache), [prefill](GLOSSARY.md#prefill), [decode](GLOSSARY.md#decode), [continuous batching](GLOSSARY.md#continuous-batching).
 #
