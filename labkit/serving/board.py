@@ -132,11 +132,18 @@ class CacheBoard(Trial):
             given["way"] = "tensor"
         return self.experiment.but(**given), None
 
+    def scene(self) -> Picture:
+        """The picture as it stands."""
+        return self._held(self.step)
+
+    def _held(self, step: Generation) -> Picture:
+        return step.drawn(self.prediction(step), self.found(step), self.language)
+
     def page(self, step: Generation, at: None) -> str:
         """The cache of each rank, and what is handed on."""
         say = self._words
         predicted = self.prediction(step)
-        held = step.drawn(predicted, self.found(step), self.language)
+        held = self._held(step)
         each = step.cache_bytes_of_request()
         notes = [say["token"].format(format_bytes(each / step.kept), format_bytes(each))]
         notes.append(say["rank"].format(format_bytes(float(predicted.rank_bytes.max()))))

@@ -196,7 +196,7 @@ def verdicts(notebook):
     stubs = []
     solved = []
     for cell in notebook.cells:
-        if not re.match(r"(\w+_)?check\.(?!hint|status|language|trace)\w+\(", cell.source):
+        if not re.match(r"(\w+_)?check\.(?!hint|status|language|trace|watch)\w+\(", cell.source):
             continue
         tagged = builds.CHECKED_ONLY in cell.metadata.get("tags", ())
         said = cell.outputs[-1].data["text/plain"] if cell.outputs else "nothing"

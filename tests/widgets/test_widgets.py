@@ -267,6 +267,11 @@ def test_a_boards_words_have_one_key_each_and_hide_none_of_the_kits(name):
     assert not {key for key, *_ in trial._WORDS} & {key for key, *_ in rows}
 
 
+@pytest.mark.parametrize("name", [name for name in gallery.homes() if name != "architectures"])
+def test_a_board_says_which_picture_stands_for_it_where_there_is_no_kernel(name):
+    assert gallery.board(name)().scene() is not None
+
+
 def _one_meaning_each(rows):
     assert len({key for key, *_ in rows}) == len(rows) > 4
 
