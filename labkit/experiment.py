@@ -106,8 +106,8 @@ class Experiment:
     """whether the span in its pictures has the messages before the first compute and behind the
     last one: where a step waits for them"""
 
-    board_home: ClassVar[str] = ""
-    """the module of its board, where that is not its own subject's"""
+    board_home: ClassVar[str | None] = ""
+    """the module of its board, where that is not its own subject's; None: it has no board"""
 
     # --- what a subclass says ---
 
@@ -172,7 +172,7 @@ class Experiment:
     @classmethod
     def board_module(cls) -> str | None:
         """The name of the module that holds its board; None where it has none."""
-        if cls.board_home:
+        if cls.board_home is None or cls.board_home:
             return cls.board_home
         subject = cls.__module__.rpartition(".")[0]
         for home in (f"{cls.__module__}_board", f"{subject}.board"):

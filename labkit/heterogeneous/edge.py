@@ -8,7 +8,7 @@ slowest of edge, link and cloud sets the pace.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from labkit import words
 from labkit.collectives.network import Link
@@ -96,6 +96,7 @@ class Cut(Experiment):
     for what can't be.
     """
 
+    board_home: ClassVar[None] = None
     after: int = 2
     """layers on the edge: 0 sends the frames themselves, 6 sends nothing"""
     form: str = "float32"

@@ -106,7 +106,9 @@ def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
 
 
 def test_a_wrong_launcher_or_path_is_named(tmp_path):
-    with pytest.raises(ValueError, match="one of torchrun, accelerate, deepspeed, python; got 'mpirun'"):
+    with pytest.raises(
+        ValueError, match="one of torchrun, accelerate, deepspeed, python; got 'mpirun'"
+    ):
         lab.launch_script(__file__, using="mpirun")
     with pytest.raises(ValueError, match=r"'nowhere\.py' is no file"):
         lab.launch_script("nowhere.py")
