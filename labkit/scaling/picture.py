@@ -40,7 +40,7 @@ def efficiency(found: Sequence[Scaled], *, title: Said = "", language: str | Non
         y_name=both("efficiency"),
         y_format=format_share,
         log_x=True,
-        marks=[Mark(both("nothing lost"), 1.0), Mark(both("rule of thumb"), TARGET)],
+        marks=[Mark(both("rule of thumb"), TARGET)],
         height_px=230,
         language=language,
     )
