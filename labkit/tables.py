@@ -178,8 +178,8 @@ class Table:
 
 
 def _html_cell(tag: str, text: str, number: bool, scope: str) -> str:
-    side = "right;font-variant-numeric:tabular-nums" if number else "left"
-    weight = "bold" if tag == "th" else "normal;white-space:nowrap" if number else "normal"
+    side = "right;white-space:nowrap;font-variant-numeric:tabular-nums" if number else "left"
+    weight = "bold;white-space:normal" if tag == "th" else "normal"  # heads wrap, numbers do not
     style = f"{_CELL};{_LINE};text-align:{side};font-weight:{weight}"
     if not scope:
         return f'<td style="{style}">{html.escape(text)}</td>'

@@ -97,6 +97,8 @@ class Cut(Experiment):
     """
 
     board_home: ClassVar[None] = None
+    """it has none"""
+
     after: int = 2
     """layers on the edge: 0 sends the frames themselves, 6 sends nothing"""
     form: str = "float32"
