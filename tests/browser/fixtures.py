@@ -1,7 +1,8 @@
 """What the tests in JupyterLab share: one server, one run of the gallery per language."""
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,26 @@ def opened(chrome: object, jupyterlab: Server) -> Callable:
     return opened
 
 
+def saved_whole(lab: Page) -> str:
+    """The notebook as it is saved once every widget of it is in the file.
+
+    ipywidgets writes those widgets that the page has finished making, and leaves out the others
+    without a word; an autosave that is just under way passes for the save that was asked for.
+    """
+    saved = ""
+
+    def whole() -> bool:
+        nonlocal saved
+        lab.save()
+        saved = (lab.server.root / lab.name).read_text(encoding="utf-8")
+        with suppress(json.JSONDecodeError):  # it is just being written
+            return not gallery.missing(saved)
+        return False
+
+    lab.until(whole)
+    return saved
+
+
 @pytest.fixture(scope="session")
 def galleries(opened: Callable, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
     """``galleries(language)``: the gallery in a language, run when it is first asked for.
@@ -66,9 +87,7 @@ def galleries(opened: Callable, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 lab = until_the_end.enter_context(opened(path, settings))
                 lab.run_all()
                 gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-                lab.save()
-                saved = (lab.server.root / lab.name).read_text(encoding="utf-8")
-                made[language] = Gallery(lab=lab, saved=saved)
+                made[language] = Gallery(lab=lab, saved=saved_whole(lab))
             return made[language]
 
         yield run

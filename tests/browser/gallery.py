@@ -6,6 +6,8 @@ What asks for more than that has words of its own in CALLS.
 
 import functools
 import inspect
+import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +40,8 @@ CALLS = {
     "trace": "widgets.trace(predicted)",
 }
 CELLS = {name: CALLS.get(name, f"widgets.{name}()") for name in widgets.__all__}
+STATE = "application/vnd.jupyter.widget-state+json"
+VIEW = "application/vnd.jupyter.widget-view+json"
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
@@ -54,6 +58,21 @@ def write(folder: Path, language: str = "en") -> Path:
     """The notebook of all widgets."""
     cells = (SETUP.format(language=language), *CELLS.values())
     return notebook(folder, *cells, name=f"gallery_{language}.ipynb")
+
+
+def missing(saved: str) -> set[str]:
+    """Widgets that a saved notebook shows, or that another of its widgets holds, and whose state it
+    does not have."""
+    written = json.loads(saved)
+    widgets_kept = written["metadata"].get("widgets", {}).get(STATE, {"state": {}})["state"]
+    held = re.findall(r'"IPY_MODEL_(\w+)"', json.dumps(widgets_kept))
+    shown = [
+        output["data"][VIEW]["model_id"]
+        for cell in written["cells"]
+        for output in cell.get("outputs", ())
+        if VIEW in output.get("data", {})
+    ]
+    return {*held, *shown} - set(widgets_kept)
 
 
 def place(name: str) -> int:
