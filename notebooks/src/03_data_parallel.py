@@ -449,7 +449,7 @@ check.shard_indices(my_indices)
 # %%
 check.hint("shard_indices")
 
-# %% [markdown]
+# %% [markdown] sections="10.2.4"
 # (Boxes like the next one correct a section of a textbook, or of its demo project where the number has an S; skip them if you know neither.)
 #
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
