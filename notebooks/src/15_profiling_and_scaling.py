@@ -36,7 +36,7 @@ widgets.bottlenecks(kind="straggler", severity=0.5)
 # %% [markdown] sections="10.5.3"
 # ## By hand: look at one rank
 #
-# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks. One of them may be slow: before each step it sleeps, as if it waited for its disk.
+# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks. One of them may be slow: it sleeps before each step, as if it waited for its disk.
 
 
 # %%
@@ -138,9 +138,9 @@ halved.score(advice.best.gain)
 profiling.prove("link", severity=0.5, runs=3)
 
 # %% [markdown]
-# The figure's last line has both numbers. The promise is not quite the one above, since it is now made from the recording. What is still hatched in the lower half stands over messages, so they are still the trouble. Every run has its own luck (in one that [overran](GLOSSARY.md#overran) something took longer than stated), so repeat before you believe a gain.
+# The figure's last line has both numbers; the first one is now made from the recording. Was less achieved? A part of what a message takes does not shrink with its bytes, and messages of one size do not tell how much. Every run has its own luck, too (where one [overran](GLOSSARY.md#overran), something took longer than stated). So repeat before you believe a gain. What is still hatched in the lower half stands over messages: they are still the trouble.
 #
-# Nothing of this needs a notebook. `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script, and advises.
+# None of this needs a notebook: `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script and advises.
 
 # %% [markdown] sections="19.8.6"
 # ## Eight cards at 60 %
@@ -293,17 +293,17 @@ compared
 left.score(compared.predicted.efficiency())
 
 # %% [markdown]
-# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed line at 80 % is a rule of thumb of the field; another says that communication should stay below 20 %. Where are your dots? And what was lost, to what?
+# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed 80 % are a rule of thumb of the field; another says that communication should stay below 20 %. What was lost, and to what?
 
 # %%
 lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
 
 # %% [markdown]
-# By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If your dot lies lower, see which parts have grown: as a rule communication, and waiting for a slower rank. Ranks that sleep instead of computing hardly take cores from each other, but messages need cores, and four ranks share a few of them and one loopback. Such a gap is itself a finding: look at the machine first. Take home which part is the largest, not how large it is.
+# By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If your dot lies lower, see which parts have grown: as a rule communication, and waiting for a slower rank. Ranks that sleep instead of computing hardly take cores from each other, but messages need cores, and four ranks share a few of them and one loopback. Such a gap is itself a finding: look at the machine first, and take home which part is the largest, not how large it is.
 #
 # <details><summary>How do we know? And why not eight ranks?</summary>
 #
-# Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show what they take from each other without any message: contention. The whole step shows the rest; waiting runs from a rank's last gradient to the slowest rank's. `scaling.report([compared.measured], "scaling.html")` makes a page of it for your colleagues. And on two cores, eight ranks get in each other's way even if they mostly sleep: ask `strong.but(ranks=(1, 2, 4, 8)).refusal()`.
+# Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show what they take from each other without any message: contention. The whole step shows the rest; waiting runs from a rank's last gradient to the slowest rank's. A part that the clock's noise makes negative is left out, so a bar may pass 100 %. `scaling.report([compared.measured], "scaling.html")` makes a page of it for your colleagues. And on two cores, eight ranks get in each other's way even if they mostly sleep: ask `strong.but(ranks=(1, 2, 4, 8)).refusal()`.
 #
 # </details>
 #
@@ -336,14 +336,14 @@ widgets.scaling(kind="weak")
 # %% [markdown]
 # <details><summary>What you should have seen</summary>
 #
-# In both cases the samples help most: the longer a sample computes, the smaller is the share of all that does not divide. A narrower model, with smaller gradients, comes next. A link of 10 GB/s hardly helps: every message has a latency, too, which no bandwidth shortens.
+# Samples help most in both cases: the longer one computes, the smaller the share of all else. A narrower model, with smaller gradients, comes next. A link of 10 GB/s hardly helps, since no bandwidth shortens a message's latency.
 #
 # </details>
 
 # %% [markdown] sections="19.6.5"
 # ## Exercise 3. Somebody else's table
 #
-# A colleague sends you a table: ranks, samples of a step, milliseconds. Some rows kept the batch of all ranks, some the batch of a rank, some changed it in between, and the first row is not always one rank. Return the efficiency of every row against the first.
+# A colleague sends you a table: ranks, samples of a step, milliseconds. Some rows kept the batch of all ranks, some that of a rank, some changed it, and the first row is not always one rank. Return the efficiency of every row against the first.
 
 
 # %%
@@ -389,7 +389,7 @@ near.score(reached / found["peak_flops_per_s"])
 # %% [markdown] sections="10.6.3, 19.10, D-scale"
 # ## When is it worth it?
 #
-# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays. A card's hour has a price; the MFU says how much of it is used. So the price of the whole training is proportional to 1 / MFU, and the planner knows the MFU. How many times as much will the training cost on 1,024 cards as on eight?
+# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays. The MFU says how much of a card's hour is used, so the price of the training is proportional to 1 / MFU, and the planner knows the MFU. How many times as much will the training cost on 1,024 cards as on eight?
 
 # %%
 dear = lab.guess("price on 1,024 cards over price on 8", between=(0.5, 10))
