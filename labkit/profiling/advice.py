@@ -180,14 +180,17 @@ class Advice(Shown):
     def table(self, language: str | None = None) -> "Table":
         """What every rank does, and the average one, as shares of the whole time. What no rank does
         has no column."""
-        found = {str(rank): mine for rank, mine in enumerate(self.shares.tolist())}
-        if found:
-            found["mean"] = self.shares.mean(axis=0).tolist()
-        done = [at for at in range(len(SHARES)) if (self.shares[:, at] >= LEAST_SHARE).any()]
-        kept = [SHARES[at] for at in done]
+        done = (self.shares >= LEAST_SHARE).any(axis=0)
+        kept = [name for name, some in zip(SHARES, done, strict=True) if some]
+        found = self.shares[:, done]
         rows = [
-            {"rank": name} | {SHARES[at]: mine[at] for at in done} for name, mine in found.items()
+            {"rank": str(rank)} | dict(zip(kept, mine, strict=True))
+            for rank, mine in enumerate(found.tolist())
         ]
+        if rows:
+            rows.append(
+                {"rank": "mean"} | dict(zip(kept, found.mean(axis=0).tolist(), strict=True))
+            )
         heads = {"rank": both("rank")} | {name: both(NAMES[name]) for name in kept}
         return tables.table(
             rows, heads=heads, units=dict.fromkeys(kept, "share"), language=language
