@@ -427,7 +427,7 @@ lab.show(sides["static batching"].measured, title="Sixteen requests, static")
 lab.show(sides["continuous batching"].measured, title="Sixteen requests, continuous")
 
 # %% [markdown]
-# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again in that step. (A gap without a box is a slot that nobody needed.) What does that bring as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (A gap without a box is a slot that nobody needed.) What does that bring as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
 
 # %%
 p95 = {name: {} for name in loads}
