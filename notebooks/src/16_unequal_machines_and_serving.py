@@ -174,7 +174,7 @@ lab.launch(unlike, ranks=2)
 # Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
 
 # %%
-probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, sample_ms=30.0, split="probed")
+probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, sample_ms=20.0, split="probed")
 run = probed.run()
 computing = timeline.busy_us(run.timeline())
 lab.table(
@@ -227,16 +227,16 @@ check.hint("deal_by_speed")
 # %% [markdown] sections="19.5.1"
 # ## Don't wait at all?
 #
-# Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. Which way ends lowest on the same clock? We train the digits for a second and a half with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed.
+# Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. Which way ends lowest on the same clock? We train the digits for one second with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed.
 
 # %%
-slow = {"speeds": (4, 4, 1), "seconds": 1.5, "rate": 0.2}
+slow = {"speeds": (4, 4, 1), "seconds": 1.0, "rate": 0.3}
 ways = {
     "equal, all wait": heterogeneous.Training(**slow),
     "equal, nobody waits": heterogeneous.Training(way="asynchronous", **slow),
     "by speed, all wait": heterogeneous.Training(split="by speed", **slow),
 }
-last = lab.guess("lowest loss after 1.5 s", choices=list(ways))
+last = lab.guess("lowest loss after 1 s", choices=list(ways))
 
 # %%
 trained = {name: training.run()[0] for name, training in ways.items()}
@@ -307,12 +307,12 @@ kept.score(serving.kv_cache.token_bytes(model) / 1e3)
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 
 # %% [markdown]
-# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough. Are the answers still those of one process? A small transformer writes four answers of sixteen tokens on two ranks, cut in both ways, and we compare token by token with one process that has no cache:
+# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough. Are the answers still those of one process? A small transformer writes four answers of eight tokens on two ranks, cut in both ways, and we compare token by token with one process that has no cache:
 
 # %%
 rows = []
 for cut_by, way in {"heads": "tensor", "layers": "pipeline"}.items():
-    answers = serving.Generation(way=way, ranks=2)
+    answers = serving.Generation(way=way, ranks=2, output=8)
     told = answers.run()[1]
     rows.append(
         {
