@@ -386,7 +386,7 @@ lab.bars(
 # %% [markdown]
 # The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Does sharding save nothing, then?
 #
-# The reason is the activations, which ZeRO does not touch, and our model is small beside its batch. They take 5.6 bytes per parameter: that is 11.6 at the end of the forward, when stages 1 and 2 have no gradient yet, less 4 + 2 for parameters and Adam. For a model that is large beside its batch they count for little, and the first bars decide. (`plain` has its peak in the update, which needs a copy of its own. In stage 3 a layer is whole while it computes, with its gradients.)
+# The reason is the activations. ZeRO does not touch them, and our model is small beside its batch, so they are large. They take 5.6 bytes per parameter: that is 11.6 at the end of the forward, when stages 1 and 2 have no gradient yet, less 4 + 2 for parameters and Adam. For a model that is large beside its batch they count for little, and the first bars decide. (`plain` has its peak in the update, which needs a copy of its own. In stage 3 a layer is whole while it computes, with its gradients.)
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -828,7 +828,7 @@ lab.table(found)
 # %% [markdown]
 # The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest goes to starting the copies, one for each weight, and is more on a busy machine. (That the loss looks like the megabytes is chance. And a real GPU hides some of it by copying while it computes.)
 #
-# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (25 GB/s is about what PCIe 4 gives.)
+# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (The board's 25 GB/s are about what PCIe 4 gives.)
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
@@ -844,7 +844,7 @@ stages.Offload(mode="zero2", model="7B").board()
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, with 16-bit gradients (*recipe mixed*). The planner of chapter 18 predicts them, with speeds fitted to published Megatron runs on A100s:
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, both with 16-bit gradients (*recipe mixed*). The planner of chapter 18 predicts them, with speeds fitted to published Megatron runs on A100s:
 
 # %%
 cards = planner.Plan(

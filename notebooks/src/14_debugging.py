@@ -335,7 +335,7 @@ check.trace(run)
 # | the report | the watchdog's lines of all ranks, sorted by `SeqNum` |
 # | the flight recorder, read by labkit | it is on by default. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank |
 # | `check.trace(run)` | `torchfrtrace -p trace_ /shared` compares these files; it comes with torch |
-# | `two_minds` refused, not hung | `TORCH_DISTRIBUTED_DEBUG=DETAIL`: torch compares operation, size and type before each call. For a search, not for training |
+# | (an error in place of a hang) | `TORCH_DISTRIBUTED_DEBUG=DETAIL`: torch compares operation, size and type before each call. For a search, not for training |
 # | where each rank is, `job.stacks()` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
 # | who never comes to a barrier | `dist.monitored_barrier()` on a group of gloo names them |
 # | the echo and the cause | `@record` of `torch.distributed.elastic`: torchrun then reports the rank that failed first |
