@@ -87,7 +87,7 @@ class Perception(Experiment):
     """the same of the fusion"""
     heads_ms: float = 10.0
     """the same of the heads"""
-    latency_us: float = 1000.0
+    latency_us: float = 4000.0
     """of a message"""
     mb_per_s: float = 5.0
     """of the link: 1e6 bytes a second"""
