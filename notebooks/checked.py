@@ -1,6 +1,6 @@
 """The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
-for each exercise the solution and its check as well, executed once by nbmake, two at a time. Tests
-and the book read these copies; what is there and still current is not executed again.
+for each exercise the solution and its check as well, executed once by nbmake, three at a time.
+Tests and the book read these copies; what is there and still current is not executed again.
 
     python notebooks/checked.py           every English chapter, and one in Chinese
     python notebooks/checked.py 00 08     only these, in English
@@ -31,8 +31,8 @@ from labkit.machine import resources
 ROOT = Path(__file__).resolve().parent.parent
 CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
-AT_A_TIME = 2
-"""So many are executed at once: a notebook by itself waits more than it computes."""
+AT_A_TIME = 3
+"""So many are executed at once, on two cores: a notebook waits more than it computes."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
 

@@ -79,7 +79,7 @@ def _leave_most_for_later(items: list[pytest.Item]) -> None:
     cases = collections.defaultdict(list)
     for item in items:
         mark = item.get_closest_marker("a_few")
-        if mark:
+        if mark and not item.get_closest_marker("again"):
             name = item.nodeid.partition("[")[0]
             cases[name, *mark.args].append(item)
     for (_, wanted), each in cases.items():

@@ -43,7 +43,7 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
     from accelerate.commands import launch
     from accelerate.utils import launch as environments
 
-    from labkit.launching.fork import zygote_client
+    from labkit.launching.fork import imports, zygote_client
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.yaml")
@@ -53,7 +53,8 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
         told, defaults, _ = launch._validate_launch_command(asked)
     told.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     if told.use_deepspeed:
-        zygote_client.expect(*FOR_DEEPSPEED)
+        # Accelerate has ranks of any engine import it, to ask whether a model is DeepSpeed's
+        zygote_client.expect(*imports.DEEPSPEED, *FOR_DEEPSPEED)
         found = environments.prepare_deepspeed_cmd_env(told)[1]
     else:
         found = environments.prepare_multi_gpu_env(told)

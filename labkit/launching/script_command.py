@@ -182,6 +182,10 @@ def _torchrun(
     line = ["torchrun"]
     if most == 1:
         line.append("--standalone")
+    elif nodes[0] == most and not max_restarts:
+        # nobody may be missing and nothing starts anew: fixed numbers, without a meeting
+        line += ["--nnodes", str(most), "--node-rank", str(node)]
+        line += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
     else:
         meeting = (
             f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,"

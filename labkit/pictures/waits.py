@@ -98,7 +98,10 @@ def diagnosis(
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         names = WORDS[code]
-        rows = [_row(ending, waits, odd, names) for ending in endings[:MOST_ROWS]]
+        shapes_differ = finding is not None and finding.fault == "mismatched_shape"
+        rows = [
+            _row(ending, waits, odd, names, brought=shapes_differ) for ending in endings[:MOST_ROWS]
+        ]
         states = {state_of(ending, waits) for ending in endings}
         keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
         heading = translated(FAULTS[finding.fault], code) if finding else names["unknown"]
@@ -118,8 +121,19 @@ def diagnosis(
     return speaking(language, build)
 
 
-def _row(ending: Outcome, waits: Waits, odd: Collection[int], names: Mapping[str, str]) -> _Row:
+def _row(
+    ending: Outcome,
+    waits: Waits,
+    odd: Collection[int],
+    names: Mapping[str, str],
+    *,
+    brought: bool,
+) -> _Row:
+    """A rank's row; where it has only lost its peer, it says what its last call ``brought``."""
     does, where = _says(ending, waits, names)
+    if brought and is_echo(ending) and ending.calls:
+        where = does
+        does = _call(ending.calls[-1])
     return _Row(
         rank=ending.rank,
         state=state_of(ending, waits),
@@ -227,11 +241,15 @@ def _does(ending: Outcome, names: Mapping[str, str]) -> str:
         status = ending.status or 0
         return signal.Signals(-status).name if status < 0 else f"exit code {status}"
     if ending.pending:
-        work = ending.pending[0]
-        return f"{work['op']} {', '.join(map(str, work['shapes']))}".strip()
+        return _call(ending.pending[0])
     if ending.where.get("call"):
         return ending.where["call"]
     return names["own"] if ending.where else ""
+
+
+def _call(work: Mapping) -> str:
+    """A collective and the shapes that it was given."""
+    return f"{work['op']} {', '.join(map(str, work['shapes']))}".strip()
 
 
 def _raised(message: str, names: Mapping[str, str]) -> str:

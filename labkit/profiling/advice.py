@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 LEAST_GAIN = 0.02
 """a change that brings less is not advised"""
+LEAST_SHARE = 0.0005
+"""of a rank's time; less is written as 0.0 %"""
+ON_PATH = to_say("communication")
+"""what a message on the critical path is called, whether or not other work hides it"""
 
 
 class Rule(NamedTuple):
@@ -174,17 +178,22 @@ class Advice(Shown):
         return int(self.waited_for_us.argmax()) if len(self.waited_for_us) else 0
 
     def table(self, language: str | None = None) -> "Table":
-        """What every rank does, and the average one, as shares of the whole time."""
-        names = [str(rank) for rank in range(len(self.shares))]
-        rows = []
-        for name, mine in zip(names, self.shares.tolist(), strict=True):
-            rows.append({"rank": name} | dict(zip(SHARES, mine, strict=True)))
+        """What every rank does, and the average one, as shares of the whole time. What no rank does
+        has no column."""
+        done = (self.shares >= LEAST_SHARE).any(axis=0)
+        kept = [name for name, some in zip(SHARES, done, strict=True) if some]
+        found = self.shares[:, done]
+        rows = [
+            {"rank": str(rank)} | dict(zip(kept, mine, strict=True))
+            for rank, mine in enumerate(found.tolist())
+        ]
         if rows:
-            mean = self.shares.mean(axis=0).tolist()
-            rows.append({"rank": "mean"} | dict(zip(SHARES, mean, strict=True)))
-        heads = {"rank": both("rank")} | {name: both(NAMES[name]) for name in SHARES}
+            rows.append(
+                {"rank": "mean"} | dict(zip(kept, found.mean(axis=0).tolist(), strict=True))
+            )
+        heads = {"rank": both("rank")} | {name: both(NAMES[name]) for name in kept}
         return tables.table(
-            rows, heads=heads, units=dict.fromkeys(SHARES, "share"), language=language
+            rows, heads=heads, units=dict.fromkeys(kept, "share"), language=language
         )
 
     def told(self, language: str | None = None) -> str:
@@ -198,7 +207,8 @@ class Advice(Shown):
         mean = self.shares.mean(axis=0)
         found = [_listed(dict(zip(SHARES, mean.tolist(), strict=True)))]
         lines = [say("The average rank: {shares}.", shares=found[0])]
-        lines.append(say("The critical path: {shares}.", shares=_listed(self.path_shares())))
+        path = _listed(self.path_shares(), NAMES | {"comm": ON_PATH})
+        lines.append(say("The critical path: {shares}.", shares=path))
         waited_us = float(self.waited_for_us.max())
         if waited_us > LEAST_GAIN * step_us(self.timeline):
             told = {"rank": self.worst_rank, "time": format_us(waited_us)}
@@ -233,10 +243,10 @@ class Advice(Shown):
         return self.told()
 
 
-def _listed(parts: dict[str, float]) -> str:
-    """Shares of 1 % and more, the largest first."""
+def _listed(parts: dict[str, float], names: dict[str, str] = NAMES) -> str:
+    """Shares that round to 1 % and more, the largest first."""
     large = sorted((name for name in parts if parts[name] >= 0.005), key=lambda name: -parts[name])
-    told = [f"{say(NAMES[name])} {format_share(parts[name])}" for name in large]
+    told = [f"{say(names[name])} {format_share(parts[name])}" for name in large]
     return words.WORDS[words.language()]["comma"].join(told)
 
 

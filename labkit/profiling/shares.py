@@ -16,7 +16,7 @@ all have begun; it waits in one that another rank has not begun; nothing."""
 NAMES = {
     "compute": to_say("computing"),
     "input": to_say("waiting for data"),
-    "save": to_say("saving"),
+    "save": to_say("writing checkpoints"),
     "comm": to_say("exposed communication"),
     "waiting": to_say("waiting for other ranks"),
     "idle": to_say("idle, nothing recorded"),
@@ -129,10 +129,13 @@ def _back(graph: Graph, at: int, until: float, parts: list[Part]) -> tuple[int |
     parts.append(
         Part(int(spans.rank[at]), _share_of(graph, at), str(spans.label[at]), start, until)
     )
-    if graph.inside[owner] is not None:
-        return graph.inside[owner][0], start
     before = max(graph.needs[owner], key=lambda each: spans.end_us[each], default=None)
     ended = float(spans.end_us[before]) if before is not None else float(spans.start_us.min())
+    if graph.inside[owner] is not None:
+        under, share = graph.inside[owner]
+        took_us = spans.end_us[under] - spans.start_us[under]
+        if before is None or spans.start_us[under] + share * took_us >= ended:
+            return under, start
     if start - ended > 0:
         parts.append(Part(int(spans.rank[owner]), "idle", "", ended, start))
     return before, min(ended, start)

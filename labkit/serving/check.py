@@ -28,6 +28,47 @@ class _Mistaken(Exception):
 
 
 @exercise
+def cache_budget(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks)`` is how many requests
+    of ``tokens`` tokens fit on GPUs of ``gpu_bytes`` bytes under tensor parallelism: an integer.
+
+    Weights and cache have 16 bit. A tenth of each GPU stays free for everything else. The ranks
+    share the weights evenly, rounded up to a whole parameter, and deal out the heads of keys and
+    values, so that the fullest rank's are rounded up; where there are fewer heads than ranks, each
+    rank keeps one. Where the weights alone do not fit: 0.
+    """
+    for name, gigabytes, tokens, ranks in (
+        ("LLaMA 7B", 40, 2048, 1),
+        ("LLaMA 7B", 40, 2048, 2),
+        ("LLaMA 7B", 16, 2048, 1),
+        ("LLaMA 7B", 14, 2048, 1),
+        ("LLaMA-2 70B", 80, 4096, 4),
+        ("LLaMA-2 70B", 80, 4096, 8),
+        ("LLaMA-2 70B", 80, 4096, 16),
+        ("LLaMA-3 8B", 24, 8192, 1),
+        ("LLaMA 7B", 40, 2048, 3),
+    ):
+        shape = from_name(name)
+        given = (shape.params, shape.layers, shape.num_kv_heads, shape.width)
+        mine = answer(*given, gigabytes * 10**9, tokens, ranks)
+        right = kv_cache.room(shape, gigabytes * 1e9, tokens, ranks=ranks)
+        if mine != right or isinstance(mine, bool):
+            each = kv_cache.fullest_bytes(shape, tokens, ranks=ranks)
+            yield wrong(
+                "{name}, {gigabytes} GB, {tokens} tokens, tp {ranks}: got {mine}; right is "
+                "{right}\na rank keeps {each:,} bytes of a request, and of the weights {weights:,}",
+                name=name,
+                gigabytes=gigabytes,
+                tokens=tokens,
+                ranks=ranks,
+                mine=mine,
+                right=right,
+                each=each,
+                weights=kv_cache.weight_bytes(shape, ranks=ranks),
+            )
+
+
+@exercise
 def continuous_batch(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(waiting, owed, slots)`` is asked before every step and returns two lists of numbers,
     (admit, retire).
@@ -113,46 +154,6 @@ def _num_steps(policy: queue.Policy) -> int:
 
     queue.simulate(AT_ONCE.coming(), counted, AT_ONCE.slots, AT_ONCE.cost())
     return asked
-
-
-@exercise
-def cache_budget(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks)`` is how many requests
-    of ``tokens`` tokens fit on GPUs of ``gpu_bytes`` bytes under tensor parallelism: an integer.
-
-    Weights and cache have 16 bit. A tenth of each GPU stays free for everything else. The ranks
-    share the weights evenly, rounded up to a whole parameter, and deal out the heads of keys and
-    values; where there are fewer heads than ranks, each rank keeps one. Ranks divide heads, or
-    heads divide ranks. Where the weights alone do not fit: 0.
-    """
-    for name, gigabytes, tokens, ranks in (
-        ("LLaMA 7B", 40, 2048, 1),
-        ("LLaMA 7B", 40, 2048, 2),
-        ("LLaMA 7B", 16, 2048, 1),
-        ("LLaMA 7B", 14, 2048, 1),
-        ("LLaMA-2 70B", 80, 4096, 4),
-        ("LLaMA-2 70B", 80, 4096, 8),
-        ("LLaMA-2 70B", 80, 4096, 16),
-        ("LLaMA-3 8B", 24, 8192, 1),
-    ):
-        shape = from_name(name)
-        given = (shape.params, shape.layers, shape.num_kv_heads, shape.width)
-        mine = answer(*given, gigabytes * 10**9, tokens, ranks)
-        right = kv_cache.room(shape, gigabytes * 1e9, tokens, ranks=ranks)
-        if mine != right or isinstance(mine, bool):
-            each = kv_cache.fullest_bytes(shape, tokens, ranks=ranks)
-            yield wrong(
-                "{name}, {gigabytes} GB, {tokens} tokens, tp {ranks}: got {mine}; right is "
-                "{right}\na rank keeps {each:,} bytes of a request, and of the weights {weights:,}",
-                name=name,
-                gigabytes=gigabytes,
-                tokens=tokens,
-                ranks=ranks,
-                mine=mine,
-                right=right,
-                each=each,
-                weights=kv_cache.weight_bytes(shape, ranks=ranks),
-            )
 
 
 # --- in the ranks ---

@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter. You need chapters 00 and 02. No GPU is needed.*
 #
-# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain is gone. When should the messages travel?
+# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, half of the gain can be gone. When should the messages travel?
 
 # %%
 import labkit as lab
@@ -142,15 +142,10 @@ def per_weight(grads):
         average([grad])
 
 
-def halves(grads):
-    average(grads[: len(grads) // 2])
-    average(grads[len(grads) // 2 :])
-
-
-WAYS = {"per weight": per_weight, "two buckets": halves, "DDP": lambda grads: None}
+WAYS = {"per weight": per_weight, "DDP": lambda grads: None}
 
 # %% [markdown]
-# The third way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# The second way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
@@ -204,22 +199,23 @@ def during_the_backward():
         weight.register_post_accumulate_grad_hook(send)
     tokens, targets = model.story_tokens(4, 32)
     model.loss(net(tokens), targets).backward()
+    num_started = len(under_way)  # before we wait for any
     for _, work in under_way:
         work.wait()
-    return {"first": under_way[0][0], "last": under_way[-1][0]}
+    return {"started": num_started, "first": under_way[0][0], "last": under_way[-1][0]}
 
 
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
-# All 53 messages were started from inside the backward. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
+# When the backward ended, all 53 messages had been started. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
 #
 # DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
 
 # %% [markdown] sections="19.2.2a"
 # ## How large should a bucket be?
 #
-# Now with links that take time. Let us make up a step that is small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.1 GB/s with 4 ms of latency. **Guess** which bucket size gives the shortest step.
+# Now with links that take time. Let us make up a step that is small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.1 GB/s with 4 ms of latency. **Guess** which bucket size gives the shortest *predicted* step.
 
 # %%
 sizes_mb = (0.5, 1, 2, 4, 8)
@@ -246,9 +242,9 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# (Mind the axis: it does not begin at 0. The dots lie higher than the curve, because busy cores keep neither the layers' nor the links' times.)
+# (The guess is scored by the curve. The dots lie higher, because busy cores keep neither the layers' nor the links' times. They may even come in another order, as single runs on a busy machine do; the pictures below show where their extra time went.)
 #
-# Why are both ends of the curve high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). The dashed line is the predicted end. *Exposed* communication is what no compute hides. (In what is measured, a second row of messages only means that two boxes overlap in time.)
+# Why are both ends of the curve high? First the small one. With buckets of 0.5 MiB the link never rests from the first one on. It is busy for 159 ms, of which 96 are latency (12 all-reduces, each of two sends of 4 ms, one after the other). The dashed line is the predicted end. *Exposed* communication is what no compute hides. (In what is measured, a second row of messages only means that two boxes overlap in time.)
 
 # %%
 step.but(bucket_mb=0.5).compare()
@@ -260,7 +256,7 @@ step.but(bucket_mb=0.5).compare()
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
+# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). The line under the picture says what the measured run's extra time is made of. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
 #
 # ### Exercise 1: build the buckets
 #
@@ -293,18 +289,18 @@ check.hint("bucket_gradients")
 # %% [markdown]
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. Another step: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. Another step: again 12 layers of 0.5 MiB, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
 
 # %%
-link = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
-step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
+faster = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
+whole_step = step.but(forward_ms=5, bucket_mb=1, link=faster)
 counts = (1, 2, 3, 4, 6, 8)
-shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
+shared = {n: whole_step.but(ranks=n, forward_ms=5 / n) for n in counts}
 shared_us = {n: lab.sweep(shared[n], ranks=[n]).line[n] for n in counts}
-grown_us = lab.sweep(step, ranks=counts).line
+grown_us = lab.sweep(whole_step, ranks=counts).line
 lines = {
     "ideal": {n: n for n in counts},
     "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
@@ -316,7 +312,7 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 speedup.score(shared_us[1] / shared_us[4])
 
 # %% [markdown] sections="10.2.1, S1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If every rank keeps its share instead, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If instead every rank takes as much as one rank did, so that the batch grows with N, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
@@ -327,12 +323,7 @@ speedup.score(shared_us[1] / shared_us[4])
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## A mean of means
 #
-# DDP sums the gradients and divides by the number of ranks. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. **Guess**: how much more does a sequence on rank 1 count than one on rank 0?
-
-# %%
-says = lab.guess(
-    "A sequence of rank 1 over one of rank 0", between=(0, 10), unit="ratio"
-)
+# DDP sums the gradients and divides by the number of ranks. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
 
 
 # %%
@@ -359,11 +350,8 @@ lab.table(
     for by, grads in found[0].items()
 )
 
-# %%
-says.score((1 / 2 / 2) / (1 / 2 / 6))
-
 # %% [markdown]
-# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. (So the score is by this formula.) What is measured is the table: only weighting by the shares gives the gradients of the whole batch. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
+# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half, so each of rank 1's counts three times as much. By the table, only weighting by the shares gives the gradients of the whole batch. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
 #
 # ### Exercise 2: unequal shares
 #
@@ -439,7 +427,29 @@ lab.table(
 
 # %% [markdown]
 # Seven of ten are right, so only the last row tells the truth. So to evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
+
+# %% [markdown]
+# ### Exercise 3, if you like: deal the samples
 #
+# Write what `DistributedSampler` does. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
+
+# %% [markdown] sections="10.2.4"
 # (Boxes like the next one correct a section of a textbook, or of its demo project where the number has an S; skip them if you know neither.)
 #
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
@@ -638,7 +648,9 @@ one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. (This card is predicted to do 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; the rest is mostly the all-reduce; the planner is cautious and counts it as not hidden at all. But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# Years have become weeks: 64 GPUs are 56 times as fast as one. (This card is predicted to do 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; the rest is mostly the all-reduce; the planner is cautious and counts it as not hidden at all. That it costs so little is the accumulation's doing: one all-reduce for eight sequences. With one sequence per GPU the compute would take an eighth, about 0.16 s, and the rest as long as before, 0.17 s: half of the gain would be gone.
+#
+# But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
@@ -690,13 +702,9 @@ runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.item
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
 # %% [markdown]
-# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one has its 18 gradients after 192 ms; the step that rank 3 is in then still runs, up to 288 ms. Here is the first as a picture (rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
-
-# %%
-runs["synchronous"].timeline()
-
-# %% [markdown]
-# Now nobody waits for another worker (mind the axis, it ends much earlier). The hatched gaps between steps are this machine's: server and workers want the same few cores. At the end all wait for the last gradients, which are dropped.
+# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms: in each of them ranks 1 and 2 wait for rank 3. The asynchronous one has its 18 gradients after 192 ms; the step that rank 3 is in then still runs, up to 288 ms.
+#
+# Here is the asynchronous one as a picture: no worker waits for another. (Rank 0 is the server; it only adds and answers, and is counted as idle.) The hatched gaps between steps are this machine's: server and workers want the same few cores. At the end all wait for the last gradients, which are dropped.
 
 # %%
 runs["asynchronous"].timeline()
@@ -704,13 +712,13 @@ runs["asynchronous"].timeline()
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### The price
 #
-# It stands in the other columns of the table: gradients are late. A bound limits both columns. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
+# It stands in the other columns of the table: gradients are late. A bound limits both columns. (*Latest* may exceed it: the bound counts a worker's own steps, lateness the versions that all workers made.) But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
 #
 # And lateness bounds the learning rate. On the simplest of all losses, $x^2/2$, it must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 updates late, as with five equally fast workers, that is 0.35, about a sixth of the 2 that gradient descent allows when nothing is late.
 #
-# <details><summary>More: latest, and Hogwild!</summary>
+# <details><summary>More: Hogwild!</summary>
 #
-# In the table *latest* may exceed the bound: that counts a worker's own steps, and lateness counts the versions that all of them made. *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
+# *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
 #
 # </details>
 #
@@ -719,27 +727,6 @@ runs["asynchronous"].timeline()
 # There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged, so the bytes fall by a factor of H. **[DiLoCo](GLOSSARY.md#diloco)** (2023) treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer* with momentum; with an outer learning rate of 1 and no momentum it is Local SGD. [Chapter 12](12_large_batches.ipynb) runs both.
 #
 # </details>
-
-# %% [markdown]
-# ## Exercise 3, if you like: deal the samples
-#
-# Write what `DistributedSampler` does. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
 
 # %% [markdown]
 # ## Summary

@@ -19,11 +19,11 @@ import labkit as lab
 lab.begin("en")
 import torch
 from accelerate import Accelerator
-from labkit import accelerate as accelerated, model
+from labkit import accelerate as ours, model
 from labkit.accelerate import check
 from labkit.measure import traffic
 
-accelerated.Update(engine="ddp", accumulation=2).board()
+ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
 # An update takes two batches here, whose gradients are added up: [gradient accumulation](GLOSSARY.md#gradient-accumulation). Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge.
@@ -69,7 +69,7 @@ def alone(batch_size):
 
 # %%
 def by_accelerate(batch_size):
-    accelerated.find_device()
+    ours.find_device()
     accelerator = Accelerator()
     net, optimizer, data = setup()
     loader = torch.utils.data.DataLoader(data, batch_size)
@@ -84,7 +84,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# (`find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
+# (`ours` is labkit's module for this chapter. `find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
 #
 # One process takes batches of 8, which makes 8 updates. If each of two ranks takes batches of 8, how many updates does the epoch have?
 
@@ -153,55 +153,27 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script.
-#
-# The command reads JSON as well, so we write three such files as dicts. (`Block` is the class of our model's layers: FSDP gathers one at a time, chapter 07. The last key of `wrapping` lets every rank build the model itself.)
+# The command is `accelerate launch`. `accelerate config` asks you questions, and writes the answers to a file of YAML for it. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script. JSON will do as well, so here it is a dict:
 
 # %%
-base = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
-fp32 = {**base, "mixed_precision": "no"}
-bf16 = {**base, "mixed_precision": "bf16", "distributed_type": "MULTI_GPU"}
-wrapping = {
-    "fsdp_version": 2,
-    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "fsdp_transformer_layer_cls_to_wrap": "Block",
-    "fsdp_cpu_ram_efficient_loading": False,
+bf16 = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_GPU",
+    "num_machines": 1,
+    "num_processes": 2,
+    "mixed_precision": "bf16",
 }
-fsdp = {**fp32, "distributed_type": "FSDP", "fsdp_config": wrapping}
-zero = {"zero_stage": 2, "gradient_clipping": 0.5}
-deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 
 # %% [markdown]
-# <details><summary>The file as YAML, its other keys, and three ways to misspell it</summary>
-#
-# ```yaml
-# compute_environment: LOCAL_MACHINE
-# distributed_type: MULTI_GPU
-# num_machines: 1
-# num_processes: 2
-# mixed_precision: bf16
-# ```
+# <details><summary>Its other keys, and three ways to misspell the file</summary>
 #
 # For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
-# An extra key, such as `gradient_accumulation_steps`, is refused: accumulation is a flag of the command, or an argument in the script. `MULTI-GPU` for `MULTI_GPU` is refused, too. But `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
+# An extra key, such as `gradient_accumulation_steps`, is refused: accumulation is a flag of the command, or an argument in the script. `MULTI-GPU` for `MULTI_GPU` is refused, too. But in YAML `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
 #
 # </details>
 #
-# What does the command do with such a file? It turns it into environment variables, and starts the script under torch's own launcher. We ask the launcher's code for the variables (a flag of the command would override the file):
-
-# %%
-env = {
-    "bf16": accelerated.environment(bf16),
-    "fsdp": accelerated.environment(fsdp),
-    "zero2": accelerated.environment(deepspeed),
-}
-
-# %%
-env["zero2"]
-
-# %% [markdown]
-# How many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
+# Before a long run, let the command start a few lines that print what Accelerate has found:
 
 # %%
 STATE = """
@@ -218,38 +190,55 @@ started = lab.launch_script(folder / "state.py", using="accelerate", config=bf16
 print(started.logs[1])
 
 # %% [markdown]
-# That is what rank 1 says: two processes, and the precision that the file asks for.
+# That is what rank 1 says: two processes, and the precision that the file asks for. The file's `MULTI_GPU` is DDP with GPUs. Without any it is `MULTI_CPU`, and labkit puts `ACCELERATE_USE_CPU` in front of the command; why that has to be said, we see below.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# The same command starts `train.py`. We run it on ranks of the notebook instead, where we can look at the weights afterwards; `start_script` gives them the variables that the command would have set. (Six runs: give them up to a minute.) One process, and five others (script, ranks, batch size, variables); the batch size is chosen so that every update takes 8 passages. How many of the five end within 0.001 of the weights of the one process?
+# Another engine is another file, and the same script. For FSDP the file names the class of our model's layers, `Block`: they are gathered one at a time (chapter 07). The last key lets every rank build the model itself.
 
 # %%
-same = lab.guess("ways within 0.001 of one process, of 5", between=(0, 5))
+fp32 = {**bf16, "mixed_precision": "no"}
+wrapping = {
+    "fsdp_version": 2,
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_transformer_layer_cls_to_wrap": "Block",
+    "fsdp_cpu_ram_efficient_loading": False,
+}
+fsdp = {**fp32, "distributed_type": "FSDP", "fsdp_config": wrapping}
+zero = {"zero_stage": 2, "gradient_clipping": 0.5}
+deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
+
+# %% [markdown]
+# What does the command do with a file? It turns it into environment variables, and starts the script under torch's own launcher. We ask the launcher's code for the variables (a flag of the command would override the file):
 
 # %%
-start = accelerated.start_script
+files = {"bf16": bf16, "fsdp": fsdp, "zero2": deepspeed}
+env = {name: ours.environment(file) for name, file in files.items()}
+env["zero2"]
+
+# %% [markdown]
+# These variables, the ranks and an address are all that the script is told. So we can run it on ranks of the notebook, and look at the weights afterwards: `start(script, ranks, batch size)` gives the ranks what the command would have told them. Batch sizes are chosen so that every update takes 8 passages. (Six runs: give them up to a minute.) Which of the five others will *not* end with the weights of the one process?
+
+# %%
+start = ours.start_script
 accumulated = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
 ways = {
     "one process": start(script, 1, "8"),
     "four ranks": start(script, 4, "2"),
     "accumulation": start(script, 2, "2", variables=accumulated),
     "bf16": start(script, 2, "4", variables=env["bf16"]),
-    "FSDP": start(script, 2, "4", variables=env["fsdp"]),
     "DeepSpeed": start(script, 2, "4", variables=env["zero2"]),
+    "FSDP": start(script, 2, "4", variables=env["fsdp"]),
 }
 
 # %%
 one = ways["one process"]
-rows = accelerated.beside(ways, one)
+rows = ours.beside(ways, one)
 lab.table(rows, heads=("start", "type", "model", "updates", "apart"))
 
-# %%
-same.score(sum(row["apart"] < 1e-3 for row in rows[1:]))
-
 # %% [markdown]
-# The same file each time. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5: see *Clip once* below.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model.
+# Four ranks, accumulation, DeepSpeed and [FSDP](GLOSSARY.md#fsdp) train the model that one process trains. (DeepSpeed clips as the others do only because its file says the same 0.5: see *Clip once* below.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -261,7 +250,7 @@ same.score(sum(row["apart"] < 1e-3 for row in rows[1:]))
 # 3. two ranks on a machine without GPUs, and nobody says so;
 # 4. the same machine, we say so (`ACCELERATE_USE_CPU`), and ask for FSDP.
 #
-# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine. Start 2 is one rank without any variable, which is all that `python train.py` is.)
+# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine. Start 2 is one rank without any variable, which is all that `python train.py` is.) Which of them ends with an error, and which with the right weights?
 
 # %%
 sharded = {**env["fsdp"], "ACCELERATE_USE_CPU": "true"}
@@ -273,20 +262,20 @@ traps = {
         script, 2, "4", variables=sharded, told=False, devices="cpu"
     ),
 }
-rows = accelerated.beside(traps, one)
+rows = ours.beside(traps, one)
 lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 
 # %% [markdown]
-# All of them ran to their end. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, and no memory is saved.
+# No start ends with an error. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: what the file says of FSDP was ignored, and no memory is saved.
 #
-# Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. For the first, print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch.
+# Three of the four show in the first two lines of `accelerator.state`: print it at the start of a script. For the first, print `len(loader) / accelerator.gradient_accumulation_steps` after `prepare`, the updates of an epoch.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 
 # %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: the loop is "identical to a single GPU's"</summary>
 #
-# The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8. Look at the first row of the table above: it has 2 updates, one process has 8.
+# The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8, as in the first row of the table above.
 #
 # </details>
 # %% [markdown] sections="8.2.2"
@@ -297,7 +286,7 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 # %%
 found = {}
 for engine in ("ddp", "fsdp", "zero2"):
-    found[engine] = accelerated.Update(engine=engine, precision="bf16").run()[0]
+    found[engine] = ours.Update(engine=engine, precision="bf16").run()[0]
 
 # %%
 before = found["ddp"]["before"]
@@ -331,7 +320,7 @@ def ddp_epoch(accelerator, net, optimizer, loader):
 
 
 # %% [markdown]
-# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model (a method of the Accelerator gathers them); what ranks other than the main one return does not matter.
+# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model (a method of the Accelerator gathers them); what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
 
 
 # %%
@@ -356,7 +345,7 @@ check.hint("one_epoch")
 # %% [markdown] sections="8.2.2"
 # ### Which samples a rank gets
 #
-# Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together? (`accelerated.accelerator`, from here on, is `find_device` and `Accelerator` in one.)
+# Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together? (`ours.accelerator`, from here on, is `find_device` and `Accelerator` in one.)
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
@@ -364,7 +353,7 @@ samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 
 # %%
 def deal():
-    accelerator = accelerated.accelerator()
+    accelerator = ours.accelerator()
     loader = torch.utils.data.DataLoader(range(10), batch_size=2)
     return [batch.tolist() for batch in accelerator.prepare(loader)]
 
@@ -379,7 +368,11 @@ samples.score(sum(len(batch) for batches in dealt for batch in batches))
 # %% [markdown]
 # Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps; training then needs `accelerator.join_uneven_inputs`.)
 #
-# With the option `split_batches=True` the batch size is that of all ranks together, so the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
+# An option makes the batch size that of all ranks together, so that the number of updates does not depend on the ranks any more. In the script it is one line:
+#
+# `accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`
+#
+# (The batch size must then be a multiple of the number of ranks.) Does that cure the failure that this chapter opened with? Our script with this line, with a batch size of 8 on four ranks:
 
 # %%
 cured = folder / "cured.py"
@@ -387,7 +380,7 @@ option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
 text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
 cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
 same_start = {"train.py": traps["batch size 8 on four ranks"]}
-rows = accelerated.beside({**same_start, "cured.py": start(cured, 4, "8")}, one)
+rows = ours.beside({**same_start, "cured.py": start(cured, 4, "8")}, one)
 lab.table(rows, heads=("start", "updates", "apart"))
 
 # %% [markdown]
@@ -403,36 +396,35 @@ rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2)
 
 
 # %%
-def rates(config=None):
-    accelerator = accelerated.accelerator(dataloader_config=config)
+def rates():
+    accelerator = ours.accelerator()
     optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
     optimizer, falling = accelerator.prepare(optimizer, falling)
-    seen = []
-    for _ in range(4):
-        seen.append(falling.get_last_lr()[0])
+    seen = {0: falling.get_last_lr()[0]}
+    for update in range(1, 9):
         optimizer.step()
         falling.step()
+        seen[update] = falling.get_last_lr()[0]
     return seen
 
 
 # %%
-from accelerate import DataLoaderConfiguration
-
-four = lab.launch(rates, ranks=4)[0]
-split_rates = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ranks=4)[0]
-rate.score(four[2])
-
-# %%
-series = {"one process": lab.launch(rates, ranks=1)[0], "four ranks": four}
-series["four ranks, split_batches"] = split_rates
-lab.table(
-    {"start": name} | {f"rate after {number}": each for number, each in enumerate(seen)}
-    for name, seen in series.items()
+one_rate = lab.launch(rates, ranks=1)[0]
+four_rates = lab.launch(rates, ranks=4)[0]
+lab.curves(
+    measured={"one process": one_rate, "four ranks": four_rates},
+    x="number of updates",
+    y="learning rate",
+    title="A schedule of 8 steps",
+    joined=True,
 )
 
+# %%
+rate.score(four_rates[2])
+
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide it by `accelerator.gradient_accumulation_steps`. With `split_batches` each `step` is one step, as in one process.
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide it by `accelerator.gradient_accumulation_steps`. (With `split_batches` each `step` is one step.)
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -440,20 +432,20 @@ lab.table(
 # Back to the picture of the first screen, this time under FSDP, predicted and measured:
 
 # %%
-accelerated.Update(engine="fsdp", accumulation=2).compare()
+ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Every line calls what was predicted. In both batches the weights are gathered in the forward and, but for one part that is still there, again in the backward. The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
+# Every line calls what was predicted. In both batches the weights are gathered in the forward (3 calls), and again in the backward (2, since one part is still there). The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
 #
-# Two ranks, `gradient_accumulation_steps=4`, one batch, and two ways to call the backward. What is different, the collectives or the gradient?
+# Two ranks, `gradient_accumulation_steps=4`, and two ways to call the backward. What is different, the collectives or the gradient?
 
 
 # %%
 def two_backwards():
-    accelerator = accelerated.accelerator(accumulation=4)
+    accelerator = ours.accelerator(accumulation=4)
     net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
     tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     rows = []
@@ -472,7 +464,7 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches, and under fp16 it also scales. With DeepSpeed it even makes the whole update, and `optimizer.step()` does nothing (on the first board, with `zero2`, the weights change in the line of `backward`). So a loop for every engine calls `accelerator.backward`.
+# The collectives are the same (both send at once, since no `accumulate` stands around them), and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches, and under fp16 it also scales. With DeepSpeed it even makes the whole update, and `optimizer.step()` does nothing (on the first board, with `zero2`, the weights change in the line of `backward`). So a loop for every engine calls `accelerator.backward`.
 #
 # <details><summary>Erratum 8.2.2: "<code>accelerator.backward</code> synchronises the gradients"</summary>
 #
@@ -490,7 +482,7 @@ second = lab.guess("how far the second update moves the weight", between=(0, 2))
 
 # %%
 def places():
-    accelerator = accelerated.accelerator(accumulation=4)
+    accelerator = ours.accelerator(accumulation=4)
     net = torch.nn.Linear(1, 1, bias=False)
     weight = torch.nn.init.zeros_(net.weight)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
@@ -527,7 +519,7 @@ second.score(seen[3] - seen[5])
 
 # %%
 def clipped_move(engine, guard=True, in_file=None, max_norm=0.01):
-    accelerator = accelerated.accelerator(engine, accumulation=2, max_norm=in_file)
+    accelerator = ours.accelerator(engine, accumulation=2, max_norm=in_file)
     net, _, data = setup()
     start = {name: weight.cpu().clone() for name, weight in net.state_dict().items()}
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
@@ -541,13 +533,17 @@ def clipped_move(engine, guard=True, in_file=None, max_norm=0.01):
                 accelerator.clip_grad_norm_(net.parameters(), max_norm)
             optimizer.step()
             optimizer.zero_grad()
-    after = accelerator.get_state_dict(net)  # under FSDP rank 0 alone has it
-    moved = [(after[name].cpu() - start[name]).flatten() for name in after]
-    return torch.cat(moved) if moved else None
+    after = accelerator.get_state_dict(net)
+    return torch.cat([(after[name].cpu() - start[name]).flatten() for name in after])
 
 
 # %% [markdown]
-# The table has the length of each move, and how far its end is from that of the first. Two of them were asked for 0.01 and end somewhere else than the first. Which?
+# Five cases: DDP, DDP without the `if`, DDP that does not clip, and DeepSpeed, whose script says 0.01 as well; in the last case its own file says so, too. How long is the move of the plain `zero2`?
+
+# %%
+question = "which move is as long as that of zero2, whose script clips"
+moves = lab.guess(question, choices=("ddp", "ddp, unclipped"))
+
 
 # %%
 cases = {
@@ -563,13 +559,18 @@ lab.table(
     for name, move in made.items()
 )
 
+# %%
+length = {name: move.norm() for name, move in made.items()}
+alike = min(moves.choices, key=lambda name: abs(length[name] - length["zero2"]))
+moves.score(alike)
+
 # %% [markdown]
-# Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. Nor does DeepSpeed heed the script: its row is like the unclipped one. It clips by its own configuration (`gradient_clipping`), at the number that stands there; if you write none, Accelerate writes 1, which is more than this gradient has.
+# *from the first* is how far the end of a move is from that of `ddp`. Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. DeepSpeed does not heed the script at all: its row is like the unclipped one. It clips by its own configuration (`gradient_clipping`), at the number that stands there; if you write none, Accelerate writes 1, which is more than this gradient has.
 
 # %% [markdown]
 # ### Exercise 2. Accumulate, clip, and the rest
 #
-# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number of batches does *not* divide, and the last update must average only the batches that it has. At most one all-reduce per update; the model is small enough for one bucket.
+# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number of batches need *not* divide, and the last update must average only the batches that it has. (One batch per update is a case, too.) At most one all-reduce per update; the model is small enough for one bucket.
 
 
 # %%
@@ -599,12 +600,12 @@ check.hint("accumulate_and_clip")
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. All of these are collectives, so all ranks have to call them:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. All of these are collectives, so all ranks have to call them, with tensors on `accelerator.device` (labkit's ranks create theirs there; in a script you say so):
 
 
 # %%
 def report():
-    accelerator = accelerated.accelerator()
+    accelerator = ours.accelerator()
     net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
     tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     loss = model.loss(net(tokens), targets).detach()
@@ -624,7 +625,7 @@ lab.launch(report, ranks=4)
 
 # %% tags=["raises-exception"]
 def only_the_main_one():
-    accelerator = accelerated.accelerator()
+    accelerator = ours.accelerator()
     if accelerator.is_main_process:
         print("mean", accelerator.gather(torch.ones(1)).mean())
 
@@ -640,7 +641,11 @@ lab.launch(only_the_main_one, hang_s=1.0)
 #
 # ### Exercise 3. An exact accuracy in one message
 #
-# The loader filled up ten samples to sixteen (*Which samples a rank gets*). If a classifier gets the first six right, `gather` counts all of these twice, and 6 of 10 become 12 of 16. `gather_for_metrics` drops what was filled up. But it sends a message for every batch, and a large test set has thousands. So use one collective in all. `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of `loader.dataset` counted once, as the same number on every rank. Batches are dealt out in turn, and every batch has full length, the filled-up ones too. So which position in the data set has sample i of this rank's batch b? Count it only if that position exists.
+# The loader filled up ten samples to sixteen (*Which samples a rank gets*). If a classifier gets the first six right, `gather` makes 12 of 16 of it. `gather_for_metrics` drops what was filled up, but sends a message for every batch. You use one collective in all.
+#
+# `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
+#
+# (Batches are dealt out in turn and all have full length, also those that were filled up; sometimes none was. Which position in the data set has sample i of this rank's batch b? Count it only if that position exists.)
 
 
 # %%
@@ -648,7 +653,7 @@ def my_accuracy(accelerator, net, loader):
     """The share of samples that net gets right, as a float."""
     ### BEGIN SOLUTION
     num_samples = len(loader.dataset)
-    hits = torch.zeros(())
+    hits = torch.zeros((), device=accelerator.device)
     for number, (inputs, labels) in enumerate(loader):
         dealt = number * accelerator.num_processes + accelerator.process_index
         real = num_samples - dealt * len(labels)  # of this batch; the rest is filled up
@@ -667,45 +672,21 @@ check.hint("exact_accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Under FSDP or ZeRO 3 (DeepSpeed with the weights cut, too; chapter 06) no rank has them. `accelerator.get_state_dict` gathers. Here is how many weights each of two ranks finds, in two ways:
-
-
-# %%
-def here(weights):
-    """How many of them lie on this rank."""
-    parts = [w.to_local() if hasattr(w, "to_local") else w for w in weights.values()]
-    return sum(part.numel() for part in parts)
-
-
-# %%
-def saved(engine):
-    accelerator = accelerated.accelerator(engine)
-    net, optimizer, data = setup()
-    loader = torch.utils.data.DataLoader(data, 2)
-    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-    return {
-        "unwrapped": here(accelerator.unwrap_model(net).state_dict()),
-        "get_state_dict": here(accelerator.get_state_dict(net) or {}),
-    }
-
-
-# %%
-parts = {engine: lab.launch(saved, engine) for engine in ("fsdp", "zero3")}
-lab.table(
-    {"engine": engine, "rank": rank, **row}
-    for engine, run in parts.items()
-    for rank, row in enumerate(run)
-)
-
-# %% [markdown]
-# So for every engine: `weights = accelerator.get_state_dict(net)` on *all* ranks, and then `accelerator.save(weights, path)`, which writes on the main process only (`accelerator.save_model` does both, into files of safetensors). FSDP and ZeRO 3 give the whole weights to rank 0 alone.
+# In the end you want a file with whole weights. Under FSDP or ZeRO 3 (DeepSpeed with the weights cut, too; chapter 06) no rank has them: `unwrap_model` gives this rank's parts under FSDP, and nothing under ZeRO 3. So for every engine:
 #
-# The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
+# ```python
+# weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
+# accelerator.save(weights, path)  # writes on the main process only
+# ```
+#
+# (`accelerator.save_model` does both, into files of safetensors.) FSDP and ZeRO 3 give the whole weights to rank 0 alone. Before another rank reads the file, call `accelerator.wait_for_everyone()`.
+#
+# Under ZeRO 3 the file has to allow it: `zero3_save_16bit_model: true` in Accelerate's file, `stage3_gather_16bit_weights_on_model_save` in DeepSpeed's own. Otherwise `get_state_dict` raises an error when the training is over. So try it before the first step.
 
 # %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: <code>unwrap_model</code>, and save on every process</summary>
 #
-# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. See the column *unwrapped* of the table above. And every process would write the same file at the same time.
+# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. And every process would write the same file at the same time.
 #
 # </details>
 #
@@ -716,7 +697,7 @@ lab.table(
 
 # %%
 def train(place, first=0):
-    accelerator = accelerated.accelerator()
+    accelerator = ours.accelerator()
     net, optimizer, data = setup()
     loader = torch.utils.data.DataLoader(data, 2)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
@@ -743,7 +724,7 @@ lab.difference(resumed, straight)
 #
 # ## When is it worth it?
 #
-# What Accelerate itself adds to a step we did not measure; the rest is the bill of its engine (chapters 03, 06, 07). Accelerate is worth its few lines when you want to change between them, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
+# What Accelerate itself adds to a step we did not measure. It is worth its few lines when you want to change between engines, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
 
 # %% [markdown]
 # ## Summary
@@ -754,7 +735,7 @@ lab.difference(resumed, straight)
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
 # - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
-# **Words**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
+# **Words learned**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #
 # **Further reading**: [Accelerate](https://huggingface.co/docs/accelerate) (this chapter ran version 1.15), its pages on [gradient accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation) and on [performance and batch sizes](https://huggingface.co/docs/accelerate/concept_guides/performance).
 #

@@ -34,7 +34,7 @@ axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the dashed line upwards. At 0.1 the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
+# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
 #
 # **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks without their disagreeing on whether to step; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
@@ -85,7 +85,7 @@ lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 #
 # ## Master weights, by hand
 #
-# The cure: keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. 16 bits compute, the optimizer updates the masters, and the weights are rounded anew from them.
+# The cure: keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and the weights are rounded anew from them.
 
 
 # %%
@@ -180,70 +180,13 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights.
+# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
 # The textbook's bill of mixed precision has weights, Adam and gradients, and no line for the masters, another 28 GB: `sum(bill["mixed"].values())` is 112 GB, and 84 without them.
-#
-# </details>
-#
-# ## If you like: eight bits, fp8
-#
-# (You may run these cells unread, and go on at *autocast*.) GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round a gradient with different scales. In this chapter every *error* is `off`: the length (the norm) of the difference, over the length of the right answer.
-
-
-# %%
-def rounded(x, dtype, scale):
-    """Through a format and back, the largest values cut off at its end."""
-    most = torch.finfo(dtype).max
-    return (x * scale).clamp(-most, most).to(dtype).float() / scale
-
-
-# %%
-def off(ours, theirs):
-    """The length of the difference, over that of the right answer."""
-    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
-
-
-# %%
-torch.manual_seed(0)
-toy = model.Transformer(2, 32, 2, max_len=32)
-
-
-# %%
-def gradient(batches):
-    """The gradient of the mean of the batches' losses, as one long vector."""
-    toy.zero_grad()
-    for tokens, targets in batches:
-        (model.loss(toy(tokens), targets) / len(batches)).backward()
-    return flat(weight.grad for weight in toy.parameters())
-
-
-# %%
-gradient([model.story_tokens(8, 32)])
-grad = toy.layers[1].up.weight.grad.clone()
-
-# %%
-scales = [2.0**power for power in range(-6, 25, 2)]
-errors = {
-    name: {scale: off(rounded(grad, FORMATS[name], scale), grad) for scale in scales}
-    for name in ("bf16", "fp8 e4m3", "fp8 e5m2")
-}
-axes = {"x": "scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
-ideal = {"448 / largest": 448 / grad.abs().max().item()}
-lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a scale")
-
-# %% [markdown]
-# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
-#
-# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size.
-#
-# <details><summary>More: smaller blocks, and libraries</summary>
-#
-# With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
 #
 # </details>
 
@@ -262,7 +205,7 @@ def autocast(dtype=torch.bfloat16, **options):
 # %% [markdown]
 # We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey; and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
 #
-# The first of them first: what share of fp32's bytes is kept under autocast?
+# First: what share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
@@ -297,29 +240,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown]
-# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. Here is one block of a wider model alone, in bytes for each token and unit of width:
-
-
-# %%
-def kept_by(block, x):
-    """Bytes that autograd keeps when a block has run on x."""
-    held = memory.Activations(block.parameters())
-    with held.chunk("forward"):
-        y = block(x)
-    return held.num_bytes
-
-
-# %%
-wide = model.Transformer(1, 256, 4, max_len=256).layers[1]
-x = torch.randn(8, 256, 256, requires_grad=True)
-found = {"fp32": kept_by(wide, x) / x.numel()}
-with autocast():
-    found["autocast"] = kept_by(wide, x) / x.numel()
-found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.numel()
-lab.table([found])
-
-# %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: two numbers of the residual stream in fp32, and the other 14 in bf16 (2 x 4 + 14 x 2). The casts shrink beside a larger batch, so a real model keeps some 56 %. Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`, which gloo refuses.)
+# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`, which gloo refuses.)
 #
 # ### Sums in 16 bits
 #
@@ -346,7 +267,27 @@ lab.launch(mean_in_fp16)
 #
 # In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number, and what falls below fp16's smallest number is zero.
 #
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
+# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? (In this chapter every *error* is `off`: the length, that is the norm, of the difference, over that of the right answer.)
+
+
+# %%
+def off(ours, theirs):
+    """The length of the difference, over that of the right answer."""
+    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
+
+
+# %%
+torch.manual_seed(0)
+toy = model.Transformer(2, 32, 2, max_len=32)
+
+
+# %%
+def gradient(batches):
+    """The gradient of the mean of the batches' losses, as one long vector."""
+    toy.zero_grad()
+    for tokens, targets in batches:
+        (model.loss(toy(tokens), targets) / len(batches)).backward()
+    return flat(weight.grad for weight in toy.parameters())
 
 
 # %%
@@ -369,7 +310,7 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 (at -8) does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 (at -8) does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the vertical line on the right some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -485,12 +426,50 @@ check.scaled_step(my_scaled_step)
 # %%
 check.hint("scaled_step")
 
+# %% [markdown]
+# ## Eight bits: fp8 (if you like)
+#
+# GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale** again, one for each tensor: before it is rounded it is multiplied by a number that brings its largest value near 448, and divided by it after rounding. We round a gradient with different scales:
+
+
+# %%
+def rounded(x, dtype, scale):
+    """Through a format and back, the largest values cut off at its end."""
+    most = torch.finfo(dtype).max
+    return (x * scale).clamp(-most, most).to(dtype).float() / scale
+
+
+# %%
+gradient([model.story_tokens(8, 32)])
+grad = toy.layers[1].up.weight.grad.clone()
+
+# %%
+scales = [2.0**power for power in range(-6, 25, 2)]
+errors = {
+    name: {scale: off(rounded(grad, FORMATS[name], scale), grad) for scale in scales}
+    for name in ("bf16", "fp8 e4m3", "fp8 e5m2")
+}
+axes = {"x": "scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
+ideal = {"448 / largest": 448 / grad.abs().max().item()}
+lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a scale")
+
+# %% [markdown]
+# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
+#
+# <details><summary>More: which of the two, smaller blocks, and libraries</summary>
+#
+# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size.
+#
+# With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
+#
+# </details>
+
 # %% [markdown] sections="10.2.3, 19.4.2"
 # *Here the first half ends. If you want a break, take it now.*
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory, in two ways that ought to change no result. A backward *adds* to `.grad`. So in [gradient accumulation](GLOSSARY.md#gradient-accumulation) we take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, divide each loss by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
+# Now memory, in two ways that ought to change no result. Chapter 03 accumulated to save messages; here it is to save memory. Two questions are new: what is kept, and how does one tell rounding from a small mistake? A backward *adds* to `.grad`. So in [gradient accumulation](GLOSSARY.md#gradient-accumulation) we take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, divide each loss by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
 
 # %%
 import contextlib
@@ -513,7 +492,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? If it isn't the same, how would you tell rounding from a small mistake?
+# 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? We ask in fp32 and in fp64:
 
 # %%
 double = torch.float64
@@ -534,7 +513,7 @@ def compared(num_microbatches):
 lab.table([compared(1), compared(4)])
 
 # %% [markdown] sections="10.2.3"
-# We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
+# In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
@@ -650,7 +629,37 @@ lab.table(
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# A block of our transformer keeps 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
+# What does a block keep for its backward? In bytes for each token and unit of width, with and without autocast:
+
+
+# %%
+def kept_by(block, x):
+    """Bytes that autograd keeps when a block has run on x."""
+    held = memory.Activations(block.parameters())
+    with held.chunk("forward"):
+        y = block(x)
+    return held.num_bytes
+
+
+# %%
+wide = model.Transformer(1, 256, 4, max_len=256).layers[1]
+x = torch.randn(8, 256, 256, requires_grad=True)
+found = {"fp32": kept_by(wide, x) / x.numel()}
+with autocast():
+    found["autocast"] = kept_by(wide, x) / x.numel()
+found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.numel()
+lab.table([found])
+
+# %% [markdown]
+# In fp32 a block keeps 16 numbers, that is 64 bytes, and its input is one of them.
+#
+# <details><summary>More: the same block under autocast</summary>
+#
+# There 36 bytes are left, beside the casts: two numbers of the residual stream in fp32, and the other 14 in bf16 (2 x 4 + 14 x 2). The casts shrink beside a larger batch, so a real model keeps some 56 %.
+#
+# </details>
+#
+# [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
 
 
 # %%
@@ -695,6 +704,9 @@ def live_bytes(k):
 # %%
 held = {k: live_bytes(k) for k in range(9)}
 peaks = {k: max(held[k]) for k in held}
+lab.table({"recomputed": k, "peak_bytes": peaks[k]} for k in (0, 4, 6, 7, 8))
+
+# %%
 best.score(min(peaks, key=peaks.get))
 
 # %%
@@ -709,7 +721,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the dashed line already. In its backward each block in its turn, the last one first, is there in full for a moment. The first of these peaks is the highest, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the vertical line already (that of `keep` ends at its peak). In its backward each block in its turn, the last one first, is there in full for a moment. The first of these peaks is the highest, because below it lie the inputs of all the others. So the last block gains nothing: in the table, seven are as good as eight.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -741,7 +753,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its keyword
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that keyword matter? First look at our own class once more. Here are four layers recomputed by `Recompute` and a fifth that is not, and the input is data, which needs no gradient. How many of the five layers get one?
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that keyword matter? We try our own class, and torch's with it set to True and to False. Four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. With ours, how many of the five layers get one?
 
 # %%
 trained = lab.guess("layers of five that get a gradient", between=(0, 5))
@@ -758,17 +770,11 @@ def layers_with_gradient(way):
 
 
 # %%
-trained.score(layers_with_gradient(Recompute.apply))
-
-# %% [markdown]
-# One. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Four layers are never trained, and nobody says a word. Now torch's two ways:
-
-# %%
 import warnings
 from functools import partial
 from torch.utils.checkpoint import checkpoint
 
-rows = []
+rows = [("ours", layers_with_gradient(Recompute.apply), "")]
 for reentrant in (True, False):
     way = partial(checkpoint, use_reentrant=reentrant)
     with warnings.catch_warnings(record=True, action="always") as told:
@@ -779,8 +785,11 @@ for reentrant in (True, False):
 # %%
 lab.table(rows, heads=["keyword", "layers", "warning"])
 
+# %%
+trained.score(rows[0][1])
+
 # %% [markdown] sections="S4, 19.4.2"
-# Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
+# Ours and torch's old way train one layer of five. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's at least warns. Both call `backward` inside a `backward`, which is called *reentrant*. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
 #
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
@@ -820,7 +829,7 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33, but torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the multiplications. A step then costs 3 + 2/3 forwards instead of 3, that is 1.22 times as much, for wide blocks; the rest of what you have measured is bookkeeping.
+# Four thirds would be 1.33, but torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the multiplications. A step then costs 3 + 2/3 forwards instead of 3, that is 1.22 times as much, for wide blocks; the rest of what you have measured is probably what is no product (norms, softmax), and bookkeeping.
 #
 # ## On a device that is full
 #
@@ -959,17 +968,17 @@ planner.card(before, after)
 # - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
 # - A recomputed block keeps its input, a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
-# Words learned: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
+# **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
-# Next: chapter 06 shards the states that no precision makes smaller.
-#
-# ## Further reading
+# **Further reading**
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck.
+#
+# **Next**: chapter 06 shards the states that no precision makes smaller.
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 

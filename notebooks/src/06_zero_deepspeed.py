@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.5.1", "8.5.2", "8.5.3", "10.2.5", "10.7.2", "19.4.1", "S5", "D-train"]
-#     needs: ["two CPU cores", "DeepSpeed", "transformers"]
-#     minutes: 90
+#     needs: ["two CPU cores", "DeepSpeed"]
+#     minutes: 120
 # ---
 
 # %% [markdown]
 # # ZeRO with DeepSpeed
 #
-# *An hour and a half, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
+# *Two hours, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
 #
 # While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Of the eight times 112 GB seven are copies, 784 GB.
 #
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
 from labkit.measure import memory, traffic
-from labkit.zero import check, opt_run, stages
+from labkit.zero import check, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -197,8 +197,6 @@ def zero1(num_steps):
 # Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model. Call `backward(step)`: it runs this rank's batch forward and backward and leaves the gradients in `.grad`, added to what is there. Train `num_steps` steps with `lr=0.01` (torch's defaults otherwise) on the mean gradient of all ranks, so that in the end every rank has the weights of one process with everybody's data.
 #
 # A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. A step may send what an all-reduce of the gradients sends, and no more.
-#
-# A check never stops the notebook. It tries your answer in cases that are not shown, and gives the first that goes wrong; `check.hint(name)` tells more after each attempt.
 
 
 # %%
@@ -346,13 +344,7 @@ def zero3(num_steps):
 #
 # ### Run all four
 #
-# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. How many bytes per parameter are live on a rank of 4 under stage 3, after two steps, when parameters, gradients and Adam's states are all there?
-
-# %%
-third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 16))
-
-# %% [markdown]
-# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is sent.
+# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. Does it? We run two steps, so that parameters, gradients and Adam's states are all there. `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is sent.
 
 
 # %%
@@ -377,23 +369,24 @@ runs = four[0]
 
 # %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
-live = {name: run["live_bytes"] / count for name, run in runs.items()}
-third.score(live["zero3"])
-
-# %%
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
-peaks = [round(run["peak_bytes"] / count, 1) for run in runs.values()]
 lab.bars(
     {
-        name: {"measured": live[name], "predicted": bytes_due, "measured, peak": peak}
-        for name, bytes_due, peak in zip(live, due, peaks)
+        name: {
+            "predicted": bytes_due,
+            "measured": run["live_bytes"] / count,
+            "measured, peak": round(run["peak_bytes"] / count, 1),
+        }
+        for bytes_due, (name, run) in zip(due, runs.items())
     },
     title="Live bytes per parameter, rank 0 of 4",
-    badge="measured / predicted",
+    badge="predicted / measured",
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. In `plain` it is the update, which needs a copy of its own. In stages 1 and 2 it is the end of the forward: no gradient is there yet, but all activations are, which ZeRO does not touch: 5.6 bytes per parameter (11.6 less the 4 + 2 of parameters and Adam). So stage 2 gains where gradients are larger than activations. Stage 3 has the same activations, and a layer is whole while it computes, and so are its gradients. In a model that is large beside its batch, the first bars decide.
+# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Does sharding save nothing, then?
+#
+# The reason is the activations. ZeRO does not touch them, and our model is small beside its batch, so they are large. They take 5.6 bytes per parameter: that is 11.6 at the end of the forward, when stages 1 and 2 have no gradient yet, less 4 + 2 for parameters and Adam. For a model that is large beside its batch they count for little, and the first bars decide. (`plain` has its peak in the update, which needs a copy of its own. In stage 3 a layer is whole while it computes, with its gradients.)
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -418,7 +411,7 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# Saved memory is not free: you pay for it with messages. In a ring (chapter 02) a reduce-scatter sends almost one model, an all-gather does too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
+# Saved memory is paid for with messages. In a ring (chapter 02) a reduce-scatter sends almost one model, an all-gather does too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
 
 # %%
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
@@ -428,6 +421,7 @@ volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 
 # %%
+# from here on our ring; to have torch's calls again, run their two cells
 def around(name, tensor):
     """One collective, message by message around the ring."""
     plan = collectives.plan(name, "ring", dist.get_world_size())
@@ -479,7 +473,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So the bytes on the wire depend on the [backend](GLOSSARY.md#backend), too.
+# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.)
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
@@ -491,7 +485,7 @@ lab.table(
 #
 # *The second half. A good place for a pause.*
 #
-# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you. It takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
+# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
 
 # %%
 KEEP_NOTHING = {
@@ -533,18 +527,13 @@ def train(settings):
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that?
-
-# %%
-calls = ("all_reduce", "reduce", "reduce_scatter")
-called = lab.guess("what DeepSpeed's stage 2 calls for gradients", choices=calls)
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that?
 
 # %%
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
-called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 
 # %% [markdown]
 # The table says how many bytes the third step handed to each collective, its [payload](GLOSSARY.md#payload). What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S; and an all-gather is handed only the rank's own part. The column *on a ring* has that, in multiples of ZeRO 0:
@@ -553,8 +542,8 @@ called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 # %%
 def on_a_ring(handed, ranks=2):
     """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
-    weights = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
-    return sum(weight * handed.get(call, 0) for call, weight in weights.items())
+    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
+    return sum(times[call] * handed.get(call, 0) for call in times)
 
 
 def beside_ddp(rows):
@@ -569,18 +558,24 @@ def beside_ddp(rows):
 beside_ddp(rows)
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
+# For stage 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
 # "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own.
 #
 # ### When gradients accumulate
 #
-# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part:
+# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part. So how much does stage 2 send, if ZeRO 0 is 1?
+
+# %%
+four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
 four = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (1, 2)}
 more = lab.launch(lambda: {name: train(each) for name, each in four.items()})[0]
 beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
+
+# %%
+four_times.score(on_a_ring(more["ZeRO 2, 4 microbatches"]) / on_a_ring(rows["ZeRO 0"]))
 
 # %% [markdown] sections="10.7.2"
 # Stage 1 reduces once. Stage 2 must reduce in each microbatch, so its gradients are sent four times. (The parameters are gathered once, hence 4.5 and not 6.)
@@ -609,17 +604,7 @@ check.which_stage(my_stage)
 # %%
 check.hint("which_stage")
 
-# %% [markdown]
-# ### Who holds what
-#
-# What does a rank of the engine really keep? Let's read its tensors, of a slightly larger model in bf16:
-
-# %%
-stages.Stages(stage=2, ranks=2).compare()
-
 # %% [markdown] sections="8.5.2, S5"
-# Each pair of bars is one rank: above our formula, below the tensors that were found. Grey is what a rank need not hold: padding, so that parts are equal, and gradients that DeepSpeed keeps whole although the rank owns only a piece of them.
-#
 # ## The configuration file
 #
 # Most people write the configuration as a JSON file. Three of its numbers belong together; if you give two of them, DeepSpeed works out the third:
@@ -697,6 +682,21 @@ typo.score(rows[2]["stage"])
 # %% [markdown] sections="D-train, 8.5.2, S5"
 # Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And note the clipping: nobody has asked for it.
 #
+# <details><summary>A script of your own: how it starts, and asks for the file</summary>
+#
+# `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+#
+# ```python
+# parser = argparse.ArgumentParser()
+# parser.add_argument("--local_rank", type=int)  # the command adds it
+# arguments = deepspeed.add_config_arguments(parser).parse_args()
+# engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
+# ```
+#
+# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
+#
+# </details>
+#
 # <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
 #
 # On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
@@ -745,52 +745,36 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.2, D-train"
 # ## The Hugging Face Trainer
 #
-# <details><summary>A script of your own: how it starts, and asks for the file</summary>
+# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them, and refuses a file that contradicts them. Where the file says "auto", it fills in its own number.
 #
-# `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+# Does it train with DeepSpeed, then? Look at the class, `type(trainer.model_wrapped).__name__`. If it is `DistributedDataParallel` and not `DeepSpeedEngine`, the file was not used at all.
+#
+# <details><summary>Try it: our file, and one that says "auto"</summary>
 #
 # ```python
-# parser = argparse.ArgumentParser()
-# parser.add_argument("--local_rank", type=int)  # the command adds it
-# arguments = deepspeed.add_config_arguments(parser).parse_args()
-# engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
+# def hf_trainer(file):
+#     from labkit.zero import opt_run  # a small OPT model, and passages of our story
+#     from transformers import Trainer, TrainingArguments
+#
+#     sizes = {"per_device_train_batch_size": 8, "max_steps": 3, "save_strategy": "no"}
+#     device = {"use_cpu": not torch.cuda.is_available()}
+#     arguments = TrainingArguments(deepspeed=file, bf16=True, **sizes, **device)
+#     net, passages = opt_run.net_and_data()
+#     trainer = Trainer(net, arguments, train_dataset=passages)
+#     trainer.train()
+#     return type(trainer.model_wrapped).__name__
+#
+# lab.launch(hf_trainer, file)
 # ```
 #
-# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
+# It raises a ValueError that says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). With "auto" for the three numbers of the batch and for `enabled` of bf16, every rank returns `DeepSpeedEngine`.
 #
 # </details>
-#
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. We give it the file from above, and one in which everything that the Trainer knows says "auto".
-
-
-# %%
-def hf_trainer(file):
-    from transformers import Trainer, TrainingArguments
-
-    sizes = {"per_device_train_batch_size": 8, "max_steps": 3, "save_strategy": "no"}
-    device = {"use_cpu": not torch.cuda.is_available()}
-    arguments = TrainingArguments(deepspeed=file, bf16=True, **sizes, **device)
-    net, passages = opt_run.net_and_data()
-    trainer = Trainer(net, arguments, train_dataset=passages)
-    try:
-        trainer.train()
-    except ValueError as error:
-        return str(error)
-    return type(trainer.model_wrapped).__name__
-
-
-# %%
-asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
-auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
-auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
-print(*lab.launch(lambda: [hf_trainer(file), hf_trainer(auto)])[0], sep="\n\n")
 
 # %% [markdown] sections="8.5.3"
-# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at it in your own scripts: if it is `DistributedDataParallel`, the file was not used at all.
-#
 # ## Offload
 #
-# What if even stage 3 is too large? The host has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here we count the link.
+# What if even stage 3 is too large? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here we count the link.
 
 
 # %%
@@ -842,15 +826,15 @@ crossing.score(found[1]["copies_ms"])
 lab.table(found)
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: `8 * count / 0.02e9` is 0.054 s; the rest are the calls themselves, for which a busy processor needs longer. (A real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest goes to starting the copies, one for each weight, and is more on a busy machine. (That the loss looks like the megabytes is chance. And a real GPU hides some of it by copying while it computes.)
 #
-# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch:
+# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (The board's 25 GB/s are about what PCIe 4 gives.)
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
 
 # %% [markdown] sections="8.5.3"
-# As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. With stage 3 and its parameters offloaded, they come up for the forward and again for the backward: try it on the board. The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under.
+# Gradients go down in fp32, since the host updates in fp32; the new parameters come up in 16 bit. (With stage 3 and its parameters offloaded they come up twice, for the forward and for the backward: try it on the board.) The bytes do not depend on how many samples are in the microbatch. So make it large: then there is more compute to hide them under.
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
@@ -860,7 +844,7 @@ stages.Offload(mode="zero2", model="7B").board()
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, predicted by the planner of chapter 18 with speeds that fit published runs:
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, both with 16-bit gradients (*recipe mixed*). The planner of chapter 18 predicts them, with speeds fitted to published Megatron runs on A100s:
 
 # %%
 cards = planner.Plan(
@@ -869,7 +853,7 @@ cards = planner.Plan(
 planner.card(cards.but(zero=0), cards.but(zero=1))
 
 # %% [markdown]
-# The left one does not fit, the right one does, and by our ring it sends no more. (112 GB again, by chance: this model has 6.7 billion parameters, hence 108 GB of states, and activations and buffers are the rest. And ZeRO makes it fit, not fast.) So:
+# The left one does not fit, the right one does, and by our ring it sends no more. (112 GB again, by chance: this model has 6.7 billion parameters, hence 108 GB of states; activations and buffers are the rest.) So:
 #
 # - **Stage 1** sends what data parallelism sends, so use it always. (With DeepSpeed, `use_multi_rank_bucket_allreduce: false` sends fewer bytes in more messages: time both.)
 # - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.

@@ -71,7 +71,7 @@ lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 #
 # Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are sent, and then wait until a link of 80 MB/s would have carried them.
 #
-# Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. How many milliseconds does such a step take?
+# Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. How many milliseconds should such a step take, if all keep to their times?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -84,7 +84,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is more, because three processes share a few cores (*overran*: too busy to keep to the stated times). A message that begins before the last one has ended is drawn one line lower.
+# Predicted above, measured below. The strips are buckets 0 to 5 from left to right; bucket 0 holds the gradients of layer 5. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is more, because three processes share a few cores (*overran*: too busy to keep to the stated times). A message that begins before the last one has ended is drawn one line lower.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -93,10 +93,12 @@ hidden
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
-step.but(overlap=True, link=narrow).compare()
+step.but(overlap=True, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
 # Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. By the prediction that is most of the 78 ms of messages at 80 MB/s (58 ms), and less than a third of 194 ms at 30 MB/s.
+#
+# And on our bill? Let everything hide under the 3 seconds of computing, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
@@ -116,8 +118,6 @@ waits.score(f"rank {slow_rank}")
 
 # %% [markdown] sections="19.1.3"
 # The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
-#
-# And on our bill? Let everything hide under the 3 seconds of computing, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 #
@@ -201,27 +201,7 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves
 #
-# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, with overlap. A *microbatch* alone takes 112 ms by the prediction, 60 of them computing. How many does it take, if there are 8 in a step?
-
-# %%
-of_eight = lab.guess("time per microbatch, 8 in a step", unit="ms")
-
-# %%
-by_count = lab.sweep(
-    step.but(layers=2, ranks=2, link=narrow, overlap=True),
-    accumulate=[1, 2, 4, 8],
-    run=[1, 4],
-    each="microbatch",
-    title="Time per microbatch",
-    x="microbatches in a step",
-)
-of_eight.score(by_count.line[8] / 1000)
-
-# %%
-by_count
-
-# %% [markdown]
-# It can fall no further than the 60 ms of computing, so most is won from 1 to 4.
+# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, on two ranks with overlap: by the prediction they compute for 60 ms, and 52 ms of messages stick out (`step.but(layers=2, ranks=2, link=narrow, overlap=True).predict()` draws it). In a step of m microbatches each pays 52/m of them: 112 ms alone, 73 with m = 4, 66.5 with 8. So most is won from 1 to 4.
 #
 # ### What it costs
 #
@@ -319,7 +299,7 @@ runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
+# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost.
 #
 # But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure is what a ring does, too, in two steps. First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums. A rank of many sends about 2 bytes for each value, and not 8: a quarter, with any number of ranks.
 
@@ -328,7 +308,7 @@ compressed_run.report(runs)
 #
 # Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing: zeros are numbers, and are sent.
 #
-# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. By what share does the amount that a rank hands in shrink?
+# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. What share of the bytes that a rank hands in is saved, from 0 to 1?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
@@ -403,7 +383,8 @@ def my_reduce(gradient, memory, k):
     ### BEGIN SOLUTION
     corrected, size = gradient + memory, dist.get_world_size()
     chosen = corrected.abs().topk(k).indices
-    values, places = torch.empty(size * k), torch.empty(size * k, dtype=torch.int32)
+    values = gradient.new_empty(size * k)
+    places = gradient.new_empty(size * k, dtype=torch.int32)
     dist.all_gather_single(values, corrected[chosen])
     dist.all_gather_single(places, chosen.int())
     mean = torch.zeros_like(gradient).index_add_(0, places.long(), values / size)
@@ -415,7 +396,7 @@ def my_reduce(gradient, memory, k):
 check.error_feedback(my_reduce)
 
 # %% [markdown] sections="19.2.2b"
-# ### All of them
+# ### Loss and bytes
 #
 # `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.) Here is the loss by what a rank has handed in until then: further left is cheaper, lower is better. Which one would you take?
 
@@ -458,9 +439,9 @@ lab.curves(
 # </details>
 
 # %% [markdown] sections="10.4.3"
-# ### When compression does not pay
+# ### And is it faster?
 #
-# And is it faster? It pays as long as the link needs longer for the saved bytes than the processor for compressing. A GPU reads and writes its memory more than a thousand times faster than our network sends (an A100 2,000 GB/s, the network 1.25), so there the time of a rounding hardly counts; to find the largest 1 % costs more. Measure where you train. And making a message smaller that was hidden anyway saves no time.
+# It pays as long as the link needs longer for the saved bytes than the processor for compressing. On our network it should: an A100 reads and writes 2,000 GB/s, and the network sends 1.25, so a rounding takes next to no time; to find the largest 1 % takes more. Inside a machine, where links carry hundreds of GB/s, the same rounding may cost more than it saves. We measured bytes here, not times: measure where you train. And a message that was hidden anyway saves no time if it gets smaller.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 
@@ -471,7 +452,7 @@ eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
 eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# More than half of it, because the 24 seconds of parameters stay.
+# More than half of it, because the 24 seconds of parameters stay. (ZeRO++, a form of ZeRO 3, gathers them in 8 bits as well. Here 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left.)
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
@@ -521,7 +502,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# You will need two environment variables, set before the first collective: `NCCL_DEBUG=INFO` makes it say what it does, and `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
+# You will need one environment variable, set before the first collective: `NCCL_DEBUG=INFO` makes NCCL say what it does.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -558,11 +539,11 @@ bill = {
     "as it is": computing_s + messages_s,
     "overlap": max(computing_s, messages_s),
     "16 times the batch": computing_s + messages_s / 16,
+    "bf16, 16 times the batch": computing_s + (gradients_s / 2 + parameters_s) / 16,
     "gradients in 8 bits": computing_s + gradients_s / 4 + parameters_s,
     "top-1 %": computing_s + 0.02 * gradients_s + parameters_s,
     "200 Gbit/s": computing_s + messages_s / 20,
     "200 Gbit/s, overlap": max(computing_s, messages_s / 20),
-    "bf16, 16 times the batch": computing_s + (gradients_s / 2 + parameters_s) / 16,
 }
 marks = {"computing alone": computing_s}
 title = "Our step, for 64 sequences"
@@ -571,7 +552,7 @@ lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 # %% [markdown] sections="10.7.3"
 # A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: gradients leave in the last microbatch only, so with several there is less to hide them under.)
 #
-# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. With bf16 gradients as well it even beats that network. Compression alone stays far behind, because the parameters stay.
+# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. With bf16 gradients as well it even beats that network, as long as that has no overlap. Compression alone stays far behind, even if parameters were sent in 8 bits, too.
 #
 # So there is an order: overlap first, because it costs next to nothing; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
 #
@@ -599,6 +580,7 @@ lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599).
 # - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
+# - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)

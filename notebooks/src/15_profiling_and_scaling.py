@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["10.5.3", "10.6.3", "19.5.1", "19.6.5", "19.8.6", "19.10", "D-scale"]
 #     needs: ["chapter 03"]
-#     minutes: 60
+#     minutes: 75
 # ---
 
 # %% [markdown] sections="19.8.6"
 # # Profiling and scaling
 #
-# *About an hour. You need chapter 03. No GPU is needed.*
+# *About an hour and a quarter, without the optional end. You need chapter 03. No GPU is needed.*
 #
 # Our 7 B model trains on eight cards. No log has an error, and the loss falls. But the cards compute 60 % of the time only. So of every 100 dollars that we pay, 40 buy waiting. Waiting for what? And if we rent sixteen cards, will the training be twice as fast, or will the other eight wait as well?
 
@@ -29,14 +29,14 @@ lab.begin("en", deadline_s=60)
 widgets.bottlenecks(kind="straggler", severity=0.5)
 
 # %% [markdown]
-# Simulated: three training steps on four ranks, as they are, and below them with the one change that would help most. Which rank never waits? Now choose another trouble in the list, and look for its sign before you read the advice.
+# Simulated: three training steps on four ranks, as they are, and below them with the one change that would help most. Which rank never waits? Below the picture, communication is called [exposed](GLOSSARY.md#exposed-communication) where no computing hides it, and what lies on the *critical path* can't take longer without the whole taking longer. Now choose another trouble in the list, and look for its sign.
 #
 # **When you are done** you can record a training on all its ranks and say who waits for whom; know what a change brings before you make it; and measure how well a training scales, and where the rest went.
 
 # %% [markdown] sections="10.5.3"
 # ## By hand: look at one rank
 #
-# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks. One of them may be slow: before each step it sleeps, as if it waited for its disk.
+# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks. One of them may be slow: it sleeps before each step, as if it waited for its disk.
 
 
 # %%
@@ -69,7 +69,7 @@ mine = lab.launch(profiled, 1, ranks=2)
 lab.bars(mine[0], unit="us", title="Rank 0: six longest")
 
 # %% [markdown]
-# The names are torch's own, and a caller's time includes that of what it calls. We see what rank 0 does. We do not see why it takes so long, since rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) tells what it does, not what it waits for. So record all ranks, on one clock. On which of the two will the all-reduces take longer?
+# The names are torch's own, and a caller's time includes that of what it calls. We see what rank 0 does, but not why it takes so long: rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So record all ranks, on one clock. On which of the two will the all-reduces take longer?
 
 # %%
 longer = lab.guess(
@@ -95,7 +95,7 @@ messages_us = timeline.busy_us(line, "comm")
 longer.score(f"rank {messages_us.argmax()}")
 
 # %% [markdown]
-# Measured. Look at the thin bars: rank 0's all-reduces last longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 itself hardly waits at all: it reads (brown). So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+# Measured. Look at the thin bars: rank 0's all-reduces last longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 itself hardly waits at all: it reads (brown; drawn thick, as work). So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
 
 # %% [markdown]
 # ## Four troubles and their signs
@@ -104,47 +104,63 @@ longer.score(f"rank {messages_us.argmax()}")
 #
 # | trouble | sign | first cure |
 # | --- | --- | --- |
-# | input-bound | all ranks idle before the forward, while a batch is read (thin brown bar) | read ahead |
-# | communication-bound | all ranks in messages after the backward | overlap, fewer bytes |
-# | [bubble](GLOSSARY.md#bubble)-bound | a staircase of idle time, pipelines only | more microbatches |
 # | [straggler](GLOSSARY.md#straggler) | one rank never waits, the others do | mend that rank |
+# | [bubble](GLOSSARY.md#bubble)-bound | a staircase of idle time, pipelines only | more microbatches |
+# | communication-bound | all ranks in messages after the backward | overlap, fewer bytes |
+# | input-bound | all ranks idle before the forward, while a batch is read (thin brown bar) | read ahead |
 #
-# `lab.advise` reads any recording in this way. It finds what each span waited for, makes ten possible changes to a copy of the timeline, one at a time, replays the timeline, and names the change that saves most. Here it looks at a step that reads its data when it needs them:
+# You have met the straggler. Here is the staircase, of four stages with two microbatches each:
 
 # %%
-reads = profiling.Bottleneck(kind="input", severity=1.0).predict()
-lab.advise(reads)
+stairs = profiling.Bottleneck(kind="bubble", severity=1.0).predict()
+lab.show(stairs, title="A pipeline, three steps")
+
+# %% [markdown]
+# `lab.advise` reads any recording. It finds what each span waited for, plays copies of the timeline with ten possible changes, one at a time, and names the change that saves most. In the next step messages take nearly twice as long as computing. Half the bytes, in bf16 say, would take about half as long. Which share of the step would that save?
+
+# %%
+halved = lab.guess("share of the time that half the bytes save", between=(0, 1))
+
+# %%
+slow_link = profiling.Bottleneck(kind="link", severity=0.5).predict()
+advice = lab.advise(slow_link)
+advice
+
+# %%
+halved.score(advice.best.gain)
 
 # %% [markdown]
 # ### Does the promise hold?
 #
-# That is a promise by simulation. We take the slow step on real ranks, ask for advice, make the change, and run again; of three runs each the median counts. (Layers and reads are [paced](GLOSSARY.md#paced): they sleep for a stated time.) Which share of the time will reading ahead save?
+# Less than half, since nobody computes any faster. And it is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the median counts. Will the promise be kept?
 
 # %%
-saved = lab.guess("share of the time that reading ahead saves", between=(0, 1))
-
-# %%
-proof = profiling.prove("input", severity=1.0, runs=3)
-proof
-
-# %%
-saved.score(proof.achieved)
+profiling.prove("link", severity=0.5, runs=3)
 
 # %% [markdown]
-# The figure's last line has both numbers. The reads have gone under the work of the step before, all but the first. What the two numbers differ by is the machine: the advice promises the end of one cause, and every run has its own luck besides. So repeat before you believe a gain.
+# The figure's last line has both numbers; the first one is now made from the recording. Was less achieved? A part of what a message takes does not shrink with its bytes, and messages of one size do not tell how much. Every run has its own luck, too (where one [overran](GLOSSARY.md#overran), something took longer than stated). So repeat before you believe a gain. What is still hatched in the lower half stands over messages: they are still the trouble.
 #
-# ### A script of your own
-#
-# Nothing of this needs a notebook. The same recording and advice come from an unchanged script:
-#
-# ```
-# python -m labkit record train.py --using torchrun --ranks 4
-# ```
+# None of this needs a notebook: `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script and advises.
 
 # %% [markdown] sections="19.8.6"
-# ## Exercise 1. Eight cards at 60 %
+# ## Eight cards at 60 %
 #
-# Back to our eight cards. Write the diagnosis: of a timeline, return the kind of trouble (one of `profiling.KINDS`), the rank that it is about (where it is one), and the share of time that the cure saves. The first case is ours; the others have other troubles. A warm-up: `lab.advise(timeline).best` has `kind`, `rank` and `gain`. But look at some pictures, too, such as `lab.show(next(check.cases()).timeline)`: what would have told you without advice?
+# Back to our eight cards: three of their steps, simulated. Whom do they wait for, and what tells you without any advice?
+
+# %%
+ours = next(check.cases()).timeline
+lab.show(ours, title="Our eight cards")
+
+# %% [markdown]
+# <details><summary>What our eight cards wait for</summary>
+#
+# For rank 3. It computes nearly twice as long as any other, and each all-reduce lasts until it comes. It is busy 99 % of the time, the other seven 56 %: on average about 60 %. No other card is at fault for the rest.
+#
+# </details>
+#
+# ### Exercise 1. The diagnosis
+#
+# Write it as a function: of a timeline, return the kind of trouble (one of `profiling.KINDS`), the rank that it is about (where it is one), and the share of the time that the cure saves (it may be six points off). Six timelines are tried. The first is ours; the others are of four ranks, one of them a pipeline.
 
 
 # %%
@@ -172,12 +188,12 @@ check.hint("diagnose")
 # %% [markdown] sections="19.5.1"
 # ## A step that waits for its data
 #
-# Reading deserves a closer look, since it is the trouble that is cured most easily. Two ranks, eight steps of 60 ms; a batch takes 90 ms to read and decode:
+# The fourth trouble is cured most easily. Two ranks, eight steps of 60 ms; a batch takes 90 ms to read and decode:
 
 # %%
 feeding = scaling.Feeding(workers=0, read_ms=90, step_ms=60)
 alone = feeding.compare()
-alone
+lab.show(alone.measured, title="Eight steps, batches read by the step itself")
 
 # %% [markdown]
 # Read, compute, read, compute: never both. In torch one argument changes that. `DataLoader(..., num_workers=2)` reads in two more processes, each with `prefetch_factor` batches ready. How long will the eight steps take with two workers, as a share of the time before?
@@ -193,9 +209,13 @@ ahead
 fed.score(ahead.readings["measured"] / alone.readings["measured"])
 
 # %% [markdown]
-# With two workers a batch comes every 45 ms, so a step of 60 ms need not wait for it, except at the beginning: the processes have to start, and the first batch is read while nobody computes. Here that is a good part of eight steps, and so the measured time exceeds the simulated one. In a training of hours it does not count. One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
+# With two workers a batch comes every 45 ms, so a step of 60 ms need not wait. Only the first batch is read while nobody computes: 90 ms in both halves of the figure, a good part of eight steps, and nothing in a training of hours. One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
 #
-# On a GPU, the way from the host to the device is part of it. `pin_memory=True` makes the loader put batches into [pinned memory](GLOSSARY.md#pinned-memory), from which a device copies by itself, so `batch.to(device, non_blocking=True)` returns at once and the copy runs beside the step before.
+# <details><summary>And on to the GPU</summary>
+#
+# `pin_memory=True` makes the loader put batches into [pinned memory](GLOSSARY.md#pinned-memory), from which a device copies by itself: `batch.to(device, non_blocking=True)` returns at once, and the copy goes on beside the step before.
+#
+# </details>
 
 # %% [markdown] sections="19.5.1"
 # ## Exercise 2. Cure a training
@@ -211,7 +231,7 @@ fed.score(ahead.readings["measured"] / alone.readings["measured"])
 #     update(gradients)
 # ```
 #
-# `check.watch()` records it on two real ranks:
+# `check.watch()` records it on two real ranks. (Reading is thick again, as work: no part of the idle share, but it can be hidden, too.)
 
 # %%
 check.watch()
@@ -259,7 +279,7 @@ check.hint("cure")
 #
 # </details>
 #
-# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided. Four ranks have four samples each. What efficiency is left of 100 %?
+# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided. Four ranks have four samples each, and all-reduces besides. What efficiency is left of 100 %, by simulation?
 
 # %%
 left = lab.guess("strong scaling: efficiency on four ranks", between=(0, 1))
@@ -270,24 +290,20 @@ compared = strong.compare()
 compared
 
 # %%
-left.score(compared.measured.efficiency())
+left.score(compared.predicted.efficiency())
 
 # %% [markdown]
-# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed line at 80 % is a rule of thumb of the field; others say that communication should stay below 20 %, and that training should go on within five minutes after a failure ([chapter 13](13_checkpoint_and_recover.ipynb)). What was lost, and to what?
+# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed 80 % are a rule of thumb of the field; another says that communication should stay below 20 %. What was lost, and to what?
 
 # %%
 lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
 
 # %% [markdown]
-# The largest loss on four ranks is the first to look into. If it is more than the line expects, look at the machine: here all ranks share a few cores and one loopback. The order of the parts is what to take home, not their size.
+# By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If your dot lies lower, see which parts have grown: as a rule communication, and waiting for a slower rank. Ranks that sleep instead of computing hardly take cores from each other, but messages need cores, and four ranks share a few of them and one loopback. Such a gap is itself a finding: look at the machine first, and take home which part is the largest, not how large it is.
 #
-# ### How do we know?
+# <details><summary>How do we know? And why not eight ranks?</summary>
 #
-# Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show contention: what they take from each other without any message. The whole step shows the rest; of that, waiting runs from a rank's last gradient to the slowest rank's. Parts that the clock's noise makes negative are left out. `scaling.report([compared.measured], "scaling.html")` puts all this on a page for your colleagues.
-#
-# <details><summary>Why not eight ranks?</summary>
-#
-# Ask `strong.but(ranks=(1, 2, 4, 8)).refusal()`: on a machine of two cores even ranks that sleep most of the time get in each other's way, and the curve would be about the cores.
+# Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show what they take from each other without any message: contention. The whole step shows the rest; waiting runs from a rank's last gradient to the slowest rank's. A part that the clock's noise makes negative is left out, so a bar may pass 100 %. `scaling.report([compared.measured], "scaling.html")` makes a page of it for your colleagues. And on two cores, eight ranks get in each other's way even if they mostly sleep: ask `strong.but(ranks=(1, 2, 4, 8)).refusal()`.
 #
 # </details>
 #
@@ -309,7 +325,7 @@ lab.curves(predicted=lines, x="ranks", y="speedup", title="5 % can't be divided"
 most.score(strongly[64])
 
 # %% [markdown]
-# Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. So is weak scaling the honest measure? It is the kind one. With the batch of all cards, the steps to the same loss do not fall for ever, as [chapter 12](12_large_batches.ipynb) shows. Say which one you mean, always.
+# Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
 
 # %% [markdown]
 # The board begins with the weak case: four samples a rank, up to 64 ranks. Compare it with the strong one. Which change helps each of them most? And is a link of 10 GB/s the cure?
@@ -320,14 +336,14 @@ widgets.scaling(kind="weak")
 # %% [markdown]
 # <details><summary>What you should have seen</summary>
 #
-# In both cases the samples help most: the longer a sample computes, the smaller is the share of all that does not divide. A narrower model, with smaller gradients, comes next. A link of 10 GB/s hardly helps: every message has a latency, too, which no bandwidth shortens.
+# Samples help most in both cases: the longer one computes, the smaller the share of all else. A narrower model, with smaller gradients, comes next. A link of 10 GB/s hardly helps, since no bandwidth shortens a message's latency.
 #
 # </details>
 
 # %% [markdown] sections="19.6.5"
 # ## Exercise 3. Somebody else's table
 #
-# A colleague sends you a table: ranks, samples of a step, milliseconds. Some rows kept the batch of all ranks, some the batch of a rank, some changed it in between, and the first row is not always one rank. Return the efficiency of every row against the first.
+# A colleague sends you a table: ranks, samples of a step, milliseconds. Some rows kept the batch of all ranks, some that of a rank, some changed it, and the first row is not always one rank. Return the efficiency of every row against the first.
 
 
 # %%
@@ -348,7 +364,7 @@ check.hint("efficiency_of")
 # %% [markdown]
 # ## How near is the peak?
 #
-# Efficiency compares a training with itself on one card. It says nothing about that one card. A training that wastes half of each card scales beautifully. So count the operations: 6 for each weight and token, and some for attention. Divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as recomputation does, counts once.
+# Efficiency compares a training with itself on one card. A training that wastes half of each card scales beautifully. So count the operations, 6 for each weight and token and some for attention, and divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as in recomputation, counts once.
 #
 # A GPU's peak stands in its data sheet. A CPU's has to be measured, as the best of some large matrix products. What share of it does a training step of our small transformer reach?
 
@@ -368,10 +384,52 @@ lab.bars(
 near.score(reached / found["peak_flops_per_s"])
 
 # %% [markdown]
-# Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few: on a GPU or a plain CPU, `scaling.utilization(compiled=True)` measures both.
+# Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
+
+# %% [markdown] sections="10.6.3, 19.10, D-scale"
+# ## When is it worth it?
+#
+# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays. The MFU says how much of a card's hour is used, so the price of the training is proportional to 1 / MFU, and the planner knows the MFU. How many times as much will the training cost on 1,024 cards as on eight?
+
+# %%
+dear = lab.guess("price on 1,024 cards over price on 8", between=(0.5, 10))
+
+# %%
+plan = planner.Plan(model="LLaMA 7B", zero=1, batch=1024)
+cards = [8, 16, 32, 64, 128, 256, 512, 1024]
+mfu = {each: plan.but(gpus=each).mfu() for each in cards}
+price = {each: mfu[8] / mfu[each] for each in cards}
+axes = {"x": "cards", "y": "price, 8 cards = 1", "log_x": True}
+lab.curves(predicted={"7 B model": price}, **axes, title="Price of the training")
+
+# %%
+dear.score(price[1024])
+
+# %% [markdown]
+# Predicted, and a planner's MFU is a bound: real runs reach less. Every card has less to compute, and its messages stay as large. For the speed, divide the number of cards by eight and by the price: 1,024 cards are 128 / 2.26 = 57 times as fast as eight. So sixteen cards are nearly twice as fast and cost hardly more, once rank 3 is mended; before, the other eight would have waited as well. With 1,024 we are in a hurry, and the curve is the bill.
+#
+# <details><summary>Watching a long training</summary>
+#
+# Let only rank 0 write, and first average the loss over the ranks. Average a copy, or the backward would start from a changed loss.
+#
+# ```
+# writer = SummaryWriter(folder) if dist.get_rank() == 0 else None
+# mean = loss.detach().clone()
+# dist.all_reduce(mean)
+# if writer is not None:
+#     writer.add_scalar("train/loss", mean / dist.get_world_size(), step)
+# ```
+#
+# `scaling.monitored` does this for loss, gradient norm, throughput and memory, where TensorBoard is installed.
+#
+# </details>
 
 # %% [markdown] sections="19.6.5"
-# ## Exercise 4, if you like. Which microbatch?
+# ## Optional: one more problem
+#
+# Nothing later needs it; allow a quarter of an hour.
+#
+# ### Exercise 4 (optional). Which microbatch?
 #
 # One change needs no recording: do more at once. A [microbatch](GLOSSARY.md#microbatch) costs something by itself, so larger ones are faster until memory is full. Recomputation makes room for larger ones, and computes a third more. Is that worth it? `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. What a microbatch costs, you are not told. It is different in each of the three cases, as memory is. Find the fastest pair for `batch` samples in at most eight trials. `microbatch` divides `batch`. Which trials can you spare?
 
@@ -397,49 +455,12 @@ scaling_check.tune(my_tuning)
 # %%
 check.hint("tune")
 
-# %% [markdown] sections="10.6.3, 19.10, D-scale"
-# ## When is it worth it?
-#
-# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays. A card's hour has a price; the MFU says how much of it is used. So the price of the whole training is proportional to 1 / MFU, and the planner knows the MFU. How many times as much will the training cost on 1,024 cards as on eight?
-
-# %%
-dear = lab.guess("price on 1,024 cards over price on 8", between=(0.5, 10))
-
-# %%
-plan = planner.Plan(model="LLaMA 7B", zero=1, batch=1024)
-cards = [8, 16, 32, 64, 128, 256, 512, 1024]
-mfu = {each: plan.but(gpus=each).mfu() for each in cards}
-price = {each: mfu[8] / mfu[each] for each in cards}
-axes = {"x": "cards", "y": "price, 8 cards = 1", "log_x": True}
-lab.curves(predicted={"7 B model": price}, **axes, title="Price of the training")
-
-# %%
-dear.score(price[1024])
-
 # %% [markdown]
-# Predicted, and a planner's MFU is a bound: real runs reach less. Every card has less to compute, and its messages stay as large. Divide a line's number of cards by eight and by its price, and you have how much sooner the training is done. So sixteen cards are nearly twice as fast and cost hardly more, and the other eight do not just wait. With 1,024 we are in a hurry, and the curve is the bill.
-#
-# <details><summary>Watching a long training</summary>
-#
-# Let only rank 0 write, and average the loss over the ranks first, since one rank's loss is only that of its samples. Average a copy, or the backward would start from a changed loss.
-#
-# ```
-# writer = SummaryWriter(folder) if dist.get_rank() == 0 else None
-# mean = loss.detach().clone()
-# dist.all_reduce(mean)
-# if writer is not None:
-#     writer.add_scalar("train/loss", mean / dist.get_world_size(), step)
-# ```
-#
-# `scaling.monitored` does this for loss, gradient norm, throughput and memory, where TensorBoard is installed.
-#
-# </details>
-#
 # ## Summary
 #
 # - Record all ranks on one clock. The rank that communicates longest is usually the victim; the guilty one makes them wait.
 # - Change the timeline first and the program second: `lab.advise` says what a change would bring, a second run proves it.
-# - A step that waits for data needs workers that read ahead, at least reading time over computing time of them.
+# - A step that waits for data needs workers that read ahead, at least as many as reading takes longer than computing (90 ms / 60 ms: two).
 # - Efficiency is actual over theoretical speedup. Say strong or weak, and what the rest was lost to.
 # - MFU compares with the card's peak, and shows waste that scaling hides.
 #

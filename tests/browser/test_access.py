@@ -208,22 +208,21 @@ def moves_there_and_back(page, slider) -> bool:
     return True
 
 
-def test_every_slider_and_choice_moves_by_keyboard(seen):
+@pytest.mark.a_few(9)
+@pytest.mark.parametrize("name", gallery.CELLS)
+def test_every_slider_and_choice_moves_by_keyboard(seen, name):
     page = seen.page
-    for name in gallery.CELLS:
-        for number, slider in enumerate(gallery.output(page, name).locator("[role=slider]").all()):
-            tried = any(moves_there_and_back(page, slider) for _ in range(3))
-            assert tried, f"{name}: slider {number}: {slider.get_attribute('aria-label')}"
-        for choice in gallery.output(page, name).locator("select").all():
-            before = choice.evaluate("each => each.selectedIndex")
-            choice.focus()
-            keys = ("ArrowUp", "ArrowDown") if before else ("ArrowDown", "ArrowUp")
-            for key, after in zip(keys, (before - 1 if before else 1, before), strict=True):
-                page.keyboard.press(key)
-                at = choice.evaluate(
-                    "each => [each.selectedIndex, document.activeElement === each]"
-                )
-                assert at == [after, True], f"{name}: {key}"
+    for number, slider in enumerate(gallery.output(page, name).locator("[role=slider]").all()):
+        tried = any(moves_there_and_back(page, slider) for _ in range(3))
+        assert tried, f"slider {number}: {slider.get_attribute('aria-label')}"
+    for choice in gallery.output(page, name).locator("select").all():
+        before = choice.evaluate("each => each.selectedIndex")
+        choice.focus()
+        keys = ("ArrowUp", "ArrowDown") if before else ("ArrowDown", "ArrowUp")
+        for key, after in zip(keys, (before - 1 if before else 1, before), strict=True):
+            page.keyboard.press(key)
+            at = choice.evaluate("each => [each.selectedIndex, document.activeElement === each]")
+            assert at == [after, True], key
 
 
 LAUNCH = """import time

@@ -237,6 +237,7 @@ Halved.apply(model.loss(net(tokens), targets)).backward()
 NUM_ENDS = 3
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("program", [ENDS_IN_A_HOOK, TRAINS], ids=["a hook", "training"])
 def test_a_program_that_ends_with_a_backward_ends_well(program):
     """Four of five such programs were aborted before the last backward was waited for."""

@@ -72,6 +72,26 @@ def test_a_rank_alone_is_not_odd_among_others():
     assert "rank 0" in sketch.summary and "odd" not in text.render(sketch)
 
 
+def test_where_shapes_differ_a_rank_that_lost_its_peer_says_what_it_brought():
+    lost = {"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE}
+    calls = ({**WORK, "seq": 1}, {**WORK, "seq": 2, "shapes": [[64]]})
+    endings = (
+        Outcome(rank=0, how="died", status=-6),
+        Outcome(rank=1, how="failed", error=lost, calls=calls),
+        Outcome(rank=2, how="failed", error=lost),
+    )
+
+    def said(fault):
+        finding = Finding(fault=fault, ranks=(1,), text="")
+        sketch = pictures_waits.diagnosis(endings, finding, language="en")
+        return [row[2:4] for row in sketch.table[1:]]
+
+    place = "line 5 of In[3]: dist.all_reduce(x)"
+    shapes = [("SIGABRT", ""), ("all_reduce [64]", place), (place, "")]
+    assert said("mismatched_shape") == shapes
+    assert said("exception") == [("SIGABRT", ""), (place, ""), (place, "")]
+
+
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]

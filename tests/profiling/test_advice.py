@@ -44,6 +44,25 @@ def test_shares_and_the_critical_path_add_up(timeline):
         assert after.start_us == pytest.approx(before.end_us, abs=1e-6)
 
 
+def test_the_critical_path_stays_in_its_spans():
+    """Buckets that wait for a busy link are on the path, and not the backward that gave them."""
+    made = slow("link", 0.5).step
+    found = lab.advise(made.predict())
+    line = found.timeline
+    for part in found.path:
+        mine = line.select((line.rank == part.rank) & (line.label == part.label))
+        inside = (mine.start_us <= part.start_us + 1e-6) & (mine.end_us >= part.end_us - 1e-6)
+        assert inside.any(), part
+    sent_ms = made.num_steps * (made.link_ms + made.messages * made.latency_ms)
+    whole_ms = 1e-3 * step_us(line)
+    assert found.path_shares()["comm"] == pytest.approx(sent_ms / whole_ms)
+
+
+def test_what_no_rank_does_has_no_column():
+    assert "writing checkpoints" not in lab.advise(slow("input").step.predict()).table().heads
+    assert "writing checkpoints" in lab.advise(slow("save").step.predict()).table().heads
+
+
 @pytest.mark.parametrize("kind", TRAINED)
 @pytest.mark.parametrize("severity", [0.1, 0.9])
 def test_what_was_made_slow_is_found_and_its_gain_foretold(kind, severity):

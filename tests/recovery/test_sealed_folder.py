@@ -52,6 +52,7 @@ def first(folder, kind):
     checkpoint.save(folder, 1, net, optimizer, kind=kind)
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("kind", checkpoint.KINDS)
 def test_a_save_killed_at_any_moment_never_costs_the_last_good_one(kind, tmp_path):
     lab.launch(first, tmp_path / "start", kind, ranks=2, backend="gloo", timeout_s=40)

@@ -28,7 +28,7 @@ def last_first(waiting, owed, slots):
 
 
 def budget(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks):
-    each = 2 * layers * max(1, kv_heads // ranks) * head_dim * 2 * tokens
+    each = 2 * layers * -(-kv_heads // ranks) * head_dim * 2 * tokens
     return max(0, (gpu_bytes * 9 // 10 - 2 * -(-params // ranks)) // each)
 
 
@@ -38,6 +38,11 @@ def without_layers(params, layers, *others):
 
 def halves_a_head(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks):
     each = 2 * layers * kv_heads * head_dim * 2 * tokens // ranks
+    return max(0, (gpu_bytes * 9 // 10 - 2 * -(-params // ranks)) // each)
+
+
+def rounds_heads_down(params, layers, kv_heads, head_dim, gpu_bytes, tokens, ranks):
+    each = 2 * layers * max(1, kv_heads // ranks) * head_dim * 2 * tokens
     return max(0, (gpu_bytes * 9 // 10 - 2 * -(-params // ranks)) // each)
 
 
@@ -77,6 +82,7 @@ def test_a_budget_passes():
     [
         (without_layers, "LLaMA 7B, 40 GB, 2048 tokens, tp 1"),
         (halves_a_head, "LLaMA-2 70B, 80 GB, 4096 tokens, tp 16"),
+        (rounds_heads_down, "LLaMA 7B, 40 GB, 2048 tokens, tp 3"),
         (below_nothing, "got -1; right is 0"),
     ],
 )
