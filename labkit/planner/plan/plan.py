@@ -302,16 +302,17 @@ class Plan(Experiment):
         they do have two titles."""
         return ", ".join(filter(None, self.titles()))
 
-    def titles(self) -> tuple[str, str]:
+    def titles(self, language: str = "en") -> tuple[str, str]:
         """The title in two lines: model and machine; layout and batch."""
         layout = self.layout
         step = [written(layout)]
         least = layout.dp * self.mbs * self.pp
-        step += [f"batch {layout.gbs}"] if layout.gbs != least else []
+        step += [both("batch {count}", count=layout.gbs)[language]] if layout.gbs != least else []
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
         usual = nearest(self.cluster.gpu.name, self.zero)
         step += [f"stack {self.used.name}"] if self.used != usual else []
-        return f"{self.shape.name}, {self.cluster.written()}", ", ".join(filter(None, step))
+        machine = f"{self.shape.name}, {self.cluster.written(language)}"
+        return machine, ", ".join(filter(None, step))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
