@@ -391,6 +391,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 # %% [markdown]
 # 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? We ask in fp32 and in fp64:
 
+
 # %%
 def compared(dtype, num_microbatches):
     whole, _ = lab.launch(accumulate, 1, dtype, ranks=1)[0]
@@ -733,7 +734,7 @@ def recompute_all(blocks):
 
 
 # %%
-def on_device(num_microbatches, recompute, num_steps=3):
+def on_device(num_microbatches, recompute, num_steps=2):
     """The peak of the device's memory, and the losses."""
     torch.manual_seed(0)
     net, losses = model.Transformer(8, 96, 4, max_len=64), []
