@@ -239,20 +239,18 @@ lab.table(
 )
 
 # %% [markdown]
-# While the slow worker computes one gradient, a fast one can compute four. So nine can be used where three were, and the loss falls much faster. Dealt by speed, all are done at the same time, and again hardly anybody waits. Which of these two ends lower may change from run to run. (Computing is paced here, losses are real. The panel says four ranks: three workers and the server.)
+# While the slow worker computes one gradient, a fast one can compute four. So nine can be used where three were, and the loss falls much faster. Dealt by speed, hardly anybody waits either. Which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
 #
-# Then why not always asynchronously? Look at the last column: its gradients are about two updates late. At this learning rate that does little harm, but with more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with no late gradient and with the very weights of one process.
-#
-# A deal needs speeds that stay, though. Where any rank may be slow for one step, nobody knows who is next. Then let workers run a few steps ahead, within the bound of chapter 03.
+# Then why not always asynchronously? Look at the last column: its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the very weights of one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
 #
 # ### Back to the 256 cards
 #
-# Their speeds stay, so we deal. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. Then all of them do 128 × (1 + 3) = 512 units of work where equal shares did 128 × 2 = 256, twice as much. The messages must keep up, though: an all-reduce goes at the pace of the slowest link.
+# Their speeds stay, so we deal. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. Then all do 128 × (1 + 3) = 512 units of work where equal shares did 128 × 2 = 256. The messages must keep up, though: an all-reduce goes at the pace of the slowest link.
 
 # %% [markdown] sections="19.5.2"
 # ## A device and a cloud
 #
-# What if one of two machines is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. They share the answer of a trained network: the edge computes the first layers and sends what these give, and the cloud computes the others. So here we deal *layers*. There are six: convolution, pooling, convolution, pooling, and two linear ones. For 16 frames of 32 x 32 pixels the edge then computes and sends:
+# What if one of two machines is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. Here we deal *layers* of a trained network: the edge computes the first ones and sends what these give, and the cloud computes the others. There are six: convolution, pooling, convolution, pooling, and two linear ones. For 16 frames of 32 x 32 pixels the edge then computes and sends:
 
 # %%
 cut = heterogeneous.Cut()
@@ -330,7 +328,7 @@ kept.score(serving.kv_cache.token_bytes(model) / 1e3)
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 
 # %% [markdown]
-# Where the model is cut among cards, its cache is too: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough.
+# Where the model is cut among cards, its cache is too: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough. (`serving.Generation(way="tensor", ranks=2).run()` holds the answers against one process.)
 #
 # ### Prefill and decode
 #
@@ -391,18 +389,16 @@ serving_check.cache_budget(my_budget)
 serving_check.hint("cache_budget")
 
 # %% [markdown]
-# <details><summary>More: a cache on two ranks, and a model that fits on no card</summary>
+# <details><summary>More: a model that fits on no card</summary>
 #
-# `serving.Generation(way="tensor", ranks=2).run()` answers on two ranks that share cache and model by heads, `way="pipeline"` by layers; `num_differing` counts the answers that one process without a cache gives otherwise.
-#
-# Where the weights alone don't fit, `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). The answer stays the same, but every token fetches all layers again: 13 GB take more than four seconds from a disk that reads 3 GB/s. To try it with a small transformer: `lab.launch(serving.dispatch_run.dispatched, serving.dispatch_run.everywhere("disk"), ranks=1)`. Compare `whole_us` with `dispatched_us`; both are for a token, measured without a KV cache. (Files as small as these still lie in the host's memory, so the difference is fetching, and hardly the disk.)
+# Where the weights alone don't fit, `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). The answer stays the same, but every token fetches all layers again: 13 GB take more than four seconds from a disk that reads 3 GB/s. Try it with a small transformer: `lab.launch(serving.dispatch_run.dispatched, serving.dispatch_run.everywhere("disk"), ranks=1)`, and compare `whole_us` with `dispatched_us`, both for a token. (So small files are still in the host's memory: what you see is the fetching, hardly the disk.)
 #
 # </details>
 
 # %% [markdown] sections="19.6.6"
 # ## Many requests
 #
-# Requests arrive at any time, and their answers differ in length. The old way is *static* batching: some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters.
+# Requests arrive at any time, and their answers differ in length. In *static* batching some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters.
 #
 # We serve 16 requests, ten a second on average, in four *slots*: at most four are inside at once (on a real card, as many as their caches fit, exercise 2). A step takes 21 to 24 ms, and gives each who is inside one token. So many tokens has each answer:
 
@@ -436,7 +432,11 @@ measured = [each["measured"] for each in median.values()]
 worse.score(measured[0] / measured[1])
 
 # %% [markdown]
-# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Requests come by the clock, tokens are real, and a step's time is paced. (*Overran*, where it stands: the machine was busy, and some steps took longer than their pace. Then measured bars exceed the predicted ones.) Where does the time go? Here is the static run:
+# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands: the machine was busy and some steps took longer. Then measured bars exceed the predicted ones.)
+#
+# ### Where does the time go?
+#
+# Here is the static run:
 
 # %%
 lab.show(sides["static batching"].measured, title="Sixteen requests, static")
@@ -448,7 +448,11 @@ lab.show(sides["static batching"].measured, title="Sixteen requests, static")
 lab.show(sides["continuous batching"].measured, title="Sixteen requests, continuous")
 
 # %% [markdown]
-# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (A gap without a box is a slot that nobody had taken yet. Somebody who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) What does that bring as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.)
+#
+# ### And as the load grows?
+#
+# Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
 
 # %%
 p95 = {name: {} for name in loads}
@@ -460,7 +464,7 @@ axes = {"x": "requests a second", "y": "latency p95", "unit": "us"}
 lab.curves(predicted=p95, **axes, title="Two hundred requests")
 
 # %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown. With 200 requests, 19 of 20 take less than some nine seconds.
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown.
 #
 # <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
 #
