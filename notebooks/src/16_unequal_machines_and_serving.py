@@ -239,7 +239,7 @@ lab.table(
 )
 
 # %% [markdown]
-# While the slow worker computes one gradient, a fast one can compute four. So nine can be used where three were, and the loss falls much faster. Dealt by speed, hardly anybody waits either. Which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
+# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much faster. Dealt by speed, hardly anybody waits either. Which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
 #
 # Then why not always asynchronously? Look at the last column: its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the very weights of one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
 #
@@ -265,7 +265,7 @@ lab.table(
 )
 
 # %% [markdown]
-# With no layer it sends the frames themselves, with all six nothing. The link carries 1 MB/s, so a kilobyte takes a millisecond. (Each message takes 5 ms more.) With how many layers on the edge does the answer come soonest?
+# With no layer it sends the frames themselves, with all six nothing. The link carries 1 MB/s, so a kilobyte takes a millisecond, and each message takes 5 ms more. The cloud sends its answer back, which is one more message, of less than a kilobyte. With how many layers on the edge does the answer come soonest?
 
 # %%
 layers = lab.guess("layers on the edge", choices=[str(num) for num in every])
@@ -322,7 +322,7 @@ card = planner.gpu("A100-80")
 kept.score(serving.kv_cache.token_bytes(model) / 1e3)
 
 # %% [markdown]
-# Half a megabyte, so a conversation of 2,000 tokens takes a gigabyte. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13 GB?
+# Half a megabyte, so a conversation of 2,000 tokens takes 1.05 GB. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13.5 GB?
 
 # %%
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
@@ -332,10 +332,7 @@ serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 #
 # ### Prefill and decode
 #
-# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13 GB of weights, and compute two FLOPs a weight for each token. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. Which share of its peak does a decode of one request use?
-
-# %%
-used = lab.guess("share of the A100's peak in a decode step", between=(0, 1))
+# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13.5 GB of weights, and compute two FLOPs a weight for each token. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. What does either phase wait for?
 
 # %%
 phases = {
@@ -349,11 +346,11 @@ parts = {
 title = "7 B on an A100: 1,024 tokens of a prompt, then one token"
 lab.bars(parts, unit="us", title=title, badge="predicted")
 
-# %%
-used.score(phases["decode"].compute_us / phases["decode"].total_us)
-
 # %% [markdown]
-# Less than a hundredth: the decode waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it. So how many tokens a second do larger batches give?
+# The decode computes for less than a hundredth of its time: it waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it; the cache of each request is read for that request alone. So how many times as many tokens a second do 32 requests at once get, each 1,024 tokens long, as one alone?
+
+# %%
+gain = lab.guess("times the tokens, 32 requests at once", between=(1, 32))
 
 # %%
 speeds = {}
@@ -363,12 +360,15 @@ axes = {"x": "requests at once", "y": "tokens a second"}
 title = "Decode of the 7 B model on one A100"
 lab.curves(predicted={"all together": speeds}, **axes, title=title)
 
+# %%
+gain.score(speeds[32] / speeds[1])
+
 # %% [markdown]
-# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
+# Some fifteen times as many, not 32. Each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
 #
 # ## Exercise 2. How many fit?
 #
-# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly (rounded up to a whole one) and the heads of keys and values. No rank can have a part of a head, so round up here too: of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
+# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly, and the heads of keys and values too (newer models have fewer of these than heads of queries). Round both up: no rank can have a part of a head, so of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
 
 
 # %%
@@ -391,7 +391,7 @@ serving_check.hint("cache_budget")
 # %% [markdown]
 # <details><summary>More: a model that fits on no card</summary>
 #
-# Where the weights alone don't fit, `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). The answer stays the same, but every token fetches all layers again: 13 GB take more than four seconds from a disk that reads 3 GB/s. Try it with a small transformer: `lab.launch(serving.dispatch_run.dispatched, serving.dispatch_run.everywhere("disk"), ranks=1)`, and compare `whole_us` with `dispatched_us`, both for a token. (So small files are still in the host's memory: what you see is the fetching, hardly the disk.)
+# Where the weights alone don't fit, `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). The answer stays the same, but every token fetches all layers again: 13.5 GB take more than four seconds from a disk that reads 3 GB/s. Try it with a small transformer: `lab.launch(serving.dispatch_run.dispatched, serving.dispatch_run.everywhere("disk"), ranks=1)`, and compare `whole_us` with `dispatched_us`, both for a token. (Files as small as these are still in the host's memory, so what you see is the fetching, hardly the disk.)
 #
 # </details>
 
@@ -448,7 +448,7 @@ lab.show(sides["static batching"].measured, title="Sixteen requests, static")
 lab.show(sides["continuous batching"].measured, title="Sixteen requests, continuous")
 
 # %% [markdown]
-# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.)
+# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) Only half of the slots' time is used here, too: at ten requests a second there is often nobody left to serve. So at this load continuous batching saves waiting. What more it can carry, comes next.
 #
 # ### And as the load grows?
 #
@@ -474,7 +474,7 @@ lab.curves(predicted=p95, **axes, title="Two hundred requests")
 #
 # ## Exercise 3. Write the scheduler
 #
-# It is asked before every step. `waiting` lists who is outside, the first come first; `owed` says of each inside how many tokens it still gets; `slots` is how many may be inside. Return who enters and who leaves. Yours will serve on two real ranks.
+# It is asked before every step. `waiting` lists the numbers of those outside, the first come first. `owed` is a dict: for the number of each request inside, how many tokens it still gets (0: it is done). `slots` is how many may be inside at once. Return two lists of numbers: who enters, and who leaves. Yours will serve on two real ranks.
 
 
 # %%
