@@ -66,13 +66,13 @@ def recorded(work: Callable, *args: Any) -> Any:
         return work(*args)
 
 
-def slow_read(seconds: float) -> None:
-    """Sleeps like a rank that waits for its disk, and is recorded as one that loads data. Raises
-    ValueError for less than nothing."""
+def slow_compute(seconds: float) -> None:
+    """Sleeps for as long as a slow card computes longer, and is recorded as one that computes.
+    Raises ValueError for less than nothing."""
     check_real(0.0, 1e3, seconds=seconds)
     start_ns = time.time_ns()
     time.sleep(seconds)
-    trace.span("input", "batch", start_ns, time.time_ns(), lane=COMPUTE)
+    trace.span(COMPUTE, "slow card", start_ns, time.time_ns(), lane=COMPUTE)
 
 
 def train(step: "Step") -> dict[str, Any]:
