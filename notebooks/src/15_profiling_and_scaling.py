@@ -114,6 +114,8 @@ longer.score(f"rank {messages_us.argmax()}")
 widgets.bottlenecks(kind="bubble", severity=1.0)
 
 # %% [markdown]
+# ### Ask for advice
+#
 # The board's advice is from `lab.advise`, which reads any recording. It finds what each span waited for, plays copies of the timeline with ten possible changes, one at a time, and names the change that saves most. Next, a step of 93 ms: its four messages begin under the backward and take 71 ms, one after another. Half the bytes, in bf16 say, would take about half as long. Which share of the step would that save?
 
 # %%
@@ -130,7 +132,7 @@ halved.score(advice.best.gain)
 # %% [markdown]
 # ### Does the promise hold?
 #
-# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. What is hidden, or not on that path, saves nothing. But it is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the median counts. Will the promise be kept?
+# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. What is hidden, or not on that path, saves nothing. But it is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
 
 # %%
 profiling.prove("link", severity=0.5, runs=3)
@@ -280,7 +282,7 @@ left.score(compared.predicted.efficiency())
 # %%
 lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
 
-# %% [markdown]
+# %% [markdown] sections="19.6.5"
 # By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If your dot lies lower, see which parts have grown: as a rule communication, and waiting for a slower rank. Ranks that sleep instead of computing hardly take cores from each other, but messages need cores, and four ranks share a few of them and one loopback. Such a gap is itself a finding: look at the machine first, and take home which part is the largest, not how large it is.
 #
 # <details><summary>How do we know? And why not eight ranks?</summary>
@@ -315,7 +317,9 @@ most.score(strongly[64])
 # %% [markdown]
 # Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
 #
-# What do messages leave of it? The board begins with the weak case: four samples a rank, up to 64 ranks. Compare it with the strong one. Which change helps each of them most? And is a link of 10 GB/s the cure?
+# ### And with messages?
+#
+# What do they leave of it? The board begins with the weak case: four samples a rank, up to 64 ranks. Compare it with the strong one. Which change helps each of them most? And is a link of 10 GB/s the cure?
 
 # %%
 widgets.scaling(kind="weak")
@@ -395,7 +399,9 @@ dear.score(price[1024])
 # %% [markdown]
 # Predicted, and a planner's MFU is a bound: real runs reach less. Every card has less to compute, and its messages stay as large. For the speed, divide the number of cards by eight and by the price: 1,024 cards are 128 / 2.26 = 57 times as fast as eight. With 1,024 we are in a hurry, and the curve is the bill.
 #
-# **The answer to our opening.** What do 40 of our 100 dollars buy? Waiting for one card, rank 3. Mend it first: the same training takes 43 % less time, on the same eight cards. Then rent: sixteen cards are 2 / 1.015 = 1.97 times as fast, for 1.5 % more. In the other order fifteen cards would wait for rank 3.
+# ### The answer to our opening
+#
+# What do 40 of our 100 dollars buy? Waiting for one card, rank 3. Mend it first: the same training takes 43 % less time, on the same eight cards. Then rent: sixteen cards are 2 / 1.015 = 1.97 times as fast, for 1.5 % more. In the other order fifteen cards would wait for rank 3.
 
 # %% [markdown]
 # ## Summary
