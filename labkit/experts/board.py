@@ -40,6 +40,7 @@ class ExpertsBoard(Trial):
         ("loads", "Tokens at each expert, by the rank that they come from"),
         ("expert", "expert {}"),
         ("even", "even share"),
+        ("dropped", "dropped"),
         (
             "load",
             "The busiest expert takes {:.1f} times an even share. {} of {} choices are dropped. "
@@ -83,9 +84,13 @@ class ExpertsBoard(Trial):
     def _bars(self, step: Layer) -> Sketch:
         every = catalogue(self.words)
         rows = []
+        came = step.but(capacity=0.0).loads().sum(axis=0)
         for expert, loads in enumerate(step.loads().T.tolist()):
             name = {code: every[code]["expert"].format(expert) for code in LANGUAGES}
-            rows.append((name, {f"rank {rank}": float(num) for rank, num in enumerate(loads)}))
+            parts = {f"rank {rank}": float(num) for rank, num in enumerate(loads)}
+            if step.capacity:
+                parts[self._words["dropped"]] = float(came[expert] - sum(loads))
+            rows.append((name, parts))
         even = step.top_k * step.tokens * step.ranks / step.experts
         marks = [({code: every[code]["even"] for code in LANGUAGES}, even)]
         if step.capacity:

@@ -1,5 +1,5 @@
-"""The exercises of chapter 10, several axes at once: groups by hand, and a hybrid plan. The mesh,
-the planner and real ranks are the judges."""
+"""The exercises of chapter 10, several axes at once: groups by hand, and, on no page
+(``spare_hints.json``), a hybrid plan. The mesh, the planner and real ranks are the judges."""
 
 from collections.abc import Callable, Iterator
 from functools import cache

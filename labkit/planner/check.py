@@ -1,5 +1,5 @@
 """The exercises of chapter 01, why distributed. Answers are graded at sizes that the chapter does
-not show."""
+not show. ``traffic`` and ``model_state_gb`` are on no page (``spare_hints.json``)."""
 
 from collections.abc import Callable, Iterator
 from itertools import product

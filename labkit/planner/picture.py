@@ -223,11 +223,12 @@ PANEL_PX = 190
 
 
 def architectures(plans: Plans, island_size: int, *, language: str | None = None) -> Sketch:
-    """Plans of as many ranks on the same islands, two beside each other; S is the size of the
-    buffer."""
+    """Plans of as many ranks on the same islands, two or three beside each other; S is the size of
+    the buffer."""
     rows = list(plans.items()) if isinstance(plans, Mapping) else list(plans)
     check_whole(island_size=island_size, **{"number of plans": len(rows)})
     most = max(max(both_ways_bytes(plan, 1).values(), default=0) for _, plan in rows)
+    columns = 3 if len(rows) == 3 else 2
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
@@ -241,15 +242,15 @@ def architectures(plans: Plans, island_size: int, *, language: str | None = None
             panel = [
                 Words(0, 12, title, bold=True),
                 Words(0, 172, say["caption"].format(busiest, across), size_px=11.5),
-                *_panel(plan, island_size, most),
+                *_panel(plan, island_size, most, WIDTH_PX / columns - 20),
             ]
-            x = (number % 2) * (WIDTH_PX / 2 + 8)
-            y = 40 + PANEL_PX * (number // 2)
+            x = (number % columns) * (WIDTH_PX / columns + 8)
+            y = 40 + PANEL_PX * (number // columns)
             shapes += [moved(shape, x, y) for shape in panel]
             figures = [f"{size:.3g} S" for size in (busiest, across)]
             table.append((title, str(len(plan.steps)), *figures))
         samples = [_link_sample(INSIDE, say["inside"]), _link_sample(ACROSS, say["across"])]
-        keys, end_px = legend(samples, 0, 40 + PANEL_PX * (-(-len(rows) // 2)))
+        keys, end_px = legend(samples, 0, 40 + PANEL_PX * (-(-len(rows) // columns)))
         sizes = [(row[0], row[2]) for row in table[1:]]
         return Sketch(
             shapes=(*shapes, *keys),
@@ -269,11 +270,13 @@ def _link_sample(colour: str, words: str) -> tuple[tuple[Line], str]:
     return (Line(((0, 0), (22, 0)), colour, width_px=4),), words
 
 
-def _panel(plan: Plan, island_size: int, most: float) -> list[Shape]:
+def _panel(plan: Plan, island_size: int, most: float, panel_px: float) -> list[Shape]:
     """Islands beside each other, their ranks, and a line per link."""
     num_islands = -(-plan.num_ranks // island_size)
-    wide = (WIDTH_PX / 2 - 20) / num_islands
-    places = _places(plan.num_ranks, island_size, wide)
+    wide = panel_px / num_islands
+    across = [(a, b) for a, b in both_ways_bytes(plan, 1) if a // island_size != b // island_size]
+    alike = all((a - b) % island_size == 0 for a, b in across)
+    places = _places(plan.num_ranks, island_size, wide, alike)
     islands = [Box(island * wide + 4, 22, wide - 8, 132) for island in range(num_islands)]
     links = []
     for (a, b), size in both_ways_bytes(plan, 1).items():
@@ -286,13 +289,15 @@ def _panel(plan: Plan, island_size: int, most: float) -> list[Shape]:
     return [*islands, *links, *ranks]
 
 
-def _places(num_ranks: int, island_size: int, wide: float) -> dict[int, tuple[float, float]]:
-    """Where ranks stand: those of an island in a circle, neighbours in a ring next to each
-    other."""
+def _places(
+    num_ranks: int, island_size: int, wide: float, alike: bool
+) -> dict[int, tuple[float, float]]:
+    """Where ranks stand: those of an island in a circle, neighbours in a ring next to each other;
+    ``alike``: in the same places in each island, so that links between twins are parallel."""
     places = {}
     for rank in range(num_ranks):
         island, place = divmod(rank, island_size)
-        angle = -pi / 4 + 0.25 + pi * island - 2 * pi * place / island_size
+        angle = -pi / 4 + 0.25 + pi * island * (not alike) - 2 * pi * place / island_size
         x = wide * (island + 0.5) + 0.33 * wide * cos(angle)
         places[rank] = (x, 88 + 50 * sin(angle))
     return places

@@ -13,7 +13,7 @@
 #
 # We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory. Even without a byte of activations, it needs 112 GB.
 #
-# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters. The dashed line is the card.
+# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters, so 107 GB of states, and adds 9 GB of activations for one sequence. The dashed line is the card.
 
 # %%
 from math import exp
@@ -29,7 +29,7 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try a smaller card, then smaller models. Which is the largest model whose first row ends left of the line on 80 GB? (A table near the end answers.)
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Which is the largest model whose first row ends left of the line on 80 GB? (A table near the end answers.)
 #
 # **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
 #
@@ -116,15 +116,8 @@ saved.score(16 - sum(held.values()))
 # None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
+# (`planner.Need(recipe="mixed").compare()` reads the same sixteen out of a DeepSpeed engine; exercise 1 lets you read them out yourself.)
 #
-# ### A real engine holds the same
-#
-# Many people train with DeepSpeed. Here it trains a small model by this recipe on two ranks, and we read every tensor that it holds. *predicted* is the bill; above it stands by how much it was wrong.
-
-# %%
-planner.Need(recipe="mixed").compare()
-
-# %% [markdown]
 # (Boxes like the next one correct a textbook, or its demo project; skip them if you don't know it.)
 #
 # <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
@@ -142,7 +135,7 @@ planner.Need(recipe="mixed").compare()
 # %% [markdown]
 # ## Exercise 1. Read the bill out of a rank
 #
-# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
+# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here (`from torch.distributed.tensor import DTensor`). Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
 #
 # The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
 
@@ -239,7 +232,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all models and call it an estimate.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all large models and call it an estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
@@ -291,7 +284,7 @@ lab.table(rows, units={"reached": "share"})
 #
 # ### 3. There is too much data
 #
-# CPU cores read it and cut it into tokens: more cards do not help.
+# More tokens to train on take longer: that is reason 2 again. Reading them and cutting them into tokens is work for CPU cores, and more cards do not help.
 #
 # ### 4. Reliability?
 #
@@ -303,7 +296,6 @@ quiet_days = lab.guess("days without an interruption, 1,024 GPUs", between=(0, 1
 
 # %%
 def quiet_share(num_gpus):
-    """The share of days without an interruption."""
     hours_of_one = 54 * 24 * 16_384 / 419
     return exp(-24 * num_gpus / hours_of_one)
 
@@ -331,7 +323,7 @@ title = "Runs of LLaMA 7B in 30 days"
 lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.1"
-# Follow the lowest curve. It bends at about a hundred cards, and even with 4,096 of them there is hardly one run in the month. Most of this course is about keeping that share small.
+# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Most of this course is about keeping that share small.
 #
 # So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. Reading data is no reason for cards, and reliability is one against them.
 #
@@ -367,7 +359,7 @@ def five_steps(average):
         net(torch.randn(8, 64)).square().mean().backward()
         for weight in net.parameters():
             if average:
-                dist.all_reduce(weight.grad)
+                dist.all_reduce(weight.grad)  # the sum over all ranks, on every rank
                 weight.grad /= dist.get_world_size()
             weight.data -= 0.5 * weight.grad
             weight.grad = None
@@ -387,58 +379,44 @@ lab.table([dict(zip(("no averaging", "averaged"), apart))])
 # ## Ways to share it
 #
 # - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and takes a part of the batch; gradients are averaged.
-# - **Model parallel**: every rank has some of the layers, and activations travel from one to the next.
+# - **By layers** (model parallel; chapter 08 makes a *pipeline* of it): every rank has some of the layers, and activations travel from one to the next.
 # - **Hybrid**: both at once, in groups.
 # - **States sharded**: data parallel, but each rank keeps only a part of the states (chapters 06 and 07).
 #
-# LLaMA 7B on 4 ranks, in fp32, 16 sequences a step: which of the four sends the fewest bytes?
+# LLaMA 7B on 4 ranks, all in fp32 for once, 16 sequences a step: which of the four sends the fewest bytes?
 
 # %%
 strategies = {
     "data parallel": "data",
-    "model parallel": "layers",
+    "by layers": "layers",
     "hybrid of both": "hybrid",
     "states sharded": "sharded",
 }
 fewest = lab.guess("which sends the fewest bytes", choices=list(strategies))
 
 # %%
-sent = {
-    name: planner.Strategy(strategy=word).sent_bytes()
-    for name, word in strategies.items()
-}
+every = {name: planner.Strategy(strategy=word) for name, word in strategies.items()}
+sent = {name: each.sent_bytes() for name, each in every.items()}
 fewest.score(min(sent, key=sent.get))
-
-# %%
-words = {**strategies, "tensor parallel": "tensor"}
-every = {name: planner.Strategy(strategy=word) for name, word in words.items()}
 
 # %%
 lab.table(
     {
         "way": name,
         "a rank holds_bytes": sum(each.bill().values()),
-        "sends per step_bytes": each.sent_bytes(),
+        "sends per step_bytes": sent[name],
         "idle_share": each.idle,
     }
     for name, each in every.items()
 )
 
 # %% [markdown]
-# Look at *sends per step*. (The fifth row, tensor parallel, is in the box below.) Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (All of them still exceed 80 GB: most of it are the activations of 16 sequences, which recomputation makes smaller, chapter 05.) It pays with idle time: 15.8 %, and that with the batch already cut into 16 pieces. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. And what it sends grows with the batch, while data parallel always sends the same. (`planner.Strategy(strategy="layers").board()` draws who holds what, and trains a small model so on four real ranks.)
-#
-# <details><summary>A fifth way, cutting every layer: does it send less?</summary>
-#
-# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so attention and MLP need an all-reduce of their activations in the forward and one more in the backward: four per layer and microbatch.
-#
-# For LLaMA 7B on 8 ranks in 16 bits, each sequence of 2048 tokens makes a rank send 3.76 GB that way. The one all-reduce of data parallelism sends 23.5 GB, whatever the batch. So tensor parallelism sends less for up to six sequences. But it is harder to hide, because the forward waits for every sum. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
-#
-# </details>
+# Look at *sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: 15.8 %, and that with the batch already cut into 16 pieces. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. And what it sends grows with the batch, while data parallel always sends the same. A fifth way cuts every layer, not only between layers: [tensor parallelism](GLOSSARY.md#tensor-parallelism), which chapter 09 builds. (All four rows still exceed 80 GB: most of it are the activations of 16 sequences; chapter 05 makes them smaller.)
 
 # %% [markdown] sections="10.1.3"
 # ## Who talks to whom
 #
-# To average gradients, ranks can be connected in several ways. Here are two machines with four ranks each; S is the size of the gradients. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines:
+# To average gradients, ranks can be connected in several ways. Here are two machines with four ranks each; S is the size of the gradients. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines, each rank with its twin:
 
 # %%
 plans = {
@@ -451,43 +429,11 @@ lab.show(planner.architectures(plans, 4))
 # %% [markdown] sections="10.1.2, 10.1.3"
 # The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least. Chapter 02 lets them race on real ranks, and proves that nothing sends less where only ranks add.
 #
-# <details><summary>More: three other ways</summary>
-#
-# A hybrid does one thing inside the machines and another between them, for example one representative per machine, and a ring of representatives. Recursive doubling exchanges whole buffers in $\log_2 N$ steps, and sends more: 24 S. Where the switch adds, as with NVLS or SHARP, ranks send less.
-#
-# </details>
-#
 # <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
 #
 # In all, yes, and so does the number of steps. But what one rank sends in a ring is $2(N-1)/N$ times S, which stays below 2 S whatever N. Run it: `collectives.sent_bytes(collectives.plan("all_reduce", "ring", 64), 1).max()` gives 1.97.
 #
 # </details>
-
-# %% [markdown]
-# ## Exercise 2, if you like. Traffic of an architecture
-#
-# (Chapter 02 builds these; you may come back after it.) An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` ranks with neighbouring numbers. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
-
-
-# %%
-def my_traffic(architecture, num_ranks, num_bytes, island_size):
-    """What the busiest rank sends, and what goes between machines."""
-    ### BEGIN SOLUTION
-    machines = num_ranks // island_size
-    each = 2 * (num_ranks - 1) / num_ranks * num_bytes
-    if architecture == "parameter_server":
-        return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
-    if architecture == "ring":
-        return each, machines * each if machines > 1 else 0
-    return each, 2 * (machines - 1) * num_bytes
-    ### END SOLUTION
-
-
-# %%
-check.traffic(my_traffic)
-
-# %%
-check.hint("traffic")
 
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
@@ -511,12 +457,12 @@ for name, model in planner.MODELS.items():
 lab.table(rows)
 
 # %% [markdown]
-# An empty cell says that no number of cards is enough: what is left on each card is too large already. Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
+# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* does not count the layer that is whole for a moment, chapter 07.) Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
 #
 # 1. It fits on one card and is fast enough: use one card.
 # 2. It fits but is slow: data parallel, with DDP (chapter 03).
 # 3. The states don't fit: shard them, the optimizer first, because that costs no byte more than DDP, then gradients, then parameters (half as many bytes again; chapters 06 and 07).
-# 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine.
+# 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
 # 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends least, and shard inside the machines.
 #
 # <details><summary>Erratum D-faq: "DDP below 10 billion parameters, FSDP up to 100 billion"</summary>
@@ -525,14 +471,14 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at how much is missing on the left, and left over on the right. Then look at the days: it fits, but it is slow still, and to be quick it needs more cards. This before-and-after picture will come back in many chapters. (It says 120 GB where the first picture had 116: it counts the parameters to the last one, the logits, and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. The numbers are predicted from the constants that the title names; LLaMA's own 82,432 hours over eight cards would be 429 days. Chapter 18 tells how far to trust them. (120 GB here, 116 in the first picture: this one also counts the logits and what a process takes for itself.) You will see such a picture in many chapters:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
 planner.card(before, before.but(gpus=8, zero=3))
 
 # %% [markdown]
-# ## Exercise 3. How many cards?
+# ## Exercise 2. How many cards?
 #
 # The rule behind the table, for any model: the mixed recipe, plus `activation_bytes` on each card. Optimizer states may be sharded (stage 1), gradients too (stage 2), parameters too (stage 3), or nothing (stage 0). Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
 
@@ -557,32 +503,6 @@ check.fewest_ranks(my_cards)
 
 # %%
 check.hint("fewest_ranks")
-
-# %% [markdown]
-# ## Exercise 4, if you like. Any recipe, any stage
-#
-# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as on the board, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` is as in exercise 3.
-
-
-# %%
-def my_states(num_params, recipe, stage, num_ranks):
-    """GB of model states on each rank."""
-    ### BEGIN SOLUTION
-    groups = {
-        "sgd": (4, 4, 4),
-        "fp32": (4, 4, 8),
-        "mixed": (2, 2, 12),
-        "accumulate": (2, 6, 12),
-        "bf16": (2, 2, 4),
-    }
-    parts = zip(groups[recipe], (3, 2, 1))
-    held = [size / (num_ranks if stage >= first else 1) for size, first in parts]
-    return num_params * sum(held) / 1e9
-    ### END SOLUTION
-
-
-# %%
-check.model_state_gb(my_states)
 
 # %% [markdown]
 # ## Summary

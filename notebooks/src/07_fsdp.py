@@ -13,7 +13,7 @@
 #
 # We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are the same numbers once more.
 #
-# Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card, 14 GB. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
+# Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
 # %%
 import labkit as lab
@@ -37,7 +37,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two microbatches, when the gradients of the first are there? (The third row is theory alone.)
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two, when the gradients of the first are there?
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
@@ -52,11 +52,10 @@ def parts(shards):
 
 # %%
 rows = {"DDP": parts(ddp.measured(ddp_run)), "FSDP": parts(full.measured(full_run))}
-rows["FSDP, predicted"] = parts(full.predict())
-lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of four")
+lab.bars(rows, unit="bytes", badge="measured", title="Held by one of four")
 
 # %% [markdown] sections="8.4.1"
-# Every part is cut to a quarter, but for some padding, and the prediction agrees. Is the highest point of a step a quarter of DDP's, too?
+# Every part is cut to a quarter, but for some padding. Is the highest point of a step a quarter of DDP's, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -66,13 +65,7 @@ peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more? Here is the second microbatch of the FSDP run, moment by moment: the opening picture, now measured.
-
-# %%
-full_run[0]["footprint"]
-
-# %% [markdown] sections="8.4.1"
-# The states are the even floor of the picture. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
+# Why so much more? Look at `B3` in the opening picture (its button measures what it predicts). The states are the even floor. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
@@ -298,7 +291,6 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
-# %%
 counts = {name: found[2] for name, found in runs[0].items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
 ratio.score(sent["Freed"] / sent["DDP"])
@@ -335,7 +327,10 @@ def sharded(net, **options):
 #
 # ### Who comes when
 #
-# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can gather the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record two steps and look at the second:
+# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can gather the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if asked (`set_modules_to_forward_prefetch`), so the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
+
+# %%
+when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
 
 
 # %%
@@ -350,24 +345,18 @@ plain = lab.launch(fsdp_step, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# A rank's upper row is what it computes, the thin row below is its messages. Hatched is neither: a rank waits for its message, for the other rank, or for a processor core. On a laptop that is most of the time, so read the order here and not the lengths. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
-
-# %%
-when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
+# That is the second of two steps. A rank's upper row is what it computes, the thin row below is its messages. Hatched is neither: a rank waits for its message, for the other rank, or for a processor core. On a laptop that is most of the time, so read the order and not the lengths. Here it is in letters, where `g3` gathers layer 3 and `r3` reduces its gradients:
 
 # %%
 moves = fsdp.order(plain)
+lab.table([("0", " ".join(moves))], heads=["rank", "order"])
+
+# %%
 again = moves.index("g2", moves.index("F4"))
 when.score("before B3" if again < moves.index("B3") else "after B3")
 
 # %% [markdown]
-# In the backward FSDP prefetches without being asked. (In the forward one has to ask: `set_modules_to_forward_prefetch`.) Here is the whole order; `g3` gathers layer 3, and `r3` reduces its gradients:
-
-# %%
-lab.table([("0", " ".join(moves))], heads=["rank", "order"])
-
-# %% [markdown]
-# (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
+# In the backward FSDP prefetches without being asked. (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
 #
 # ### Messages that hide
 #
@@ -377,11 +366,11 @@ lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 fsdp.replay(moves, forward_us=8_000, message_us=2_000)
 
 # %% [markdown]
-# The step hardly waits: only the first gather, the `g4` at the turn and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
+# The messages stand in the order of the table: the first two are `g0` and `g1`. The step hardly waits: only the first gather, the `g4` at the turn and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Across a network that gives each card 25 GB/s it is 8,000, four sequences of 2,048. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
+# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Between machines a ring leaves each machine once, so all network links of a machine count together: with 25 GB/s in all it is 8,000, four sequences of 2,048. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
@@ -412,27 +401,22 @@ def in_units(way):
 
 
 # %%
-def one_step(build, *how, sequences=1):
-    """A step of the model that ``build`` gives: its peak, and how often it gathers."""
+def one_step(way):
+    """A step of the model in these units: its peak, and how often it gathers."""
     with memory.watch() as watched, traffic.count() as counted:
-        net = build(*how)
+        net = in_units(way)
         watched.mark("step")
-        tokens, targets = model.story_tokens(sequences, 32, seed=dist.get_rank())
+        tokens, targets = model.story_tokens(1, 32, seed=dist.get_rank())
         model.loss(net(tokens), targets).backward()
     gathers = counted.calls["all_gather"]
     return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
 
 
 # %%
-def in_each():
-    return {way: one_step(in_units, way) for way in WRAPS}
-
-
-# %%
 leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
 
 # %%
-found = lab.launch(in_each)[0]
+found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
 leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 
 # %%
@@ -592,8 +576,10 @@ leaves.score(outside / rows["FULL_SHARD"]["in a group_bytes"])
 lab.table({"strategy": name, **row} for name, row in rows.items())
 
 # %% [markdown] sections="8.4.2, S6"
+# Why 44 %? FULL_SHARD sends three times 3/4 of the weights over that link, 9/4. With HYBRID_SHARD each of a machine's two ranks sends half of the weights to the other machine, 1 in all; and 1 / (9/4) is 4/9.
+#
 # - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when the whole 16-bit weights do not fit beside a card's part of the states and its activations.
-# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
+# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states and its activations, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
 # - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
 # - **NO_SHARD** is DDP, and right if everything fits on each card.
 #
@@ -688,7 +674,6 @@ def optimizer_first(num_steps):
     return losses
 
 
-# %%
 lab.launch(optimizer_first, 4)
 
 # %% [markdown] sections="S6"
@@ -696,21 +681,23 @@ lab.launch(optimizer_first, 4)
 #
 # ### Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, `set_reshard_after_backward(False)` leaves the weights whole. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we use only the first, and reduce in the last microbatch, how many messages are left of the 60?
 
 # %%
-left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
+left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
 
 
 # %%
-def accumulate(each_time):
+def accumulate(reduce_once, gather_once):
     torch.manual_seed(0)
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     with memory.watch() as watched, traffic.count() as counted:
-        net = sharded(model.Transformer(3, 64, 4, max_len=32))
+        net = model.Transformer(3, 64, 4, max_len=32)
+        sharded(net, reshard_after_forward=not gather_once)
         watched.mark("step")
         for k in range(4):
-            net.set_requires_gradient_sync(each_time or k == 3)
+            net.set_requires_gradient_sync(k == 3 or not reduce_once)
+            net.set_reshard_after_backward(k == 3 or not gather_once)
             (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
     counts = {"gathers": counted.calls["all_gather"]}
     counts["scatters"] = counted.calls["reduce_scatter"]
@@ -718,18 +705,15 @@ def accumulate(each_time):
 
 
 # %%
-def both_ways():
-    return {"each time": accumulate(True), "at the end": accumulate(False)}
-
-
-found = lab.launch(both_ways)[0]
-left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
+ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
+found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
+left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 
 # %%
-lab.table({"reduced": when, **row} for when, row in found.items())
+lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole. It pays only where the network, not the memory, is your bottleneck.
+# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. With both, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network, not the memory, is your bottleneck.
 #
 # ### Exercise 3. Repair a training
 #
@@ -776,7 +760,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.11.1"
 # ## Loading a model that fits on no card
 #
-# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (Compute buffers with `persistent=False` anew: they are in no state dict.)
+# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (Compute buffers with `persistent=False` anew: they are in no state dict.) We load both ways, and count what torch allocates for a rank, on the host and on its device together:
 
 
 # %%
@@ -793,10 +777,6 @@ def setup_fsdp_model(build, all_read=False):
     return net
 
 
-# %% [markdown] sections="8.11.1"
-# We load both ways, and count what torch allocates for a rank, on the host and on its device together:
-
-
 # %%
 def load(all_read):
     with memory.watch() as watched:
@@ -805,63 +785,100 @@ def load(all_read):
     return watched.footprint().peak_bytes
 
 
-# %%
 run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
-heads = ["loading", "rank 0_bytes", "rank 1_bytes"]
 rows = zip(("all read", "rank 0 reads"), *run)
-lab.table(rows, heads=heads)
+lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 
-# %% [markdown] sections="8.11.1, D-fsdp"
+# %% [markdown] sections="8.4.3, 8.4.4, 8.11.1, D-fsdp"
 # Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
 #
-# A script for `torchrun` is made of what you have seen: `init_process_group` (chapter 03), `setup_fsdp_model`, the loop above, `get_model_state_dict` on every rank, `torch.save` on rank 0.
+# <details><summary>The whole as a script for <code>torchrun</code></summary>
+#
+# `torchrun --nproc-per-node 8 train.py` starts it on eight cards. Put `sharded` and `setup_fsdp_model` of this chapter, with their imports, where `...` stands; `Model`, `loss` and `batches` are your own.
+#
+# ```python
+# import os
+# import torch
+# import torch.distributed as dist
+# from my_model import Model, batches, loss
+#
+# ...
+#
+# if torch.cuda.is_available():
+#     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+#     torch.set_default_device("cuda")
+# dist.init_process_group()
+# net = setup_fsdp_model(Model)
+# optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
+# for inputs, targets in batches(dist.get_rank(), dist.get_world_size()):
+#     optimizer.zero_grad()
+#     loss(net(inputs), targets).backward()
+#     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+#     optimizer.step()
+# options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+# weights = get_model_state_dict(net, options=options)  # every rank calls it
+# if dist.get_rank() == 0:
+#     torch.save(weights, "weights.pt")
+# dist.destroy_process_group()
+# ```
+#
+# </details>
+#
+# <details><summary>The same through Accelerate</summary>
+#
+# With [Accelerate](https://huggingface.co/docs/accelerate) the configuration file of chapter 04 says `distributed_type: FSDP`, and has these settings under `fsdp_config`. A script can make the *plugin* itself:
+#
+# ```python
+# from accelerate import Accelerator, FullyShardedDataParallelPlugin
+#
+# plugin = FullyShardedDataParallelPlugin(
+#     fsdp_version=2,
+#     reshard_after_forward=True,
+#     auto_wrap_policy="transformer_based_wrap",
+#     transformer_cls_names_to_wrap=["Block"],
+# )
+# accelerator = Accelerator(fsdp_plugin=plugin)
+# net, optimizer = accelerator.prepare(net, optimizer)
+# accelerator.backward(loss(net(inputs), targets))
+# accelerator.clip_grad_norm_(net.parameters(), 1.0)
+# optimizer.step()
+# ```
+#
+# The optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters. Without a GPU, Accelerate 1.15 ignores the plugin without a word, and trains with DDP; only `PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU` before the plugin makes it shard there, too.
+#
+# </details>
 #
 # ## When it still does not fit
 #
-# ### Recomputation
+# Activations are not sharded, but [activation checkpointing](GLOSSARY.md#activation-checkpointing) makes them smaller, as in chapter 05: a block keeps its input only, and runs its forward again in the backward. With FSDP that costs no message, because the second forward runs while the block is gathered for its backward anyway.
 #
-# Chapter 05 had [activation checkpointing](GLOSSARY.md#activation-checkpointing): a block keeps its input only, and runs its forward again in the backward. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
-
-# %%
-more = lab.guess("all-gathers of a step with recomputation", between=(6, 24))
-
-# %%
-from functools import partial
-from torch.utils.checkpoint import checkpoint
-
-
-def with_blocks(way):
-    """The sharded model, its blocks recomputed or not."""
-    net = model.Transformer(4, 64, 4, max_len=32)
-    for block in net.layers[1:-1] if way == "recompute" else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    return sharded(net)
-
-
-def keep_or_recompute():
-    ways = ("keep", "recompute")
-    return {way: one_step(with_blocks, way, sequences=8) for way in ways}
-
-
-# %%
-found = lab.launch(keep_or_recompute)[0]
-more.score(found["recompute"]["all-gathers"])
-
-# %%
-lab.table({"blocks": way, **row} for way, row in found.items())
-
-# %% [markdown] sections="8.4.4"
-# As many as before, because the second forward runs while the block is gathered for its backward anyway. And the peak falls, as it did on one device.
+# <details><summary>In code</summary>
+#
+# Before the model is sharded:
+#
+# ```python
+# from functools import partial
+# from torch.utils.checkpoint import checkpoint
+#
+# for block in net.layers[1:-1]:
+#     block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+# ```
+#
+# </details>
 #
 # ### Offload
 #
-# `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
+# `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count the copies we use **pretend devices**, which have a memory of their own and count every byte that goes in or out (GPUs would not tell). How much does it save, with one sequence and with eight?
 
 # %%
+import gc
+from itertools import product
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 
 def on_device(policy, sequences, num_steps=2):
+    gc.collect()  # the last model goes
+    torch.accelerator.reset_peak_memory_stats()
     torch.manual_seed(0)
     net = sharded(model.Transformer(6, 128, 4, max_len=64), offload_policy=policy)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)  # tensor by tensor
@@ -879,72 +896,27 @@ def on_device(policy, sequences, num_steps=2):
 # %%
 policies = {"sharded": OffloadPolicy(), "on the host": CPUOffloadPolicy()}
 sizes = {"one sequence": 1, "8 sequences": 8}
-rows = {
-    (size, name): lab.launch(on_device, policy, num, devices=lab.pretend())[0]
-    for size, num in sizes.items()
-    for name, policy in policies.items()
-}
-lab.table({"batch": size, "states": name, **row} for (size, name), row in rows.items())
-
-# %% [markdown]
-# Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. The larger the batch, the smaller its share, because activations stay where they are.
-#
-# ### What offload costs
-#
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
-
-# %%
-terms = {"copies over PCIe": 3 * 4 / 8 / 25e9, "AdamW on the host": 28 / 200e9}
-tokens = (1024, 4096, 16384, 65536)
-lines = {
-    name: {t: seconds / (6 * t / 200e12) for t in tokens}
-    for name, seconds in terms.items()
-}
-lines["as long as computing"] = dict.fromkeys(tokens, 1)
-names = {"x": "tokens of a rank in a step", "y": "time, over that of computing"}
-lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
-
-# %% [markdown] sections="8.4.4, 8.4.3"
-# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies. So offload is for many tokens in a step. Accumulation spreads only AdamW; the copies come again with every microbatch.
-#
-# ## Through Accelerate
-#
-# With [Accelerate](https://huggingface.co/docs/accelerate) the configuration file of chapter 04 says `distributed_type: FSDP`, and has the settings under `fsdp_config`. Accelerate makes a *plugin* of them; a script can make it as well. There is one trap: without a GPU, Accelerate 1.15 ignores them without a word, and trains with DDP. So one line tells it to treat its ranks as GPUs'.
-
-# %%
-from accelerate import Accelerator, DistributedType, PartialState
-from accelerate import FullyShardedDataParallelPlugin as Plugin
-
-
-def settings():
-    return Plugin(
-        fsdp_version=2,
-        reshard_after_forward=True,
-        auto_wrap_policy="transformer_based_wrap",
-        transformer_cls_names_to_wrap=["Block"],
-    )
+cases = list(product(sizes, policies))
 
 
 # %%
-def by_accelerate():
-    state = PartialState(cpu=not torch.cuda.is_available())
-    state.distributed_type = DistributedType.MULTI_GPU  # the trap
-    accelerator = Accelerator(fsdp_plugin=settings())
-    net = model.Transformer(4, 64, 4, max_len=32)
-    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.1))
-    tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
-    accelerator.backward(model.loss(net(tokens), targets))
-    accelerator.clip_grad_norm_(net.parameters(), 1.0)
-    optimizer.step()
-    held = sum(each.to_local().numel() for each in net.parameters())
-    return {"part held": held / sum(each.numel() for each in net.parameters())}
+def in_each_case():
+    return [on_device(policies[name], sizes[size]) for size, name in cases]
 
 
-# %%
-lab.launch(by_accelerate)
+rows = lab.launch(in_each_case, devices=lab.pretend())[0]
+lab.table({"batch": c[0], "states": c[1], **row} for c, row in zip(cases, rows))
 
-# %% [markdown] sections="8.4.3, 8.10"
-# Each rank holds half of the parameters: the settings have sharded the model. (The optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters.)
+# %% [markdown] sections="8.4.4, 8.10"
+# Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. (At the peak, early in the backward, most gradients are not there yet.) The larger the batch, the smaller its share, because activations stay where they are.
+#
+# <details><summary>What offload costs, in time</summary>
+#
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Take eight cards, one microbatch in a step, nothing overlapped: the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$.
+#
+# </details>
+#
+# With few tokens in a step offload takes longer than the computation itself (box), so it is for many. Accumulation spreads only the host's AdamW; the copies come again with every microbatch.
 #
 # ## When is it worth it?
 #
@@ -953,12 +925,12 @@ lab.launch(by_accelerate)
 # Now our own 7 B model on eight cards, before this chapter and after:
 
 # %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64)
+before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
 sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does, with room for the 16-bit weights, 14 GB, to spare. So on these cards one would set `reshard_after_forward=False` and save the second gather; the picture shows the leanest choice. (The planner writes FULL_SHARD as `zero=3`, and with gradients in fp32 it counts 18 bytes per parameter; the 112 GB at the start of this chapter were 16.)
+# On the left it does not fit; on the right it does, with room for the 16-bit weights, 14 GB, to spare. So on these cards one would set `reshard_after_forward=False` and save the second gather; the picture shows the leanest choice. (The planner writes FULL_SHARD as `zero=3`.)
 #
 # ### Across a slow network
 #
@@ -972,14 +944,20 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# A rank's eight sequences are eight microbatches; each gathers the weights twice and reduces once, and all of it crosses 3 GB/s. Larger microbatches can't hide it: the rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has 16,384 in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, and only slices of gradients cross.
+# A rank's eight sequences are eight microbatches, and each gathers the weights twice and reduces once. The four links of a machine share that traffic, 12 GB/s, and the planner's constants for FSDP count on half of it. At 6 GB/s the rule asks for 33,000 tokens in each microbatch, and ours has 2,048. One cure is to gather less often. There is room for microbatches of four sequences:
+
+# %%
+planner.card(two_machines, two_machines.but(mbs=4))
+
+# %% [markdown]
+# A quarter of the messages, a quarter of the time. (Or keep the weights whole over all eight, as above.) The other cure takes the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
 # - Each of N ranks holds an N-th of the states. At the peak it also holds activations, and some copies of the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
-# - A gather hides under a layer if the rank has as many tokens as FLOP/s of its card over bytes/s of its link.
+# - A gather hides under a layer if the microbatch of a rank has as many tokens as FLOP/s of the card over bytes/s of the link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
 # - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away. Offload takes states off the device, and is cheap only with large microbatches, and many tokens in a step.
 #
@@ -989,6 +967,8 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
 # ## Errata of the textbook
+#
+# <details><summary>Eight boxes</summary>
 #
 # <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
 #
@@ -1016,13 +996,13 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
 #
-# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as in this chapter; both do the same.
+# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as above; both do the same.
 #
 # </details>
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
 #
-# Neither is a constant. The saving is the states' share of the peak (the table of offload). The price depends on the tokens of a rank, on the link and on the host's memory (the lines below that table).
+# Neither is a constant. The saving is the states' share of the peak (the table of offload). The price depends on the tokens of a rank, on the link and on the host's memory (the box below that table).
 #
 # </details>
 #
@@ -1035,6 +1015,8 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
 #
 # The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
+#
+# </details>
 #
 # </details>
 #

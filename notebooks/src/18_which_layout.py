@@ -99,6 +99,24 @@ small.but(recompute="full").footprint()
 
 # %% [markdown]
 # It is more than 25 GB, for two reasons that you can see in the picture: gradients are in fp32 by this recipe, and every process holds buffers that no bill knows of. It fits, but not by much.
+#
+# <details><summary>Erratum 19.8.4: 10 B parameters in 16 bit are 10 GB</summary>
+#
+# At 2 bytes each they are 20 GB; 10 GB would be 8 bit. Cut by `tp` 2 and `pp` 2, each card has 5. Run it: `small.memory().parts["parameters"]`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.4: Adam takes 20 GB, and ZeRO 1 makes 5 of them</summary>
+#
+# Adam keeps 12 bytes a parameter (two moments and a copy in fp32), 120 GB in all. `tp` 2 and `pp` 2 leave 30 to a card, and ZeRO 1 with `dp` 2 leaves 15. Run it: `small.memory().parts["optimizer"]`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.4: about 20 GB in all, ample room on 40 GB</summary>
+#
+# The gradients are missing: 5 GB, or 10 where they are added up in fp32 (`small.memory().parts["gradients"]`). 5 + 5 + 15 is 25 GB, or 30, and with the textbook's own 10 GB of activations 35 to 40.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill

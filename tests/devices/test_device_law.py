@@ -8,6 +8,7 @@ import pytest
 
 from labkit import collectives, data_parallel, experts, mesh_3d, pipeline, sharding
 from labkit.accelerate.update import Update
+from labkit.case_studies import Perception
 from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
@@ -78,6 +79,7 @@ LAW = (
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
     Scaling(ranks=(1, 2), batch=2, sample_ms=2.0, num_steps=1),
     Feeding(batches=2, read_ms=2.0, step_ms=5.0),
+    Perception(ranks=2, batch=8, steps=2, encoders_ms=4.0, fusion_ms=2.0, heads_ms=1.0),
 )
 OF_TIME = re.compile(
     r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on"

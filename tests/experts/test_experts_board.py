@@ -22,6 +22,13 @@ def test_a_capacity_drops_and_says_so():
     assert "takes 1.0 times an even share" in page
 
 
+def test_what_a_capacity_drops_stands_at_the_end_of_each_bar():
+    step = Layer(ranks=4, experts=8, top_k=1, capacity=1.25)
+    heads, *rows = step.board().scene().table
+    assert heads[-1] == "dropped" and step.dropped() > 0
+    assert sum(float(row[-1] or 0) for row in rows) == step.dropped()
+
+
 def test_the_capacity_is_a_line_beside_the_even_share():
     bounded = Layer(ranks=4, experts=8, top_k=1, capacity=1.25).board()
     words = [shape.text for shape in bounded.scene().shapes if hasattr(shape, "text")]

@@ -28,6 +28,7 @@ PHASE = "a phase of a step: ``moments.predict`` goes through all of them, and is
 INSIDE = "made and read inside its module: the function that gives it away is fuzzed"
 PLANNED = "a part of a plan's numbers: ``Plan``, ``search``, ``fit`` and ``validate`` are fuzzed"
 READ = "reads a file of the package's own: test_words gives it others"
+STUDIES = ("judged", "llama", "perception", "sensors", "small", "story")
 REASONS = {
     READ: ("words.entries",),
     MACHINE: (
@@ -51,12 +52,11 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
-        "heterogeneous.edge_run.frames",
-        "heterogeneous.edge_run.pack",
-        "heterogeneous.edge_run.unpack",
+        *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
         "heterogeneous.run.here",
         "heterogeneous.run.speeds",
         "data_parallel.server_run.finish",
+        *(f"case_studies.{each}_run" for each in STUDIES),
         "large_batch.digits_run",
         "large_batch.layerwise_run",
         "large_batch.run.train",

@@ -252,6 +252,9 @@ def test_links_of_an_architecture_are_as_thick_as_their_bytes():
     across = [line for line in lines if line.colour == picture.ACROSS and not line.dash]
     # the server's, the ring's, one for each place, the legend's
     assert len(across) == 4 + 2 + 4 + 1
+    twins = across[-5:-1]  # all level, beside each other, so none hides another
+    assert all(line.points_px[0][1] == pytest.approx(line.points_px[1][1]) for line in twins)
+    assert len({round(line.points_px[0][1]) for line in twins}) == 4
     thick = sorted(line.width_px for line in across)
     assert thick[-1] == picture.THICK_PX
     assert thick[0] == picture.THICK_PX * (2 * 2 / 8) / 2  # of 2 S, the server's

@@ -1,0 +1,145 @@
+"""The exercises of the case studies: a layout that fits, and a policy for each kind of layer. Both
+are judged on cases that they don't show."""
+
+from collections.abc import Callable, Iterator
+
+from labkit.case_studies.perception import PLAIN, WAYS, WEIGHTS, Perception
+from labkit.check import exercise, hint, status, wrong
+from labkit.planner.plan.layout import refusals, written
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.search import as_plan, search
+from labkit.units import format_bytes
+
+__all__ = ["four_cards", "hint", "policy", "status"]
+
+FREE = 0.1
+"""of a card, to stay free"""
+FIELDS = ("tp", "pp", "zero", "mbs", "recompute", "offload")
+STEPS = 12
+
+
+@exercise
+def four_cards(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(card, seq)`` is a layout for LLaMA 13B on four such cards: a dict with some of tp,
+    pp, zero, mbs, recompute and offload, as ``planner.Plan`` takes them.
+
+    The fullest card keeps a tenth of its memory free, by the planner, with sequences of ``seq``
+    tokens and 128 of them in a step. Where it can be done without ``offload``, it is done so; cards
+    are of 24, 40 and 80 GB, and no two cases have to have the same layout.
+    """
+    for card, seq in (
+        ("A100 80 GB", 1024),
+        ("A100 40 GB", 1024),
+        ("A100 40 GB", 4096),
+        ("A10G 24 GB", 512),
+    ):
+        given = answer(card, seq)
+        asked = Plan(model="LLaMA 13B", gpu=card, gpus=4, batch=128, seq=seq)
+        fault = _unfit(asked, given)
+        if fault:
+            yield fault
+
+
+def _unfit(asked: Plan, given: object) -> tuple[str, str] | None:
+    """What is wrong with a layout; None where it will do."""
+    about = {"card": asked.cluster.gpu.name, "seq": asked.seq}
+    if not isinstance(given, dict) or not set(given) <= set(FIELDS):
+        return wrong(
+            "{card}, {seq} tokens: a layout is a dict with some of {fields}; got {given!r:.80}",
+            **about,
+            fields=", ".join(FIELDS),
+            given=given,
+        )
+    try:
+        plan = asked.but(sp=given.get("tp", 1) > 1, **given)
+        faults = refusals(plan.shape, plan.cluster, plan.layout)
+    except (ValueError, TypeError) as error:
+        return wrong("{card}, {seq} tokens: {error}", **about, error=error)
+    if faults:
+        return wrong("{card}, {seq} tokens: {error}", **about, error=faults[0])
+    held = plan.memory().peak_bytes
+    room = (1 - FREE) * plan.cluster.device_bytes
+    about |= {"layout": written(plan.layout), "held": format_bytes(held)}
+    if held > room:
+        return wrong(
+            "{card}, {seq} tokens: {layout} holds {held}; nine tenths of the card are {room}",
+            **about,
+            room=format_bytes(room),
+        )
+    if plan.offload != "none" and (other := _without(asked, room)):
+        return wrong(
+            "{card}, {seq} tokens: {layout} holds {held}, but {other} would do without offload",
+            **about,
+            other=other,
+        )
+    return None
+
+
+def _without(asked: Plan, room: float) -> str:
+    """The fastest layout that leaves the room without offload, in words; "" where there is none."""
+    for each in search(asked).fitting:
+        if each.peak_bytes <= room:
+            return written(as_plan(asked, each.layout).layout)
+    return ""
+
+
+@exercise
+def policy(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(weights, share)`` is a dict: for each kind of layer ("convolution", "linear",
+    "norm", "heads") the way of its gradients, "exact", "fp16" or "top-k".
+
+    ``weights`` says how many weights each kind has. Exactly a weight hands in 4 bytes, as fp16 2,
+    and top-k a sixteenth of the weights at 8 bytes. All kinds together hand in at most ``share`` of
+    what they do exactly, and the mean loss of the last four of twelve steps is at most 0.1 above
+    that of the plain way. Run on real ranks.
+    """
+    plain = _ended(tuple(PLAIN.items()))
+    for share in (0.6, 0.45):
+        given = answer(dict(WEIGHTS), share)
+        known = set(WAYS) - {"late"}
+        if not isinstance(given, dict) or given.keys() != WEIGHTS.keys():
+            yield wrong(
+                "share {share}: each kind has a way; got {given!r:.80}", share=share, given=given
+            )
+            continue
+        if not set(given.values()) <= known:
+            yield wrong(
+                "share {share}: ways are exact, fp16 and top-k; got {given!r:.120}",
+                share=share,
+                given=given,
+            )
+            continue
+        ways = tuple((kind, given[kind]) for kind in WEIGHTS)
+        sent = _step(ways).gradient_bytes() / _step(tuple(PLAIN.items())).gradient_bytes()
+        if sent > share:
+            yield wrong("share {share}: {sent:.3f} of the bytes travel", share=share, sent=sent)
+            continue
+        gap = _ended(ways) - plain
+        if not gap <= 0.1:
+            yield wrong(
+                "share {share}: {sent:.3f} of the bytes travel, and the loss ends {gap:.3f} above "
+                "the plain way's",
+                share=share,
+                sent=sent,
+                gap=gap,
+            )
+
+
+def _step(ways: tuple[tuple[str, str], ...]) -> Perception:
+    """A short training by a policy, at the machine's own pace."""
+    return Perception(
+        ways=ways,
+        ranks=2,
+        steps=STEPS,
+        encoders_ms=0.0,
+        fusion_ms=0.0,
+        heads_ms=0.0,
+        latency_us=0.0,
+        mb_per_s=1e6,
+    )
+
+
+def _ended(ways: tuple[tuple[str, str], ...]) -> float:
+    """The mean loss of its last four steps."""
+    losses = _step(ways).run()[0]["losses"]
+    return sum(losses[-4:]) / 4

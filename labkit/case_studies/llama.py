@@ -1,0 +1,185 @@
+"""LLaMA-13B on four devices: the plan as it is often printed, what becomes of it, and what would
+fit.
+
+    case_studies.llama.as_written()         # draws itself: what hangs over the line is too much
+    lab.table(case_studies.llama.cures())   # one change each
+
+The plan: four A100 of 40 GB, FSDP over all of them, bf16 with fp32 Adam, a microbatch of 2
+sequences, 16 of them accumulated, every layer recomputed.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labkit import words
+from labkit.planner.plan.layout import written
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.search import Search, search
+from labkit.sharding import states
+from labkit.shown import Shown
+from labkit.units import check_whole, format_bytes
+from labkit.words import both, say, spoken_in
+from labkit.zero import offload_times
+
+if TYPE_CHECKING:
+    from labkit.shown import Picture
+
+MODEL = "LLaMA 13B"
+CARDS = {24: "A10G 24 GB", 40: "A100 40 GB", 80: "A100 80 GB"}
+"""GB -> a card that has them"""
+BATCH = 128
+"""sequences of a step: 2 a microbatch, 16 accumulated, on 4 cards"""
+LINK_GB_PER_S = 25.0
+"""stated: what PCIe 4.0 x16 carries between a card and its host"""
+HOST_GB_PER_S = 200.0
+"""stated: what the memory of the host moves, for all its cards together"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case(Shown):
+    """A plan that somebody made, and whether it lives. Draws itself against its card."""
+
+    name: dict[str, str]
+    """what it is called, in each language"""
+    plan: Plan
+    """with its own numbers"""
+
+    @property
+    def held_bytes(self) -> float:
+        """What the fullest card holds at its highest point."""
+        return self.plan.memory().peak_bytes
+
+    @property
+    def over_bytes(self) -> float:
+        """How much that is more than the card has; below 0: left free."""
+        return self.held_bytes - self.plan.cluster.device_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """Of Adam's states, what lies on the host, of all cards together."""
+        if self.plan.offload == "none":
+            return 0.0
+        kinds = states.state_bytes(self.plan.shape.params, recipe_name=self.plan.layout.recipe)
+        return states.by_category(kinds)["optimizer"]
+
+    def devices(self) -> list[dict[str, object]]:
+        """A row for each card, for ``lab.table``: what it holds, what it has, what is too much.
+        Cards of one pipeline stage hold alike."""
+        rows = []
+        each = self.plan.gpus // self.plan.pp
+        for card in range(self.plan.gpus):
+            held = self.plan.memory().stage_bytes[card // each]
+            has = self.plan.cluster.device_bytes
+            rows.append({"card": card, "held_bytes": held, "card_bytes": has})
+            rows[-1]["over_bytes"] = max(0.0, held - has)
+        return rows
+
+    def row(self, language: str | None = None) -> dict[str, object]:
+        """For ``lab.table``: the name, what the fullest card holds and has, what is too much, what
+        lies on the host, and the step."""
+        return {
+            "case": self.name[spoken_in(language)],
+            "held_bytes": self.held_bytes,
+            "card_bytes": self.plan.cluster.device_bytes,
+            "over_bytes": max(0.0, self.over_bytes),
+            "host_bytes": self.host_bytes,
+            "step_us": self.plan.time().step_us + host_us(self.plan),
+        }
+
+    def told(self, language: str | None = None) -> str:
+        """In a sentence."""
+        with words.meanwhile(words.spoken_in(language)):
+            amount = {"amount": format_bytes(abs(self.over_bytes))}
+            if self.over_bytes > 0:
+                return say("It dies: {amount} too much on the fullest card.", **amount)
+            return say("It fits: {amount} left on the fullest card.", **amount)
+
+    def _picture(self, language: str) -> "Picture":
+        from labkit.case_studies import picture
+
+        return picture.drawn([self], language)
+
+    def __repr__(self) -> str:
+        return f"Case({self.name['en']}: {self.told('en')})"
+
+
+def host_us(plan: Plan) -> float:
+    """What Adam on the host adds to a step, nothing of it hidden: gradients go there, the host
+    updates, weights come back (``zero.offload_times``, at LINK_GB_PER_S and HOST_GB_PER_S); 0 where
+    Adam is on the card. The planner's own step leaves it out."""
+    if plan.offload == "none":
+        return 0.0
+    params = plan.shape.params
+    found = offload_times.phases(
+        states.offload_moves(params, plan.gpus, 1),
+        params,
+        plan.gpus,
+        tokens=0.0,
+        tflops=1.0,
+        gb_per_s=LINK_GB_PER_S,
+        host_gb_per_s=HOST_GB_PER_S / plan.gpus,
+    )
+    return sum(phase.in_turn_us for phase in found)
+
+
+def as_written(seq: int = 1024) -> Case:
+    """The plan as it is printed. It says nothing of the sequences' length: ``seq`` tokens. Raises
+    ValueError for a length that can't be."""
+    check_whole(1, 10**6, seq=seq)
+    return Case(name=both("as written"), plan=_written(seq))
+
+
+def _written(seq: int) -> Plan:
+    return Plan(
+        model=MODEL,
+        gpu=CARDS[40],
+        gpus=4,
+        zero=3,
+        mbs=2,
+        batch=BATCH,
+        seq=seq,
+        recompute="full",
+    )
+
+
+def cures(seq: int = 1024) -> list[Case]:
+    """The plan as it is printed, and the same with one thing changed. Raises ValueError for a
+    length that can't be."""
+    plan = as_written(seq).plan
+    changed: list[tuple[dict[str, str], Plan]] = [
+        (both("as written"), plan),
+        (both("one sequence, 512 tokens"), plan.but(mbs=1, seq=512)),
+        (both("bf16 throughout, Adam too"), plan.but(recipe="bf16")),
+        (both("Adam on the host"), plan.but(offload="optimizer")),
+        (both("eight cards"), plan.but(gpus=8)),
+        (both("cards of 80 GB"), plan.but(gpu=CARDS[80])),
+    ]
+    return [Case(name=name, plan=each) for name, each in changed]
+
+
+def on_four_cards(seq: int = 2048) -> list[dict[str, object]]:
+    """What a search finds on four cards of 24, 40 and 80 GB, Adam on the card or on the host: how
+    many layouts fit, the fastest of them, its memory and step; where none fits, what the lightest
+    lacks. Rows for ``lab.table``. Raises ValueError for a length that can't be."""
+    check_whole(1, 10**6, seq=seq)
+    rows = []
+    for gb, gpu in CARDS.items():
+        for offload in ("none", "optimizer"):
+            asked = Plan(model=MODEL, gpu=gpu, gpus=4, batch=BATCH, seq=seq, offload=offload)
+            rows.append({"card_gb": gb} | _found(search(asked)))
+    return rows
+
+
+def _found(found: Search) -> dict[str, object]:
+    """A row of one search."""
+    on_host = found.plan.offload != "none"
+    tried = len(found.fitting) + len(found.too_large)
+    shown = found.fitting[0] if found.fitting else found.lightest()
+    return {
+        "Adam": say("on the host") if on_host else say("on the card"),
+        "fit": f"{len(found.fitting)} / {tried}",
+        "layout": written(shown.layout),
+        "held_bytes": shown.peak_bytes,
+        "over_bytes": max(0.0, shown.peak_bytes - shown.device_bytes),
+        "step_us": shown.step_us + host_us(found.plan),
+    }

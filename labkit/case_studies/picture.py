@@ -1,0 +1,14 @@
+"""Cases under one another, each against its card."""
+
+from collections.abc import Sequence
+
+from labkit.case_studies.llama import Case
+from labkit.pictures.sketch import Sketch
+from labkit.planner.plan.picture import memory_bars
+
+
+def drawn(cases: Sequence[Case], language: str | None = None) -> Sketch:
+    """What the fullest card of each case holds, by part. Raises ValueError for what is no case."""
+    if not cases or not all(isinstance(case, Case) for case in cases):
+        raise ValueError(f"cases are a list of Case, as cures() gives it; got {cases!r:.80}")
+    return memory_bars([(case.name, case.plan) for case in cases], language=language)

@@ -1,0 +1,58 @@
+"""What to do with one, two, four or eight cards: planned for a stated model, and the same division
+of a small one on real ranks.
+
+    lab.table(case_studies.small.rows("LLaMA 7B"))
+    case_studies.small.toy(4).run()
+"""
+
+from labkit.planner.plan.cluster import gpu
+from labkit.planner.plan.layout import written
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.search import search
+from labkit.sharding.step import Step
+from labkit.units import check_whole
+from labkit.words import say
+
+COUNTS = (1, 2, 4, 8)
+
+
+def rows(
+    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024
+) -> list[dict[str, object]]:
+    """For each number of cards, with Adam on them and on the host: how many layouts fit, the
+    fastest (where none fits, the lightest), what it holds and lacks, and tokens a second. A
+    step's batch is 64 sequences. The host's own time is not in them.
+
+    Raises ValueError for a model or card that the tables lack.
+    """
+    gpu(card)
+    check_whole(1, 10**6, seq=seq)
+    found = []
+    for count in COUNTS:
+        for offload in ("none", "optimizer"):
+            asked = Plan(model=model, gpu=card, gpus=count, batch=64, seq=seq, offload=offload)
+            tried = search(asked)
+            best = tried.fitting[0] if tried.fitting else tried.lightest()
+            lacks = max(0.0, best.peak_bytes - best.device_bytes)
+            rate = 0 if lacks else round(1e6 * asked.tokens / best.step_us)
+            found.append(
+                {
+                    "cards": count,
+                    "Adam": say("on the host") if offload != "none" else say("on the card"),
+                    "fit": len(tried.fitting),
+                    "layout": written(best.layout),
+                    "held_bytes": best.peak_bytes,
+                    "over_bytes": lacks,
+                    "token_rate": rate,
+                }
+            )
+    return found
+
+
+def toy(cards: int = 4) -> Step:
+    """What a small cluster does first, as a step that runs here: one card keeps everything, more
+    shard it by ZeRO 3. Eight ranks are past what two cores can time: their bytes count, not their
+    seconds. Raises ValueError for another number than 1, 2, 4 or 8."""
+    if cards not in COUNTS:
+        raise ValueError(f"a small cluster has 1, 2, 4 or 8 cards here; got {cards!r}")
+    return Step(engine="ddp" if cards == 1 else "fsdp", ranks=cards)

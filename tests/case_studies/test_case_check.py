@@ -1,0 +1,64 @@
+"""The exercises of the case studies: what is right passes, and each way to be wrong is told."""
+
+import re
+
+import pytest
+
+from labkit.case_studies import check
+
+WHOLE = {"zero": 3, "mbs": 1, "recompute": "full"}
+CUT = WHOLE | {"tp": 4, "offload": "optimizer"}
+
+
+def by_card(card, seq):
+    return WHOLE if "80" in card else CUT
+
+
+def by_share(weights, share):
+    if share >= 0.5:
+        return dict.fromkeys(weights, "fp16")
+    return dict.fromkeys(weights, "fp16") | {"linear": "top-k"}
+
+
+def test_a_layout_for_each_card_passes():
+    verdict = check.four_cards(by_card)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda card, seq: WHOLE, "A100 40 GB, 1024 tokens.*nine tenths"),
+        (lambda card, seq: CUT, "would do without offload"),
+        (lambda card, seq: {"tp": 3}, "A100 80 GB"),
+        (lambda card, seq: {"gpus": 8}, "a dict with some of"),
+        (lambda card, seq: None, "a dict with some of"),
+        (lambda card, seq: {"zero": "three"}, "A100 80 GB"),
+    ],
+)
+def test_a_layout_that_will_not_do_is_told(answer, words):
+    verdict = check.four_cards(answer)
+    assert verdict.state == "wrong"
+    assert re.search(words, verdict.counterexample, re.DOTALL), verdict.counterexample
+
+
+@pytest.mark.real
+def test_a_policy_within_both_limits_passes():
+    verdict = check.policy(by_share)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.real
+@pytest.mark.a_few(2)
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda weights, share: dict.fromkeys(weights, "exact"), "of the bytes travel"),
+        (lambda weights, share: dict.fromkeys(weights, "late"), "ways are"),
+        (lambda weights, share: {"linear": "fp16"}, "each kind has a way"),
+    ],
+)
+def test_a_policy_that_will_not_do_is_told(answer, words):
+    verdict = check.policy(answer)
+    assert verdict.state == "wrong"
+    assert re.search(words, verdict.counterexample)

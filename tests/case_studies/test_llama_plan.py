@@ -1,0 +1,66 @@
+"""LLaMA-13B on four cards: the plan as it is written, and what would fit."""
+
+import pytest
+
+import labkit as lab
+from labkit.case_studies import llama, picture
+
+
+def test_the_plan_as_written_dies_by_its_states_alone():
+    """16 bytes a parameter, shared by four, are more than 40 GB before anything is computed."""
+    case = llama.as_written()
+    params = case.plan.shape.params
+    assert case.plan.memory().state_bytes == pytest.approx(16 * params / 4)
+    assert case.plan.memory().state_bytes > case.plan.cluster.device_bytes
+    assert case.over_bytes > 12e9 and "It dies" in case.told("en")
+
+
+def test_every_card_of_fsdp_lacks_as_much():
+    rows = llama.as_written().devices()
+    assert [row["card"] for row in rows] == [0, 1, 2, 3]
+    assert len({row["over_bytes"] for row in rows}) == 1
+
+
+def test_stages_of_a_pipeline_hold_each_their_own():
+    case = llama.as_written()
+    piped = llama.Case(name=case.name, plan=case.plan.but(zero=0, pp=2))
+    held = [row["held_bytes"] for row in piped.devices()]
+    assert held[0] == held[1] != held[2] == held[3]
+    assert max(held) == piped.held_bytes
+
+
+def test_shorter_sequences_save_nothing_that_matters_and_three_other_ways_do():
+    lives = {case.name["en"]: case.over_bytes <= 0 for case in llama.cures()}
+    assert list(lives.values()) == [False, False, True, True, True, True]
+
+
+def test_what_leaves_the_cards_lies_on_the_host_and_takes_its_time():
+    host = llama.cures()[3]
+    params = host.plan.shape.params
+    assert host.host_bytes == pytest.approx(12 * params)
+    moved = 4 * params / 4 + 2 * params / 4
+    updated = 30 * params / (1e3 * llama.HOST_GB_PER_S)
+    assert llama.host_us(host.plan) == pytest.approx(moved / 1e3 / llama.LINK_GB_PER_S + updated)
+    assert llama.host_us(llama.as_written().plan) == 0.0
+
+
+def test_what_a_search_finds_on_four_cards():
+    rows = llama.on_four_cards()
+    fits = [row["over_bytes"] == 0 for row in rows]
+    assert fits == [False, True, False, True, True, True]
+    for row, lives in zip(rows, fits, strict=True):
+        assert lives or row["held_bytes"] > 16 * 13e9 / 4
+    assert str(lab.table(rows))
+
+
+def test_cases_draw_themselves():
+    assert llama.as_written().picture().summary
+    assert "eight cards" in picture.drawn(llama.cures()).summary
+    with pytest.raises(ValueError, match="a list of Case"):
+        picture.drawn([])
+
+
+@pytest.mark.parametrize("make", [llama.as_written, llama.cures, llama.on_four_cards])
+def test_a_length_that_cannot_be_is_refused(make):
+    with pytest.raises(ValueError, match="seq is a whole number"):
+        make(0)

@@ -1,0 +1,31 @@
+"""The script of LLaMA-13B at toy size: real engines shard it, and reading ahead is advised."""
+
+import pytest
+
+from labkit.case_studies import Script, llama_run, mended
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.again
+def test_both_engines_shard_the_same_training():
+    rows = llama_run.trained_by()
+    assert [row["trained_by"] for row in rows] == ["FSDPLlamaForCausalLM", "DeepSpeedEngine"]
+    for row in rows:
+        assert row["kept"] * 2 == row["weights"]
+        assert row["last loss"] < row["first"]
+    assert rows[0]["first"] == pytest.approx(rows[1]["first"], abs=0.05)
+
+
+@pytest.mark.alone
+def test_advice_is_to_read_ahead_and_that_helps():
+    proof = mended("fsdp")
+    assert proof.right, proof.advice.told()
+    assert proof.predicted > 0.05 and proof.achieved > 0.0
+    assert {"paced"} <= set(proof.advice.timeline.notes)
+
+
+@pytest.mark.parametrize("wrong", [{"engine": "ddp"}, {"steps": 2}, {"workers": -1}])
+def test_what_is_no_script_is_refused(wrong):
+    with pytest.raises(ValueError):
+        Script(**wrong)

@@ -1,0 +1,57 @@
+"""The perception training: whose ranks do what, by theory and on real ranks."""
+
+import pytest
+
+from labkit.case_studies import POLICIES, Perception
+from labkit.case_studies.perception import CELLS, EVERY, WEIGHTS, WIDTH
+from labkit.timeline import busy_us, step_us
+
+
+def test_groups_are_those_of_the_source():
+    apart = Perception(placement="apart", ranks=8)
+    groups = [apart.group(part) for part in ("encoders", "fusion", "heads")]
+    assert groups == [(0, 1, 2, 3), (4, 5), (6, 7)]
+    assert [len(each) for each in apart.scenes("heads").values()] == [8, 8]
+
+
+def test_apart_ranks_wait_for_one_another():
+    """The same ranks and the same work: the groups of the source idle more and take longer."""
+    both = [Perception(placement=each, ranks=4) for each in ("together", "apart")]
+    lines = [each.predict() for each in both]
+    assert busy_us(lines[0]).sum() == pytest.approx(busy_us(lines[1]).sum())
+    assert step_us(lines[1]) > step_us(lines[0])
+
+
+def test_a_step_takes_the_sum_of_its_phases_and_messages():
+    step = Perception(latency_us=0.0, mb_per_s=1.0)
+    compute_us = 3e3 * (step.encoders_ms + step.fusion_ms + step.heads_ms) / step.ranks
+    features = 4 * step.batch * WIDTH * (2 * (CELLS + 2) + 2 * CELLS)
+    due = compute_us + features + 4 * sum(WEIGHTS.values())
+    assert step_us(step.predict()) == pytest.approx(due)
+
+
+def test_a_policy_says_how_many_bytes_travel():
+    steps = 2 * EVERY
+    plain, half, layers, sparse = (
+        Perception(ways=ways, steps=steps).gradient_bytes() for ways in POLICIES.values()
+    )
+    assert plain == 4 * steps * sum(WEIGHTS.values()) == 2 * half
+    assert sparse < plain / 7 and sparse < layers < half
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"placement": "apart", "ranks": 6}, "a quarter fuses"),
+        ({"ranks": 3, "batch": 15}, "attention heads evenly"),
+        ({"batch": 18}, "share the batch evenly"),
+        ({"shares": (4, 4, 4)}, "one for each"),
+        ({"shares": (4, 4, 4, 3)}, "the batch together"),
+        ({"ways": ()}, "each kind of layer has one way"),
+        ({"ways": POLICIES["fp16"], "placement": "apart"}, "compressed among all ranks"),
+        ({"slow": ((9, 1.0),)}, "slow_rank"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        Perception(**wrong)

@@ -1,0 +1,32 @@
+"""Small clusters: what fits on one to eight cards, and the same division on real ranks."""
+
+import pytest
+
+from labkit.case_studies import ran, small
+
+
+def test_more_cards_fit_more_and_the_host_helps():
+    rows = small.rows("GPT-2 XL")
+    fits = {(row["cards"], index % 2): row["fit"] for index, row in enumerate(rows)}
+    for host in (0, 1):
+        counts = [fits[cards, host] for cards in small.COUNTS]
+        assert counts == sorted(counts)
+    for cards in small.COUNTS:
+        assert fits[cards, 0] <= fits[cards, 1]
+    for row in rows:
+        assert (row["over_bytes"] == 0) == (row["fit"] > 0) == (row["token_rate"] > 0)
+
+
+@pytest.mark.parametrize("call", [lambda: small.toy(3), lambda: ran(9), lambda: small.rows("?")])
+def test_what_is_no_small_cluster_is_refused(call):
+    with pytest.raises(ValueError):
+        call()
+
+
+@pytest.mark.real
+def test_what_a_rank_holds_is_as_planned_and_less_on_two():
+    one, two = ran(2)
+    for row in (one, two):
+        assert row["measured_bytes"] == row["predicted_bytes"]
+    assert two["measured_bytes"] < 0.6 * one["measured_bytes"]
+    assert one["engine"] == "ddp" and two["engine"] == "fsdp"
