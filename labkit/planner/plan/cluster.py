@@ -12,7 +12,7 @@ from labkit.collectives import network, published
 from labkit.planner.models import rows
 from labkit.planner.plan.shape import plain
 from labkit.units import check_real, check_whole
-from labkit.words import both
+from labkit.words import both, spoken_in
 
 NODE_ALPHA_US = 5.0
 """What each doubling of the nodes adds to a collective, in microseconds (a tree's hop: NVIDIA's
@@ -129,8 +129,9 @@ class Cluster:
         """One way out of a node, for each GPU, in GB/s."""
         return self.nic_gb_per_s or self.gpu.nic_gb_per_s
 
-    def written(self, language: str = "en") -> str:
+    def written(self, language: str | None = None) -> str:
         """It in few words of a language; what is usual is left out."""
+        language = spoken_in(language)
         told = [f"{self.num_gpus} x {self.gpu.name}"]
         if self.memory_gb:
             told.append(both("{size:g} GB of each", size=self.memory_gb)[language])
