@@ -800,7 +800,7 @@ stages.Offload(mode="zero2", model="7B").board()
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with speeds fitted to published runs of Megatron, a library of chapter 09, on A100s:
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with speeds fitted to published runs on A100s: of Megatron, a library of chapter 09, for the left, and of FSDP, which is chapter 07, for the right:
 
 # %%
 cards = planner.Plan(
@@ -809,7 +809,7 @@ cards = planner.Plan(
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# Both fit. Stage 3 frees some 20 GB more, and every step takes almost a fifth longer, 5.2 s for 4.4. Room that you don't use is no gain, so:
+# Both fit. Stage 3 frees some 20 GB more, and every step takes almost a fifth longer, 5.2 s for 4.4. (A part of that may be the libraries, which differ too.) Room that you don't use is no gain, so:
 #
 # - **Stage 1** need send no more than data parallelism, so it is the first to take. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
 # - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
