@@ -91,7 +91,7 @@ def _losses(rank: int, steps: int) -> list[float]:
 @exercise
 def case_two(mended: Callable, finding: object = None) -> Found:
     """``mended(metrics)`` returns the means over the ranks, by name, whatever the order in which a
-    rank names them. Budget: two messages."""
+    rank names them. Budget: two collectives."""
     if (yield from _found("case_two", finding)):
         return
     for pairs in (

@@ -19,13 +19,9 @@
 import labkit as lab
 
 lab.begin("en")
-import gc
-import time
-
 import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
-from labkit.measure import memory, traffic
 from labkit.zero import check, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
@@ -36,7 +32,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # **When you are done** you can
 #
 # - write each of the three stages by hand, and say what it saves and what it sends before you run it;
-# - hand the same work to DeepSpeed and to the Hugging Face Trainer, and see whether they really do it;
+# - hand the same work to DeepSpeed, and see whether it really does it; know where to look in a Trainer;
 # - say what it costs to move states to the host, and measure it.
 
 # %% [markdown] sections="8.5.1"
@@ -86,20 +82,6 @@ lab.curves(
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
 # Look at the right end. Stages 1 and 2 become flat, because 4 (or 2) bytes of each parameter stay on every rank: they come near to 16/4 = 4 and 16/2 = 8 and never pass them. Only stage 3 goes on, since it shards everything.
-#
-# (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
-#
-# <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
-#
-# The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
-#
-# </details>
-#
-# <details><summary>Erratum 8.5.1, 10.2.5, S5: "about 4x, 8x, and 64x (or ~16x)"</summary>
-#
-# Three tables of the source give one number for each stage, and for stage 3 they say "64x", "near-linear" and "~16x". 4 and 8 are limits for very many ranks, and 64 is right for 64 ranks (the paper's example): stage 3 saves as many times as there are ranks, and 16 is the number of bytes of a parameter. Run it: `16 / held(4, 1)` gives 2.29.
-#
-# </details>
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
@@ -263,7 +245,14 @@ def zero2(num_steps):
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed. To have one message per layer and not one per weight, we lay a layer's weights end to end in one tensor, `whole`:
+# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed:
+#
+# ```text
+# forward    gather 0, compute 0, free 0 | gather 1, compute 1, free 1 | ...
+# backward   ... | gather 1, backward 1, free 1, reduce 1 | gather 0, backward 0, free 0, reduce 0
+# ```
+#
+# To have one message per layer and not one per weight, we lay a layer's weights end to end in one tensor, `whole`:
 
 
 # %%
@@ -348,6 +337,13 @@ def zero3(num_steps):
 
 
 # %%
+import gc
+import time
+
+from labkit.measure import memory, traffic
+
+
+# %%
 def watched(stage):
     with memory.watch() as seen, traffic.count() as sent:
         seen.mark("training")
@@ -394,19 +390,7 @@ lab.bars(
 max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.values())
 
 # %% [markdown] sections="10.2.5, D-train"
-# Not a bit apart, in any of the four.
-#
-# <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
-#
-# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone, without any error. Run it: with `all_reduce(loss.detach())` instead of the loop in `plain`, the second losses of two ranks are those of two models.
-#
-# </details>
-#
-# <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
-#
-# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars above count what is left.
-#
-# </details>
+# The second losses do not differ by a bit, in any of the four.
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -473,29 +457,16 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.)
-#
-# <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
-#
-# The method needs 1, 1 and 1.5; the ring above measures it. The source's numbers for stages 2 and 3 happen to be gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
-#
-# </details>
+# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. The wire shows 1.9, because each message carries some bytes besides its numbers: `plain` sends one for each of 29 weights, stage 3 one for each of four layers.
 #
 # ## DeepSpeed
 #
 # *The second half. A good place for a pause.*
 #
-# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
+# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*.
+
 
 # %%
-KEEP_NOTHING = {
-    "stage3_param_persistence_threshold": 0,
-    "stage3_prefetch_bucket_size": 0,
-    "stage3_max_live_parameters": 0,
-    "stage3_max_reuse_distance": 0,
-}
-
-
 def config(stage, accumulate=1, **zero):
     """A configuration of plain fp32."""
     return {
@@ -527,22 +498,29 @@ def train(settings):
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that?
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that? (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
 
 # %%
+KEEP_NOTHING = {
+    "stage3_param_persistence_threshold": 0,
+    "stage3_prefetch_bucket_size": 0,
+    "stage3_max_live_parameters": 0,
+    "stage3_max_reuse_distance": 0,
+}
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 
 # %% [markdown]
-# The table says how many bytes the third step handed to each collective, its [payload](GLOSSARY.md#payload). What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S; and an all-gather is handed only the rank's own part. The column *on a ring* has that, in multiples of ZeRO 0:
+# The table says how many bytes the third step handed to each collective, its [payload](GLOSSARY.md#payload). What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S. The column *on a ring* has that, in multiples of ZeRO 0:
 
 
 # %%
 def on_a_ring(handed, ranks=2):
     """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
-    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
+    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1}
+    times["all_gather"] = ranks  # handed: one part; a ring moves all of them
     return sum(times[call] * handed.get(call, 0) for call in times)
 
 
@@ -558,7 +536,7 @@ def beside_ddp(rows):
 beside_ddp(rows)
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# For stage 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
+# For stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms. The loss is the same in each row: the method changes what is sent, not what is learned.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
 # "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own.
 #
@@ -625,11 +603,12 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 # | `train_micro_batch_size_per_gpu` | samples of a rank in one forward and backward |
 # | `gradient_accumulation_steps` | microbatches per update |
 # | `gradient_clipping` | largest norm of all gradients together; **1.0 if you say nothing**, 0 is off |
-# | `bf16.enabled`, `fp16.enabled` | train in 16 bit with fp32 masters; one of the two |
+# | `bf16.enabled`, `fp16.enabled` | train in 16 bit with an fp32 copy of the parameters; one of the two |
 # | `fp16.loss_scale`, `initial_scale_power` | 0: a dynamic scale, which begins at 2 to that power (chapter 05) |
 # | `zero_optimization.stage` | 0 to 3 |
 # | `reduce_bucket_size`, `allgather_bucket_size` | elements (not bytes) per message of the reduction, and of the gather in stages 1 and 2 |
-# | `reduce_scatter`, `allgather_partitions` | true: send gradients towards their owners, and gather in one call instead of N broadcasts |
+# | `reduce_scatter`, `allgather_partitions` | true: reduce for owners (how, says the next field), and gather in one call instead of N broadcasts |
+# | `use_multi_rank_bucket_allreduce` | true if you say nothing: an all-reduce per bucket, as measured above; false: each part goes to its owner alone |
 # | `overlap_comm` | reduce while the backward still runs |
 # | `contiguous_gradients` | copy gradients into one buffer as they come, against fragmented memory |
 # | `offload_optimizer`, `offload_param` | where the states, or stage 3's parameters, lie: `cpu` or `nvme`; `pin_memory` for faster copies |
@@ -694,24 +673,6 @@ typo.score(rows[2]["stage"])
 # ```
 #
 # Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
-#
-# </details>
-#
-# <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
-#
-# On 4 ranks the file asks for a microbatch of **2** (first row). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
-#
-# </details>
-#
-# <details><summary>Erratum D-train: "train_batch_size": "auto"</summary>
-#
-# "auto" is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
-#
-# </details>
-#
-# <details><summary>Erratum S5: <code>activation_checkpointing</code> with <code>enabled</code> and <code>checkpoints_per_rank</code></summary>
-#
-# DeepSpeed has neither of these fields, and says nothing about them, so the file changes nothing. Run it: `lab.launch(read, {"more": file | {"activation_checkpointing": {"enabled": True}}}, ranks=4)[0]` is read like the first row.
 #
 # </details>
 
@@ -807,7 +768,8 @@ def adam(on_host):
         else:
             optimizer.step()
     told = {"states": "on the host" if on_host else "on the device"}
-    told |= {"loss": loss.item(), "device_bytes": torch.accelerator.memory_allocated()}
+    told["loss"] = f"{loss.item():.5f}"
+    told["device_bytes"] = torch.accelerator.memory_allocated()
     return told | {"copies_ms": min(copies_ms)} if on_host else told
 
 
@@ -826,7 +788,7 @@ crossing.score(found[1]["copies_ms"])
 lab.table(found)
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest goes to starting the copies, one for each weight, and is more on a busy machine. (That the loss looks like the megabytes is chance. And a real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest goes to starting the copies, one for each weight, and is more on a busy machine. (A real GPU hides some of it by copying while it computes.)
 #
 # With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (The board's 25 GB/s are about what PCIe 4 gives.)
 
@@ -836,26 +798,20 @@ stages.Offload(mode="zero2", model="7B").board()
 # %% [markdown] sections="8.5.3"
 # Gradients go down in fp32, since the host updates in fp32; the new parameters come up in 16 bit. (With stage 3 and its parameters offloaded they come up twice, for the forward and for the backward: try it on the board.) The bytes do not depend on how many samples are in the microbatch. So make it large: then there is more compute to hide them under.
 #
-# <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
-#
-# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
-#
-# </details>
-#
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, both with 16-bit gradients (*recipe mixed*). The planner of chapter 18 predicts them, with speeds fitted to published Megatron runs on A100s:
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with speeds fitted to published runs on A100s: of Megatron, a library of chapter 09, for the left, and of FSDP, which is chapter 07, for the right:
 
 # %%
 cards = planner.Plan(
     model="LLaMA 7B", gpus=8, batch=64, recompute="full", recipe="mixed"
 )
-planner.card(cards.but(zero=0), cards.but(zero=1))
+planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# The left one does not fit, the right one does, and by our ring it sends no more. (112 GB again, by chance: this model has 6.7 billion parameters, hence 108 GB of states; activations and buffers are the rest.) So:
+# Both fit. Stage 3 frees some 20 GB more, and every step takes almost a fifth longer, 5.2 s for 4.4. (A part of that may be the libraries, which differ too.) Room that you don't use is no gain, so:
 #
-# - **Stage 1** sends what data parallelism sends, so use it always. (With DeepSpeed, `use_multi_rank_bucket_allreduce: false` sends fewer bytes in more messages: time both.)
+# - **Stage 1** need send no more than data parallelism, so it is the first to take. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
 # - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
 # - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
 # - **Offload** when there is no other way to fit, and with batches as large as you can make them.
@@ -870,9 +826,72 @@ planner.card(cards.but(zero=0), cards.but(zero=1))
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #
-# **Further reading**: Rajbhandari, Rasley, Ruwase and He, *ZeRO* ([2020](https://arxiv.org/abs/1910.02054)); Ren et al., *ZeRO-Offload* ([2021](https://arxiv.org/abs/2101.06840)); [DeepSpeed's configuration](https://www.deepspeed.ai/docs/config-json/) and its [memory page](https://deepspeed.readthedocs.io/en/latest/memory.html); [DeepSpeed in the Trainer](https://huggingface.co/docs/transformers/deepspeed).
-#
 # **Next**: chapter 07 does the same with torch's own FSDP, and watches a step's memory moment by moment.
+
+# %% [markdown] sections="8.5.1, 8.5.2, 8.5.3, 10.2.5, S5, D-train"
+# ## Errata of the textbook
+#
+# They correct a textbook that many readers know; if you don't, you lose nothing here.
+#
+# <details><summary>Nine boxes</summary>
+#
+# <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
+#
+# The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
+#
+# </details>
+#
+# <details><summary>Erratum 8.5.1, 10.2.5, S5: "about 4x, 8x, and 64x (or ~16x)"</summary>
+#
+# Three tables of the source give one number for each stage, and for stage 3 they say "64x", "near-linear" and "~16x". 4 and 8 are limits for very many ranks, and 64 is right for 64 ranks (the paper's example): stage 3 saves as many times as there are ranks, and 16 is the number of bytes of a parameter. Run it: `16 / held(4, 1)` gives 2.29.
+#
+# </details>
+#
+# <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
+#
+# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone, without any error. Run it: with `all_reduce(loss.detach())` instead of the loop in `plain`, the second losses of two ranks are those of two models.
+#
+# </details>
+#
+# <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
+#
+# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars of *Run all four* count what is left.
+#
+# </details>
+#
+# <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
+#
+# The method needs 1, 1 and 1.5, as our ring measures. The source's numbers for stages 2 and 3 happen to be gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
+#
+# </details>
+#
+# <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
+#
+# On 4 ranks the file asks for a microbatch of **2** (the row "as above"). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
+#
+# </details>
+#
+# <details><summary>Erratum D-train: "train_batch_size": "auto"</summary>
+#
+# "auto" is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
+#
+# </details>
+#
+# <details><summary>Erratum S5: <code>activation_checkpointing</code> with <code>enabled</code> and <code>checkpoints_per_rank</code></summary>
+#
+# DeepSpeed has neither of these fields, and says nothing about them, so the file changes nothing. Run it: `lab.launch(read, {"more": file | {"activation_checkpointing": {"enabled": True}}}, ranks=4)[0]` is read like the row "as above".
+#
+# </details>
+#
+# <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
+#
+# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
+#
+# </details>
+#
+# </details>
+#
+# **Further reading**: Rajbhandari, Rasley, Ruwase and He, *ZeRO* ([2020](https://arxiv.org/abs/1910.02054)); Ren et al., *ZeRO-Offload* ([2021](https://arxiv.org/abs/2101.06840)); [DeepSpeed's configuration](https://www.deepspeed.ai/docs/config-json/) and its [memory page](https://deepspeed.readthedocs.io/en/latest/memory.html); [DeepSpeed in the Trainer](https://huggingface.co/docs/transformers/deepspeed).
 #
 # *Sections 8.5.1, 8.5.2, 8.5.3, 10.2.5, 10.7.2, 19.4.1, S5 and D-train of the source material.*
 
