@@ -40,11 +40,11 @@ class Story:
 
     ranks: int = 2
     """real ones"""
-    steps: int = 120
+    steps: int = 60
     """updates"""
     vocabulary: int = 400
     """tokens of the tokenizer, the 256 bytes among them"""
-    page: int = 1200
+    page: int = 600
     """characters of the story that it learns, from the beginning"""
     begin: str = "Old Tom had"
     """how the told text begins; it stands in the page"""
