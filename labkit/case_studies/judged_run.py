@@ -13,7 +13,6 @@ from statistics import mean, median
 
 from labkit.case_studies.perception import EVERY, POLICIES, Perception
 from labkit.heterogeneous.split import by_speed
-from labkit.timeline import step_us
 from labkit.units import check_real, check_whole
 
 QUICK = Perception(
@@ -42,7 +41,7 @@ def foreseen(mb_per_s: float = QUICK.mb_per_s) -> list[dict[str, object]]:
         sent = [step.gradient_messages(step.steps - 1) for step in steps]
         rows.append({"policy": name, "messages": mean(map(len, sent))})
         rows[-1]["gradients_bytes"] = steps[-1].gradient_bytes() / EVERY
-        rows[-1]["predicted_us"] = mean(step_us(step.predict()) for step in steps)
+        rows[-1]["predicted_us"] = mean(step.step_us() for step in steps)
     return rows
 
 
@@ -98,7 +97,7 @@ def _dealt(name: str, step: Perception, run: Sequence[dict]) -> dict[str, object
     return {
         "dealt": name,
         "scenes": " ".join(map(str, scenes)),
-        "predicted_us": step_us(step.predict()),
+        "predicted_us": step.step_us(),
         "measured_us": median(run[0]["step_us"]),
         "last loss": run[0]["losses"][-1],
     }
