@@ -2,20 +2,22 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.8.1", "8.10", "8.12", "10.6.1", "10.6.2", "10.7.1", "10.7.5", "19.6.1", "19.6.2", "19.6.3", "19.7", "19.8.4", "D-next"]
-#     needs: ["chapters 01, 06 and 08", "for the cases chapter 15", "DeepSpeed and transformers (installed with labkit)"]
+#     needs: ["chapters 01, 06, 08 and 15", "DeepSpeed and transformers (installed with labkit)"]
 #     minutes: 110
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 110 minutes, in two halves: choosing a layout, then four cases. You need chapters 01, 06 and 08, for the cases also 15. No GPU is needed.*
+# *About 110 minutes, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
 #
 # A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
 # So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs already? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
 
 # %%
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -368,13 +370,14 @@ lab.table([{"published": published, "predicted": slower}], units=shares)
 #
 # ## Compare: is the memory true?
 #
-# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. So how many MB of parameters does rank 0 keep, of 27 GB in fp32?
+# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. Eight of the 32 layers of LLaMA 7B will do, since all are alike. So how many MB of parameters does rank 0 keep, of 7.5 GB in fp32?
 
 # %%
 kept = lab.guess("MB of parameters on rank 0", between=(0, 1000))
 
 # %%
-thousand = planner.Plan(model="LLaMA 7B", gpus=1024, zero=3, recipe="fp32")
+eight = replace(plan.shape, layers=8)
+thousand = planner.Plan(model=eight, gpus=1024, zero=3, recipe="fp32")
 rehearsal = planner.rehearse(thousand)
 kept.score(rehearsal.held["parameters"] / 1e6)
 
@@ -825,19 +828,19 @@ case_check.hint("four_cards")
 case_studies.tokenizer().encode("Old Tom had a small blue boat.").tokens
 
 # %% [markdown] sections="10.6.2"
-# ### Sixty steps by ZeRO 3
+# ### Forty-five steps by ZeRO 3
 #
-# The model is a real Llama of two layers, 151,872 weights, sharded by DeepSpeed's ZeRO 3 over two ranks. It trains on the first 600 characters of the story, and on nothing else. At first it can only guess among 400 pieces, so the loss is about ln 400, which is 6. What is it after 60 steps?
+# The model is a real Llama of two layers, 151,872 weights, sharded by DeepSpeed's ZeRO 3 over two ranks. It trains on the first 500 characters of the story, and on nothing else. At first it can only guess among 400 pieces, so the loss is about ln 400, which is 6. What is it after 45 steps?
 
 # %%
-ended = lab.guess("loss after 60 steps", between=(0, 6))
+ended = lab.guess("loss after 45 steps", between=(0, 6))
 
 # %%
 told = case_studies.Story().run()[0]
 ended.score(told["losses"][-1])
 
 # %%
-losses = dict(zip((0, 10, 20, 30, 40, 50, 59), told["losses"], strict=True))
+losses = dict(zip((0, 10, 20, 30, 40, 44), told["losses"], strict=True))
 words = {"x": "step", "y": "loss", "title": "A story model"}
 lab.curves(measured={"loss": losses}, **words)
 
@@ -895,16 +898,14 @@ together.compare()
 # %% [markdown] sections="19.6.3"
 # ### A policy for each kind of layer
 #
-# Gradients of different layers could travel in different ways: exactly, as [fp16](GLOSSARY.md#fp16), as top-k (the largest sixteenth of them, chapter 11), or late (every fourth step the weights are averaged). The textbook advises convolutions exactly, linear layers compressed, norms late. That is "per layer" here. "top-k all" sends the fewest bytes by far. Which of the four has the *longest* step, on a link of 10 MB/s with 3 ms a message?
-
-# %%
-longest = lab.guess(
-    "policy with the longest step",
-    choices=("plain", "fp16", "per layer", "top-k all"),
-)
+# Gradients of different layers could travel in different ways: exactly, as fp16, as top-k (the largest sixteenth of them, chapter 11), or late (every fourth step the weights are averaged). The textbook advises convolutions exactly, linear layers compressed, norms late. That is "per layer" here. "top-k all" sends the fewest bytes by far. Which of the four has the *longest* step, on a link of 10 MB/s with 3 ms a message?
 
 # %%
 policies = case_studies.foreseen()
+names = tuple(row["policy"] for row in policies)
+longest = lab.guess("policy with the longest step", choices=names)
+
+# %%
 longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 
 # %%
@@ -987,7 +988,7 @@ lab.table(clusters)
 rates = {}
 for row in clusters:
     rates.setdefault(f"{row['cards']}", {})[row["Adam"]] = row["token_rate"]
-lab.bars(rates, unit="tokens/s", title="LLaMA 7B on cards of 24 GB")
+lab.bars(rates, title="Tokens a second, LLaMA 7B on cards of 24 GB")
 
 # %% [markdown] sections="10.7.5"
 # So what do you do? (The host's own time is not in these numbers, so on the host it is somewhat slower.)
