@@ -5,7 +5,8 @@ travel, layer by layer; and how many scenes each rank gets.
     lab.table(case_studies.policies())
     lab.table(case_studies.adapted())
 
-The first is predicted, the others are run. Computing and links are paced: seconds are those of the stated pace, steps and losses are real.
+The first is predicted, the others are run. Computing and links are paced: seconds are those of the
+stated pace, steps and losses are real.
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,9 @@ SMOOTH = 8
 
 
 def foreseen(mb_per_s: float = QUICK.mb_per_s) -> list[dict[str, object]]:
-    """A row for each policy of ``POLICIES``, predicted: the messages and the bytes of gradients that
-    a rank hands in, and the step, on a link of so many 1e6 bytes a second. Means of four steps,
-    since what travels late does so in every fourth.
+    """A row for each policy of ``POLICIES``, predicted: the messages and bytes of gradients that a
+    rank hands in, and the step, on a link of so many 1e6 bytes a second. Means of four steps, since
+    what travels late does so in every fourth.
 
     Raises ValueError for a link that can't be.
     """

@@ -825,7 +825,8 @@ case_check.hint("four_cards")
 # Our second case begins with a text. A model reads numbers, so a [tokenizer](GLOSSARY.md#tokenizer) cuts the text in pieces and gives each piece a number. Ours is trained here, on the story of these chapters: it starts from single bytes, and joins the most frequent pair again and again until it has 400 pieces (BPE; Sennrich et al. 2016). In the pieces, Ġ is a blank:
 
 # %%
-case_studies.tokenizer().encode("Old Tom had a small blue boat.").tokens
+pieces = case_studies.tokenizer().encode("Old Tom had a small blue boat.")
+" | ".join(pieces.tokens)
 
 # %% [markdown] sections="10.6.2"
 # ### Forty-five steps by ZeRO 3
@@ -845,7 +846,7 @@ words = {"x": "step", "y": "loss", "title": "A story model"}
 lab.curves(measured={"loss": losses}, **words)
 
 # %% [markdown] sections="10.6.2"
-# It falls far below what any model reaches on a text that is new to it. That should make you suspicious. Let it tell something:
+# It falls so far that you should be suspicious: on a text that is new to it, no small model is so sure of the next piece. Let it tell something:
 
 # %%
 told["text"]
@@ -941,7 +942,7 @@ lab.table(case_studies.foreseen(mb_per_s=1))
 lab.table(case_studies.adapted(steps=3))
 
 # %% [markdown] sections="19.6.3"
-# The predicted step is shorter by more than a quarter, and the loss stays what it was. The measured gain swings from run to run: speeds come from a short probe, scenes can't be cut, and the messages don't get shorter. Trust a gain that you have seen three times.
+# The predicted step is shorter, mostly by a quarter or more, and the loss stays what it was. The measured gain swings from run to run: speeds come from a short probe, scenes can't be cut, and the messages don't get shorter. Trust a gain that you have seen three times.
 #
 # The textbook adapts something else: it lets the batch grow as long as there is memory left. That changes the training itself (chapter 12), so decide it before you start.
 
@@ -988,7 +989,8 @@ lab.table(clusters)
 rates = {}
 for row in clusters:
     rates.setdefault(f"{row['cards']}", {})[row["Adam"]] = row["token_rate"]
-lab.bars(rates, title="Tokens a second, LLaMA 7B on cards of 24 GB")
+title = "Tokens a second, LLaMA 7B on cards of 24 GB"
+lab.bars(rates, title=title, badge="predicted")
 
 # %% [markdown] sections="10.7.5"
 # So what do you do? (The host's own time is not in these numbers, so on the host it is somewhat slower.)
@@ -996,7 +998,7 @@ lab.bars(rates, title="Tokens a second, LLaMA 7B on cards of 24 GB")
 # | cards | what to do |
 # | --- | --- |
 # | 1 | Not this model with all its weights. A smaller one, or only a few new weights beside frozen ones (adapters), which need no Adam for the rest. |
-# | 2 | Adam on the host, layers cut in two, everything recomputed. It works, slowly. |
+# | 2 | Adam on the host, the stack of layers cut in two, everything recomputed. It works, slowly. |
 # | 4 | Adam on the host, but a pipeline that recomputes nothing. |
 # | 8 | Everything fits on the cards. Adam on the host leaves room for a better layout: try both. |
 #
