@@ -24,7 +24,7 @@ BATCH = 8
 """passages of a rank and step"""
 LENGTH = 32
 """tokens of a passage"""
-TOLD = 40
+TOLD = 28
 """tokens that are told"""
 IMPORTED = ("deepspeed", "transformers.models.llama.modeling_llama")
 

@@ -939,7 +939,7 @@ lab.table(case_studies.foreseen(mb_per_s=1))
 # Rank 3 is three times as slow as the others now. Dealt evenly, all wait for it. So each rank measures its own speed, and the 16 scenes are dealt accordingly (chapter 16):
 
 # %%
-lab.table(case_studies.adapted(steps=3))
+lab.table(case_studies.adapted(steps=2))
 
 # %% [markdown] sections="19.6.3"
 # The predicted step is shorter, mostly by a quarter or more, and the loss stays what it was. The measured gain swings from run to run: speeds come from a short probe, scenes can't be cut, and the messages don't get shorter. Trust a gain that you have seen three times.
