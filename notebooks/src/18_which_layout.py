@@ -1002,10 +1002,7 @@ lab.bars(rates, title=title, badge="predicted")
 # | 4 | Adam on the host, but a pipeline that recomputes nothing. |
 # | 8 | Everything fits on the cards. Adam on the host leaves room for a better layout: try both. |
 #
-# Such cards have no NVLink, and that is why the pipeline wins here. And whatever you have: first run a small model on your own cluster and count. Two ranks of ZeRO 3 should hold half of what one rank does:
-
-# %%
-lab.table(case_studies.ran(2))
+# Such cards have no NVLink, and that is why the pipeline wins here. And whatever you have: first run a small model on your own cluster and count, as in case 1, whether two ranks hold half of what one does. (`lab.table(case_studies.ran())` does so here, on one to four ranks.)
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
