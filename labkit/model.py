@@ -5,6 +5,7 @@ vocabulary.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -86,15 +87,28 @@ def layers(
             "heads share the model dimension equally; "
             f"dim={dim} is not a multiple of {num_heads} heads"
         )
+
+    def make() -> nn.ModuleList:
+        embed = Embed(dim, vocab_size, max_len)
+        blocks = [Block(dim, num_heads) for _ in range(num_layers)]
+        return nn.ModuleList([embed, *blocks, Head(dim, vocab_size)])
+
+    return list(drawn(make))
+
+
+def drawn(make: Callable[[], nn.Module]) -> nn.Module:
+    """The module that ``make()`` returns, on the default device, with the same random weights
+    whatever that device is: a GPU draws other numbers than a CPU from the same seed. Raises
+    ValueError if it is no function that returns a module."""
     device = torch.get_default_device()
-    # on the CPU first: the same numbers whatever the device; one without bytes needs no numbers
+    if not callable(make):
+        raise ValueError(f"make is a function without arguments; got {make!r}")
+    # on the CPU first; a device without bytes needs no numbers
     with torch.device(device if device.type == "meta" else "cpu"):
-        made = [
-            Embed(dim, vocab_size, max_len),
-            *(Block(dim, num_heads) for _ in range(num_layers)),
-            Head(dim, vocab_size),
-        ]
-    return [layer.to(device) for layer in made]
+        made = make()
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"make has to return a module; got {made!r}")
+    return made.to(device)
 
 
 class Transformer(nn.Module):

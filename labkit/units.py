@@ -32,7 +32,7 @@ def format_bytes(num_bytes: float) -> str:
 
 def format_share(share: float) -> str:
     """A fraction as a percentage with one decimal, e.g. ``0.2727`` as ``27.3 %``."""
-    return f"{100 * share:.1f} %"
+    return f"{round(100 * share, 1) + 0.0:.1f} %"  # + 0.0: no "-0.0"
 
 
 UNITS: dict[str, Callable[[float], str]] = {

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from labkit import model
 from labkit.case_studies.perception import CELLS, EVERY, SHARE, WIDTH, Perception
 from labkit.case_studies.sensors_run import Encoders, Fusion, Heads, Scenes, kinds, scenes
 from labkit.communication.compressed_run import largest_with_feedback
@@ -85,8 +86,8 @@ class _Part:
         self.sending = ""
         self.handed_in_bytes = 0
         torch.manual_seed(0)  # every rank draws the same weights
-        encoders = Encoders()
-        heads = Heads()
+        encoders = model.drawn(Encoders)
+        heads = model.drawn(Heads)
         fusing = step.group("fusion")
         self.encoders = encoders if me in step.group("encoders") else None
         self.fusion = Fusion(fusing.index(me), len(fusing)) if me in fusing else None
@@ -253,8 +254,8 @@ def _put(targets: list[Tensor], flat: Tensor) -> None:
 def _alone(step: Perception) -> list[float]:
     """The losses of one process that has the whole net and the whole batches."""
     torch.manual_seed(0)
-    encoders = Encoders()
-    heads = Heads()
+    encoders = model.drawn(Encoders)
+    heads = model.drawn(Heads)
     fusion = Fusion()
     weights = [*encoders.parameters(), *fusion.parameters(), *heads.parameters()]
     optimizer = torch.optim.SGD(weights, step.rate, momentum=MOMENTUM)

@@ -42,8 +42,9 @@ class Training:
     """One training of the classifier of digits for ``seconds`` of wall clock.
 
     ``run()[0]`` is a dict: losses (seconds -> loss over the whole training set), accuracy (of the
-    test set), updates (gradients that were used), samples, mean lateness and latest (of a gradient,
-    in versions of the weights). Raises ValueError for what can't be.
+    test set), updates (gradients in the last weights; those of a round that the end cut off are
+    none), mean lateness and latest (of a gradient, in versions of the weights). Raises ValueError
+    for what can't be.
     """
 
     way: str = "synchronous"
@@ -124,11 +125,12 @@ def _serve_or_work(training: Training, data: Digits, tests: Digits) -> dict[str,
 
 def _serve(training: Training, weights: Tensor) -> tuple[list[tuple[float, Tensor]], list[int]]:
     """Takes gradients and gives weights until the time is over: (seconds, weights) that were given,
-    and how late each gradient was."""
+    and how late each gradient in the last of them was."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
     counts = split.weights(training.samples())
     waiting: list[int] = []
     late: list[int] = []
+    used = 0
     version = 0
     message = server_run.stamped(weights, version)
     seen = [(0.0, weights.clone())]
@@ -147,11 +149,12 @@ def _serve(training: Training, weights: Tensor) -> tuple[list[tuple[float, Tenso
         if go:
             version += 1
             seen.append((now_s, weights.clone()))
+            used = len(late)
         for each in go:
             waiting.remove(each)
             dist.send(server_run.stamped(weights, version), each)
     server_run.finish(message, waiting)
-    return seen, late
+    return seen, late[:used]
 
 
 def _work(training: Training, data: Digits, net: nn.Module, paced: pace.Paced) -> None:

@@ -22,9 +22,9 @@ _WORDS = catalogue(
         ("after", "after"),
         ("heading", "Before and after"),
         ("memory", "memory of the fullest GPU"),
-        ("step", "step"),
+        ("step", "time of a step"),
         ("rate", "tokens/s"),
-        ("days", "days"),
+        ("days", "days of training"),
         ("cost", "cost"),
         ("over", "does not fit; a GPU lacks"),
         ("note", "Days for {} tokens, if nothing fails."),
@@ -120,7 +120,7 @@ def _drawn(told: Card, code: str) -> Sketch:
     shapes: list[Shape] = []
     for number, bar in enumerate(bars):
         x = number * (WIDTH_PX - _PANEL_PX)
-        titles = plans[number][1].titles()
+        titles = plans[number][1].titles(code)
         for shape in _panel(bar, titles, written[number], most):
             shapes.append(moved(shape, x, 0))
     keys, end_px = legend(_samples(bars, code), 0, _NUMBERS_PX + 36)
@@ -134,7 +134,7 @@ def _drawn(told: Card, code: str) -> Sketch:
         heading=say["heading"],
         badge=told_by,
         summary=sentence(say["heading"], rows, told_by, code),
-        table=_table(bars, plans, written, say),
+        table=_table(bars, plans, written, code),
         notes=tuple(_notes(told, code)),
         language=code,
     )
@@ -199,11 +199,12 @@ def _table(
     bars: Sequence[Bar],
     plans: Sequence[tuple[str, Plan]],
     written: Sequence[Mapping[str, str]],
-    say: Mapping[str, str],
+    code: str,
 ) -> tuple[tuple[str, ...], ...]:
     """A row for each number, a column for each plan."""
+    say = _WORDS[code]
     rows = [("", *(name for name, _ in plans))]
-    rows.append((say["plan"], *(plan.title() for _, plan in plans)))
+    rows.append((say["plan"], *(", ".join(plan.titles(code)) for _, plan in plans)))
     rows.append((say["memory"], *(", ".join(bar.told) for bar in bars)))
     for name in dict.fromkeys([*written[0], *written[1]]):
         rows.append((name, *(line.get(name, "") for line in written)))

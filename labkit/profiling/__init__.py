@@ -20,6 +20,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "shares": ["SHARES", "Part"],
         "step": ["Step"],
         "proof": ["Proof"],
-        "run": ["prove", "recorded", "slow_read"],
+        "run": ["prove", "recorded", "slow_compute"],
     },
 )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from labkit.check import exercise, faults, hint, on_ranks, status, wrong
 from labkit.profiling.advice import advise
 from labkit.profiling.kinds import KINDS, slow
+from labkit.profiling.picture import read_beside
 from labkit.profiling.shares import SHARES
 from labkit.profiling.step import Step
 from labkit.timeline import COMM, COMPUTE, Timeline, step_us
@@ -144,8 +145,8 @@ def cure(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def watch(answer: Callable | None = None) -> Timeline:
     """What an answer to ``cure`` does, on two real ranks that sleep; without one, what the slow
-    one does."""
-    return on_ranks(2, _watched, plain if answer is None else answer).timeline()
+    one does. What is read stands beside the work."""
+    return read_beside(on_ranks(2, _watched, plain if answer is None else answer).timeline())
 
 
 # --- in the ranks ---

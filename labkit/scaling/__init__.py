@@ -5,7 +5,8 @@ experiment: a step on 1, 2, 4 ranks, strong or weak, of real DistributedDataPara
 is lost is split into what does not divide, contention, communication and waiting. ``peak_run``
 measures a device's own peak and the MFU of a step, ``input`` a step that waits for its data,
 ``scalars_run`` what rank 0 writes for TensorBoard; ``tuning_run`` finds a microbatch, ``aims``
-holds rules of thumb against runs, ``report_picture`` puts all on one page. Chapter 15.
+holds rules of thumb against runs, ``report_picture`` puts all on one page. ``check`` and
+``hints.json`` (``spare_hints.json`` for those on no page) are the exercises. Chapter 15.
 """
 
 import lazy_loader

@@ -36,7 +36,7 @@ pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 # %% [markdown] sections="S7"
 # ## Two stages, by hand
 #
-# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way. The names in `record_function` only label the boxes of the picture: `1B0` is stage 1, backward, piece 0 of the batch, and the picture says `B0`, since the row says the rest.
+# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way. The names in `record_function` label the boxes of the picture: `1B0` is stage 1, backward, piece 0 of the batch, and the picture says `B0`.
 
 
 # %%
@@ -84,7 +84,7 @@ model.loss(whole(tokens), targets).backward()
 lab.difference(by_hand[0] + by_hand[1], [each.grad for each in whole.parameters()])
 
 # %% [markdown] sections="S7"
-# That is rounding in the last digit of a float. (Boxes like the next one correct a textbook that many of our readers know. Skip them if you don't.)
+# That is rounding in the last digit of a float. (Folded boxes like the next one correct a textbook in wide use, and bear the numbers of its sections; an S is one of its code snippets. Skip them if you have not read it.)
 #
 # <details><summary>Erratum S7: a backward that is given the input</summary>
 #
@@ -97,22 +97,20 @@ lab.difference(by_hand[0] + by_hand[1], [each.grad for each in whole.parameters(
 #
 # From here on we use `pipeline.Step`. It trains a smaller transformer (width 32) of eight blocks through torch's own pipeline library, whose code you will see later. Each of four real ranks holds two blocks.
 #
-# Four ranks on a laptop with two cores would fight for the cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 25 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran).
+# Four ranks on a laptop with two cores would fight for the cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores. How much that matters is told below the picture, where an *action* is one forward or one backward.
 
 # %%
 step = pipeline.Step(
     schedule="naive",
     ranks=4,
     microbatches=2,
-    forward_ms=25,
+    forward_ms=20,
     training=pipeline.Training(num_layers=8),
 )
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %.
-#
-# This step sent two pieces of a batch through, one after the other. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
+# Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %. This step sent two pieces of a batch through, one after the other. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
@@ -138,36 +136,30 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Every rank works on 8 microbatches and waits for the time of 3: one for each other rank, only not at the same moment. Rank 3 waits at both ends, rank 0 in the middle, until the last forwards are through and the first backward has come back. So 3 of 11 slots are idle, whatever a microbatch costs, as long as all stages cost the same:
+# Every rank works on 8 microbatches and waits for the time of 3, one for each other rank. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the last forward has walked to rank 3 and the first backward has walked back. So 3 of 11 slots are idle. What a microbatch costs doesn't matter, as long as all stages cost the same:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# So the hatched part never grows with the work; more microbatches only make it a smaller share. (If one stage is slower than the others, all wait for it at every microbatch, so a model should be cut evenly.) The measured bubble is larger, by how much depends on your machine: the sentence under the picture divides it by cause. (Where a box is far too wide, its process had to wait for a core.)
+# So the hatched part never grows with the work; more microbatches only make it a smaller share. (Some divide the waiting by the useful time instead, which gives $(p-1)/m$, so say which one you mean.) The measured bubble is larger, and the sentence under the picture lists the causes.
 #
 # From how many microbatches on is it at most a tenth? Solve the formula, then look:
 
 # %%
-lab.sweep(step, microbatches=[1, 2, 4, 8, 16, 32], run=[2, 8])
+lab.sweep(
+    step,
+    microbatches=[1, 2, 4, 8, 16, 32],
+    run=[8],
+    title="Bubble by microbatches",
+    x="microbatches",
+)
 
 # %% [markdown] sections="8.6.1"
-# The line is predicted, and the dots are real runs. It takes 27 microbatches. From two on, each doubling takes less off the bubble than the one before.
-#
-# <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
-#
-# The textbook draws `F0 . F1 . F2 . F3` on rank 0 and the same one step later on the next rank. Then two ranks work in nearly every step, so this is a pipeline already, without its backward, and its bubble is not the 75 % that stands under it. The 75 % itself is right for a naive one: `bubble(step.but(schedule="naive").predict())`.
-#
-# </details>
-#
-# <details><summary>Erratum 8.6.1: "about 50 %" for four stages and four microbatches</summary>
-#
-# Three of seven slots are idle. Run it: `bubble(step.but(microbatches=4).predict())` gives 0.43. Some people divide by the *useful* time instead, which gives $(p-1)/m$, here 0.75: `bubble(step.but(microbatches=4).predict(), over="ideal")`. Neither is a half, so say which one you mean.
-#
-# </details>
+# The line is predicted, and the dot is our run. It takes 27 microbatches. From two on, each doubling takes fewer points off the bubble than the one before.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one: a training step of the two stages from above, with microbatches, on two real ranks. Rank 0 gets its stage and the inputs, rank 1 its stage and the targets, each as a list of microbatches. A message has the shape `(len(microbatch), width)`. Leave in both stages the gradients of the mean squared error (`mse_loss`) of the whole batch, with no larger bubble than GPipe.
+# Now build one yourself: two stages again, on two real ranks, and a training step of a batch that is cut into microbatches. `microbatches` is a list, of inputs on rank 0 and of targets on rank 1, all of one size; there may be only one. A message has the shape `(len(microbatch), width)`. Leave in both stages the gradients of the mean squared error (`mse_loss`) of the whole batch, with no larger bubble than GPipe.
 #
 # A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
 
@@ -206,9 +198,9 @@ check.hint("real_pipeline")
 # %% [markdown] sections="8.6.1"
 # ## Look closer
 #
-# The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (A send that nobody waits for is drawn until torch next looks whether it has arrived, so it has no duration to read.)
+# The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (The bar of a send is drawn until torch next looks whether it has arrived, so don't read its length.)
 #
-# In the lower half rank 0 waits a little before some of its backwards. Take the widest such gap after B0. Which message ends it, and had rank 1 finished that backward late, or only sent it late?
+# In the lower half rank 0 waits a little before some of its backwards. Take the widest such gap after B0. Which message does it wait for? Was rank 1 late with that backward, or did the message take long?
 
 # %%
 widgets.trace(step.predict(), step.compare().run, title=step.title())
@@ -216,16 +208,16 @@ widgets.trace(step.predict(), step.compare().run, title=step.title())
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The gradient that rank 1 sends after the same backward. Follow the arrow back. If rank 1's box ends just before, rank 1 was late itself, so look at *its* gap in the same way; if not, the message was slow.
+# The gradient of the same microbatch, from rank 1. Follow the arrow back to the box that sent it. If the gap ends as soon as that box does, rank 1 was late: look at *its* gap in the same way. If the box had ended long before, the message was slow.
 #
 # </details>
 
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
-# Why not take very many microbatches, then? GPipe keeps the activations of all until their backward comes, and no backward begins before all forwards are done. Can you find an order that sets them free earlier?
+# Why not take very many microbatches, then? GPipe begins its backwards only when all forwards are done, so it keeps the activations of every microbatch. Can you find an order that sets them free earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's; within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. A wrong order is drawn for you, so try one.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's; within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. There may be fewer microbatches than ranks, or one rank only. An order that costs too much is drawn for you, so try one.
 
 
 # %%
@@ -279,7 +271,7 @@ for rank, (gpipe, ours) in enumerate(zip(*runs)):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly, so the count is the memory. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
+# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly: whoever counts microbatches knows the memory. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
 #
 # <details><summary>Erratum 19.3.2: "1F1B reduces the bubble"</summary>
 #
@@ -290,7 +282,7 @@ lab.bars(held, unit="bytes", title="Activations kept at the peak")
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
+# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
 
 
 # %%
@@ -312,7 +304,7 @@ check.choose_microbatches(my_choice)
 # %% [markdown]
 # ## Schedules that shrink the bubble
 #
-# As long as each rank has one stage and a backward is one piece, no order avoids that bubble. Drop either condition, and it shrinks.
+# With one stage for each rank, and a backward in one piece, no order avoids that bubble. Drop either condition, and it shrinks.
 #
 # ### Interleaving: more stages
 #
@@ -325,7 +317,7 @@ less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1)
 less.score(bubble(step.but(schedule="interleaved_1f1b").predict()))
 
 # %% [markdown]
-# The next two pictures have only four microbatches, so that the boxes can be read, and so larger bubbles: 42.9 % for 1F1B, 27.3 % interleaved.
+# The next two pictures have only four microbatches, so that the boxes can be read, and so larger bubbles: 42.9 % for 1F1B, 27.3 % interleaved (3 of 11 again, by chance).
 
 # %%
 few = step.but(microbatches=4)
@@ -340,7 +332,7 @@ lab.show(interleaved.predict(), title=interleaved.title())
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For eight microbatches and v = 2 that is 3 of 19 slots. It has two prices: more messages, over seven borders between stages instead of three, and more memory, as we shall see.
+# For eight microbatches and v = 2 that is 3 of 19 slots. It has two prices. There are more messages, over seven borders between stages instead of three. And it needs more memory, whose bytes we shall count: *peak in flight* in this picture counts halves of a stage. Rank 0's 8 weigh no more than 1F1B's 4, but rank 3's 5 weigh 2.5, where 1F1B had 1.
 #
 # ### Zero bubble: a backward in two parts
 #
@@ -351,25 +343,25 @@ half = few.but(schedule="zb_h1")
 lab.show(half.predict(), title=half.title())
 
 # %% [markdown]
-# Compare it with 1F1B, two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. A microbatch is held until its W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
+# Compare it with 1F1B, two pictures up, where every rank but the last waits between its last backwards. ZB-H1 puts a W into each of those gaps. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
 #
-# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches, so that the boxes can be read:
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches (and *peak in flight* counts halves again):
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
 lab.show(zbv.predict(), title=zbv.title())
 
 # %% [markdown]
-# Look at the ends of the rows: each rank works without a pause from its first action to its last. So the papers, which count each rank from its own first action, call this bubble zero; we count all from the first action of anybody.
+# Look at the ends of the rows: each rank works without a pause from its first action to its last. So the papers, which count each rank from its own first action, call this bubble zero; we count each from the beginning of the picture to its end.
 #
 # ### All of them, for real
 #
-# The same model, five schedules, on real ranks:
+# The same model, four schedules, on real ranks:
 
 # %%
 rows = []
-names = ["GPipe", "1F1B", "interleaved 1F1B", "ZB-H1", "ZBV"]
-keys = ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv"]
+names = ["GPipe", "1F1B", "interleaved 1F1B", "ZBV"]
+keys = ["gpipe", "1f1b", "interleaved_1f1b", "zbv"]
 for name, key in zip(names, keys):
     pair = step.but(schedule=key).compare()
     kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
@@ -379,11 +371,11 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Bubble, and activations of the fullest rank")
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a schedule that cuts finer tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, and there is work between any two. So the measured order may differ from the predicted one. (ZBV is not free: it sends twice as many messages as 1F1B, and needs F, I and W of about the same length.)
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
 #
 # ### Turn the knobs
 #
-# This board has all of it, the price of a message included. Give a message 20 ms and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and at what price of a message is it gone?
+# So far messages were free. Give one 20 ms, as long as a forward, and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and is anything left of it at 50 ms?
 
 # %%
 step.board()
@@ -391,18 +383,18 @@ step.board()
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Free messages: 27.3 % against 15.8 %. At 20 ms: 47.6 % against 41.7 %, so the lead has halved. More than twice as many messages stand in the way, each as expensive as before, between actions half as long. At 50 ms interleaving is the worse of the two.
+# Free messages: 27.3 % against 15.8 %. At 20 ms: 51.0 % against 47.8 %, so little of the lead is left. More than twice as many messages stand in the way, between actions half as long. At 50 ms interleaving is the worse of the two.
 #
 # </details>
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation and then receives a gradient; its neighbour first sends that gradient and then receives the activation. With blocking calls both may stand in their send for ever, each waiting for the other to receive. Libraries post the two at once (`dist.batch_isend_irecv`).
+# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may stand in their send for ever. Libraries post send and receive at once (`dist.batch_isend_irecv`).
 #
 # ### torch.distributed.pipelining
 #
-# This is what `pipeline.Step` runs. You wrap this rank's part in a `PipelineStage`, choose a schedule and call its `step`. The first rank gives the inputs, the last one the targets.
+# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`.
 
 
 # %%
@@ -437,17 +429,11 @@ by_torch[3]
 
 # %% [markdown]
 # These are the mean losses of two steps, which only the last rank knows.
-#
-# <details><summary>Erratum 10.3.2: an import that is gone</summary>
-#
-# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
-#
-# </details>
 
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` means as nearly as many layers for each stage as possible. It is an argument: in the JSON configuration DeepSpeed ignores it without a word. `train_batch` then runs forward, backward and update. Is its order 1F1B, too? Its list of commands can be read, so we return the forwards and backwards of each rank as letters:
+# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` means as nearly as many layers for each stage as possible. `train_batch` runs forward, backward and update. Is its order 1F1B, too? Its list of commands can be read: below, a forward of a rank is written F, and a backward B.
 
 
 # %%
@@ -480,23 +466,11 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The losses are torch's, as far as they are printed. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says at which layer each stage begins, and ends with the number of layers: the six (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
-#
-# <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
-#
-# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. Run it: `lab.table(list(lab.launch(deepspeed_pipeline, config | {"pipeline": {"partition_method": "uniform"}}, ranks=4)))` has other cuts than the table above, and the same as without that entry.
-#
-# </details>
+# The losses are torch's, to the digits printed. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says where the stages begin: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
 #
 # <details><summary>More: the same loop in Megatron-LM</summary>
 #
-# Megatron-LM, with which many of the largest models were trained, hides the loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: it gives you one function for no pipelining, 1F1B or interleaved 1F1B, and there is no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
-#
-# </details>
-#
-# <details><summary>Erratum 8.6.2: Megatron's old modules</summary>
-#
-# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
+# Megatron-LM hides the loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: one function for no pipelining, 1F1B or interleaved 1F1B, and no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
 #
 # </details>
 
@@ -506,15 +480,11 @@ lab.table(list(by_deepspeed))
 # The bubble comes from filling and draining, and we drain because all microbatches of a batch must see the same weights. Draining before an update is called a [flush](GLOSSARY.md#flush). What if we never flush? **PipeDream** runs 1F1B for ever, and each stage updates itself after every backward.
 
 # %%
-endless = pipedream_run.launch(4, 8, forward_us=25_000)
+endless = pipedream_run.launch(4, 8, forward_us=20_000)
 lab.show(endless, title="PipeDream: never a flush")
 
-# %%
-flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=25_000)
-lab.show(flushed, title="1F1B with a flush after every 4 microbatches")
-
 # %% [markdown]
-# By the stated times, the first bubble would be 3 of 11 slots and the second 3 of 7. Yours may not follow, since one box that overran holds up every rank that waits for it. So look at the middle. In the second picture there is a hole, because the pipeline drains and fills anew. The first one fills once, and from rank 0's first backward to its last forward it is full. So with a flush after every fourth microbatch 3 of 7 slots stay idle. Without one the bubble is $3/(M+3)$, M being all microbatches since training began: the longer you train, the nearer it is to zero.
+# By the stated times this bubble is 3 of 11 slots. Yours is larger, since a box or a message that is late holds up every rank that waits for it. Now look back at the 1F1B of four microbatches, 42.9 %. With a flush after every fourth, that picture repeats for ever, and 3 of 7 slots stay idle. Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
 
 # %% [markdown]
 # ### The price: old weights
@@ -527,11 +497,8 @@ versions = lab.guess("versions of the weights on stage 0 of 4", between=(1, 8))
 # %%
 versions.score(endless[0]["peak_versions"])
 
-# %%
-[row["peak_versions"] for row in endless]
-
 # %% [markdown]
-# Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness), and four stages no longer compute what one process does. Compare their losses with those of one process that updates as often:
+# Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness), and training on four stages is no longer the same as on one process. Compare the losses with those of one process that updates as often:
 
 
 # %%
@@ -541,19 +508,23 @@ def apart(run, flush_every=None):
     return lab.difference(*(torch.tensor(each[-1]["losses"]) for each in (run, alone)))
 
 
-# %%
+flushed = pipedream_run.launch(4, 8, flush_every=4)
 gaps = {"a flush every 4": apart(flushed, 4), "never a flush": apart(endless)}
 lab.bars(gaps, title="Largest difference of a loss from one process")
 
 # %% [markdown]
-# With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: later gradients or a larger learning rate can make training worse (chapter 03's asynchronous workers).
-#
-# So two methods go by the name 1F1B. With flushes: the bubble of GPipe, less memory, one version of the weights, an exact result. Without: no bubble once the pipeline is full, $p-s$ versions, stale gradients.
+# With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: later gradients or a larger learning rate can make training worse (chapter 03's asynchronous workers). So two methods go by the name 1F1B, and when you read it, ask whether it flushes.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes it fit as well. Of a batch of 64, each card then takes two microbatches of four sequences, and for each of the two it gathers all weights twice and reduce-scatters the gradients once. ZeRO 1 sends gradients and weights once a step. The pipeline passes on 64 activations and as many gradients. How long do the messages of one card take at the very least?
+# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences, and ZeRO (chapter 06) makes the model fit as well.
+#
+# - ZeRO 3: each card runs two microbatches of four sequences. For each of the two it gathers all weights twice and reduce-scatters the gradients once.
+# - ZeRO 1: gradients and weights travel once a step.
+# - Pipeline: a card passes on 64 activations and as many gradients.
+#
+# How long do the messages of one card take at the very least?
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
@@ -566,7 +537,7 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. We go on with ZeRO 3, which holds least. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster is the step with eight stages?
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a pipeline of eight stages?
 
 # %%
 faster = lab.guess("ZeRO 3's step time / the pipeline's", between=(1, 100))
@@ -582,7 +553,7 @@ faster.score(slow.time().step_us / pipelined.time().step_us)
 planner.card(slow, pipelined)
 
 # %% [markdown]
-# These numbers are predicted. (`fsdp-a100` and `megatron-a100` name the programs whose constants it takes, such as the share of a card's speed that they reach.) Now put the same eight cards into one machine with NVLink, and then take a small batch:
+# (`fsdp-a100` and `megatron-a100` name two sets of constants: what those programs reach on an A100, such as the share of its rated speed.) Now put the same eight cards into one machine with NVLink, and then take a small batch:
 
 # %%
 node = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=2, batch=16)
@@ -593,28 +564,28 @@ plans = {
 }
 rows = []
 for name, plan in plans.items():
-    zero, stages = plan.time(), plan.but(zero=0, mbs=1, pp=8).time()
-    rows.append(
-        {"case": name, "ZeRO 3_us": zero.step_us, "pipeline_us": stages.step_us}
-    )
+    stages = plan.but(zero=0, mbs=1, pp=8)
+    ways = {"ZeRO 3": plan, "ZeRO 1": plan.but(zero=1, mbs=1), "pipeline": stages}
+    times = {f"{way}_us": each.time().step_us for way, each in ways.items()}
+    rows.append({"case": name} | times)
 lab.table(rows, title="Time of a step")
 
 # %% [markdown]
-# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. On the slow network the pipeline pays as well, and more than the 1.7 s from above: see the difference of its first two rows. The planner's links don't reach their rated speed, and a message that the next stage waits for hides behind no computing.
+# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64.
 #
-# So a pipeline pays where links are slow, because it sends so little, and where the batch gives you many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
+# So take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 4. Optional: find the fault in a chart
 #
-# People draw such schedules by hand, and it is easy to draw one that no machine can run. Where can the boxes stand at the earliest, if each takes one step?
+# Schedules are often drawn by hand, and some such charts can't run on any machine. Here each box takes one step, and stands at the earliest where it can:
 
 # %%
 chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. Rank r holds stage r. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step of the chart. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None.
+# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. Three charts of a textbook that can't run are among those tried, and one of 32 ranks with 256 microbatches, for which you have two seconds.
 
 
 # %%
@@ -643,12 +614,38 @@ def my_fault(chart):
 # %%
 check.chart_fault(my_fault)
 
-# %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# Three charts of the textbook, and what is wrong with them:
+# %% [markdown]
+# ## Summary
+#
+# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
+# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Interleaving and zero bubble shrink the bubble.
+# - PipeDream never flushes: no bubble once full, stale gradients.
+# - A pipeline sends little. Take it where links are slow and microbatches many.
+#
+# **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [paced](GLOSSARY.md#paced).
+#
+# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
+
+# %% [markdown] sections="8.6.1, 8.6.2, 10.3.2, 19.3.2"
+# ## Errata of the textbook
+#
+# <details><summary>Eight boxes</summary>
+#
+# <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
+#
+# The textbook draws `F0 . F1 . F2 . F3` on rank 0 and the same one step later on the next rank. Then two ranks work in nearly every step, so this is a pipeline already, without its backward, and its bubble is not the 75 % that stands under it. The 75 % itself is right for a naive one: `bubble(step.but(schedule="naive").predict())`.
+#
+# </details>
+#
+# <details><summary>Erratum 8.6.1: "about 50 %" for four stages and four microbatches</summary>
+#
+# Three of seven slots are idle. Run it: `bubble(step.but(microbatches=4).predict())` gives 0.43. Over the useful time it is 0.75: `bubble(step.but(microbatches=4).predict(), over="ideal")`. Neither is a half.
+#
+# </details>
 #
 # <details><summary>Erratum 8.6.1: the GPipe chart</summary>
 #
-# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes are drawn too early.
+# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture of exercise 4, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes are drawn too early.
 #
 # </details>
 #
@@ -663,26 +660,34 @@ check.chart_fault(my_fault)
 # Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest.
 #
 # </details>
-
-# %% [markdown]
-# ## Summary
 #
-# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
-# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Smaller stages (interleaving) and a backward in two parts (zero bubble) are what shrinks the bubble.
-# - PipeDream never flushes: no bubble once full, stale gradients.
-# - A pipeline sends little, so it is worth most where links are slow and microbatches are many.
+# <details><summary>Erratum 8.6.2: Megatron's old modules</summary>
 #
-# **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [paced](GLOSSARY.md#paced).
+# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
 #
-# **Further reading**
+# </details>
+#
+# <details><summary>Erratum 10.3.2: an import that is gone</summary>
+#
+# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
+#
+# </details>
+#
+# <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
+#
+# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. Run it: `lab.table(list(lab.launch(deepspeed_pipeline, config | {"pipeline": {"partition_method": "uniform"}}, ranks=4)))` has other cuts than DeepSpeed's table, and the same as without that entry.
+#
+# </details>
+#
+# </details>
+#
+# ## Further reading
 #
 # - GPipe: Huang et al. 2018, [arXiv 1811.06965](https://arxiv.org/abs/1811.06965)
 # - PipeDream: Harlap, Narayanan et al. 2018, [arXiv 1806.03377](https://arxiv.org/abs/1806.03377)
 # - 1F1B with flush and interleaved: Narayanan et al. 2021 (Megatron), [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - Zero bubble, ZB-H1, ZBV: Qi et al. 2023, [arXiv 2401.10241](https://arxiv.org/abs/2401.10241)
 # - DualPipe, with a table of bubbles and memory: [deepseek-ai/DualPipe](https://github.com/deepseek-ai/DualPipe)
-#
-# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
 #
 # *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material.*
 

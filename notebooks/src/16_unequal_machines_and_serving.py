@@ -13,7 +13,7 @@
 #
 # Our model of 7 billion parameters trains on 128 A100s, and 128 H100s come free. On paper an H100 computes three times as fast, so all of them together could do four times the work. We start the old script on 256 cards, and it goes only twice as fast: each H100 is done after a third of the step, and then waits for the A100s.
 #
-# Later the model is trained, and people ask it things. Now the cards wait again, for something else: of all that an A100 can compute, an answer uses less than a hundredth. Where does the rest go?
+# Later the model is trained, and people ask it things. Now the cards wait again, for something else: while an A100 writes an answer, token by token, it uses less than a hundredth of what it can compute. Where does the rest go?
 
 # %%
 import time
@@ -33,7 +33,7 @@ lab.begin("en", deadline_s=60)
 widgets.unequal_machines()
 
 # %% [markdown]
-# Two ranks share a batch equally, though one is three times as fast. Hatched is waiting. Now deal the batch by speed, then move the speeds: which rank decides how long the step takes?
+# Two ranks share a batch equally, though one is three times as fast. Grey, hatched boxes are waiting. Now deal the batch by speed, then move the speeds: which rank decides how long the step takes?
 #
 # **When you are done** you can train on cards of unlike speed and get the very weights of one process, say what an answer waits for, and serve many requests at once.
 
@@ -146,32 +146,11 @@ def with_ddp(samples):
 lab.launch(with_ddp, (16, 48), ranks=2)
 
 # %% [markdown]
-# Sometimes it isn't the samples of a batch that differ, but the *number* of batches: files are of unlike length, or each rank takes as many as it can. Then the rank that is done first leaves the others in an all-reduce until the timeout. With DDP's `join`, a rank that has run out goes on with zeros until all are done:
-
-
-# %%
-def unlike():
-    torch.manual_seed(dist.get_rank())
-    ddp = DistributedDataParallel(nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    batches = (6, 3)[dist.get_rank()]
-    with ddp.join():
-        for _ in range(batches):
-            optimizer.zero_grad()
-            ddp(torch.randn(16, 8)).square().mean().backward()
-            optimizer.step()
-    return {"batches": batches, "a weight": ddp.module.weight[0, 0].item()}
-
-
-# %%
-lab.launch(unlike, ranks=2)
-
-# %% [markdown]
-# Both end with the same weights. While only one rank is left, `join` still divides its gradients by two, so that all batches count alike (`divide_by_initial_world_size=False` turns this off).
+# With DDP, too, the gradient is that of one process. (Sometimes ranks have unlike *numbers* of batches. Then train inside `with ddp.join():`, and a rank that has run out goes on with zeros, instead of leaving the others in an all-reduce until the timeout.)
 #
 # ### Who says how fast a rank is?
 #
-# Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
+# Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time (`split="probed"` says so). The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
 
 # %%
 probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, sample_ms=20.0, split="probed")
@@ -227,7 +206,7 @@ check.hint("deal_by_speed")
 # %% [markdown] sections="19.5.1"
 # ## Don't wait at all?
 #
-# Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. Which way ends lowest on the same clock? We train the digits for one second with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed.
+# Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. We train the digits for one second with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed. With equal shares, how many times as many gradients are used if nobody waits?
 
 # %%
 slow = {"speeds": (4, 4, 1), "seconds": 1.0, "rate": 0.3}
@@ -236,7 +215,7 @@ ways = {
     "equal, nobody waits": heterogeneous.Training(way="asynchronous", **slow),
     "by speed, all wait": heterogeneous.Training(split="by speed", **slow),
 }
-last = lab.guess("lowest loss after 1 s", choices=list(ways))
+more = lab.guess("times as many gradients, if nobody waits", between=(1, 5))
 
 # %%
 trained = {name: training.run()[0] for name, training in ways.items()}
@@ -246,8 +225,8 @@ lab.curves(
 )
 
 # %%
-ended = {name: list(each.values())[-1] for name, each in losses.items()}
-last.score(min(ended, key=ended.get))
+used = {name: told["updates"] for name, told in trained.items()}
+more.score(used["equal, nobody waits"] / used["equal, all wait"])
 
 # %%
 lab.table(
@@ -260,16 +239,58 @@ lab.table(
 )
 
 # %% [markdown]
-# Equal shares with waiting fall far behind: the fast workers wait. In the other two ways hardly anybody waits, so more than twice as many gradients are used. Which of these two ends lower may change from run to run. (Computing is paced here, losses are real.)
+# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much faster. Dealt by speed, hardly anybody waits either. Which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
 #
-# Then why not always asynchronously? Look at the last column: its gradients are about two updates late. At this learning rate that does little harm, but with more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with no late gradient and with the very weights of one process.
+# Then why not always asynchronously? Look at the last column: its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the very weights of one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
 #
-# A deal needs speeds that stay, though. Where any rank may be slow for one step, nobody knows who is next. Then let workers run a few steps ahead, within the bound of chapter 03.
+# ### Back to the 256 cards
+#
+# Their speeds stay, so we deal. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. Then all do 128 × (1 + 3) = 512 units of work where equal shares did 128 × 2 = 256. The messages must keep up, though: an all-reduce goes at the pace of the slowest link.
+
+# %% [markdown] sections="19.5.2"
+# ## A device and a cloud
+#
+# What if one of two machines is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. Here we deal *layers* of a trained network: the edge computes the first ones and sends what these give, and the cloud computes the others. There are six: convolution, pooling, convolution, pooling, and two linear ones. For 16 frames of 32 x 32 pixels the edge then computes and sends:
+
+# %%
+cut = heterogeneous.Cut()
+every = {num: cut.but(after=num) for num in range(7)}
+lab.table(
+    {
+        "layers on the edge": num,
+        "it computes for_us": each.times().edge_us,
+        "it sends_bytes": each.message_bytes(),
+    }
+    for num, each in every.items()
+)
+
+# %% [markdown]
+# With no layer it sends the frames themselves, with all six nothing. The link carries 1 MB/s, so a kilobyte takes a millisecond, and each message takes 5 ms more. The cloud sends its answer back, which is one more message, of less than a kilobyte. With how many layers on the edge does the answer come soonest?
+
+# %%
+layers = lab.guess("layers on the edge", choices=[str(num) for num in every])
+
+# %%
+best = heterogeneous.best_cut(cut)
+told = cut.but(after=best).run()[0]
+theory = {
+    "32 bits": heterogeneous.every_cut(cut),
+    "8 bits": heterogeneous.every_cut(cut.but(form="int8")),
+}
+real = {"32 bits": {best: told["latency_us"][0]}}
+axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
+lab.curves(measured=real, predicted=theory, **axes, title="When the answer comes")
+
+# %%
+layers.score(str(best))
+
+# %% [markdown]
+# The lines are predicted; the dot is measured at the best cut, on two ranks over a paced link. Look at the line of 32 bits. A convolution gives *more* values than it gets, so we cut after a pooling layer, where they are few again. Neurosurgeon (Kang et al. 2017) predicts the time of every cut in this way, and takes the best. The other line is for values of 8 bits. Then it is best to send the frames themselves: a camera's pixels have 8 bits anyhow.
 
 # %% [markdown] sections="19.6.6"
 # ## Answers, token by token
 #
-# Now the model is trained and serves. It gives one token after another, and each new token looks at all before it. Computing those again every time would be a waste, since they don't change. So attention keeps their keys and values: the [KV cache](GLOSSARY.md#kv-cache). Here is one head:
+# Our model of 7 billion parameters is trained now, and answers too. It gives one token after another, and each new token looks at all before it. Computing the keys and values of all these anew each time would be a waste, since they don't change. So attention keeps them: the [KV cache](GLOSSARY.md#kv-cache). Here is one head:
 
 
 # %%
@@ -301,39 +322,17 @@ card = planner.gpu("A100-80")
 kept.score(serving.kv_cache.token_bytes(model) / 1e3)
 
 # %% [markdown]
-# Half a megabyte, so a conversation of 2,000 tokens takes a gigabyte. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13 GB?
+# Half a megabyte, so a conversation of 2,000 tokens takes 1.05 GB. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13.5 GB?
 
 # %%
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 
 # %% [markdown]
-# Several ranks share the cache as they share the model: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough. Are the answers still those of one process? A small transformer writes four answers of eight tokens on two ranks, cut in both ways, and we compare token by token with one process that has no cache:
-
-# %%
-rows = []
-for cut_by, way in {"heads": "tensor", "layers": "pipeline"}.items():
-    answers = serving.Generation(way=way, ranks=2, output=8)
-    told = answers.run()[1]
-    rows.append(
-        {
-            "cut by": cut_by,
-            "answers": len(told["tokens"]),
-            "unlike one process": told["num_differing"],
-            "cache of rank 1_bytes": told["cache_bytes"],
-            "by formula_bytes": answers.cache_bytes(rank=1),
-        }
-    )
-lab.table(rows)
-
-# %% [markdown]
-# No token differs, and the measured cache is that of the formula.
+# Where the model is cut among cards, its cache is too: by heads ([tensor parallelism](GLOSSARY.md#tensor-parallelism)) or by layers, as a pipeline. Then each of N ranks keeps 1/N, while there are heads or layers enough. (`serving.Generation(way="tensor", ranks=2).run()` holds the answers against one process.)
 #
 # ### Prefill and decode
 #
-# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13 GB of weights. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. Which share of its peak does a decode of one request use?
-
-# %%
-used = lab.guess("share of the A100's peak in a decode step", between=(0, 1))
+# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13.5 GB of weights, and compute two FLOPs a weight for each token. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. What does either phase wait for?
 
 # %%
 phases = {
@@ -347,11 +346,11 @@ parts = {
 title = "7 B on an A100: 1,024 tokens of a prompt, then one token"
 lab.bars(parts, unit="us", title=title, badge="predicted")
 
-# %%
-used.score(phases["decode"].compute_us / phases["decode"].total_us)
-
 # %% [markdown]
-# Less than a hundredth: the decode waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it. So how many tokens a second do larger batches give?
+# The decode computes for less than a hundredth of its time: it waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it; the cache of each request is read for that request alone. So how many times as many tokens a second do 32 requests at once get, each 1,024 tokens long, as one alone?
+
+# %%
+gain = lab.guess("times the tokens, 32 requests at once", between=(1, 32))
 
 # %%
 speeds = {}
@@ -361,12 +360,15 @@ axes = {"x": "requests at once", "y": "tokens a second"}
 title = "Decode of the 7 B model on one A100"
 lab.curves(predicted={"all together": speeds}, **axes, title=title)
 
+# %%
+gain.score(speeds[32] / speeds[1])
+
 # %% [markdown]
-# Thirty-two requests together get some fifteen times as many tokens as one alone. Then it flattens, because each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
+# Some fifteen times as many, not 32. Each request brings its own cache, and soon all of these take longer to read than the weights. (No kernel is faster than this bound, the *roofline*; real ones reach a part of it.)
 #
 # ## Exercise 2. How many fit?
 #
-# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly (rounded up to a whole one) and the heads of keys and values. No rank can have a part of a head, so round up here too: of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
+# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly, and the heads of keys and values too (newer models have fewer of these than heads of queries). Round both up: no rank can have a part of a head, so of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
 
 
 # %%
@@ -386,15 +388,30 @@ serving_check.cache_budget(my_budget)
 # %%
 serving_check.hint("cache_budget")
 
+# %% [markdown]
+# <details><summary>More: a model that fits on no card</summary>
+#
+# Where the weights alone don't fit, `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). The answer stays the same, but every token fetches all layers again: 13.5 GB take more than four seconds from a disk that reads 3 GB/s. Try it with a small transformer: `lab.launch(serving.dispatch_run.dispatched, serving.dispatch_run.everywhere("disk"), ranks=1)`, and compare `whole_us` with `dispatched_us`, both for a token. (Files as small as these are still in the host's memory, so what you see is the fetching, hardly the disk.)
+#
+# </details>
+
 # %% [markdown] sections="19.6.6"
 # ## Many requests
 #
-# Requests arrive at any time, and their answers differ in length. The old way is *static* batching: some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters. How much longer does a request take with static batching? We serve 16 and compare the median, since half of them take less than that.
+# Requests arrive at any time, and their answers differ in length. In *static* batching some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters.
+#
+# We serve 16 requests, ten a second on average, in four *slots*: at most four are inside at once (on a real card, as many as their caches fit, exercise 2). A step takes 21 to 24 ms, and gives each who is inside one token. So many tokens has each answer:
 
 # %%
 load = {"requests": 16, "rate": 10.0, "slots": 4}
 static = serving.Load(policy="static", **load)
 continuous = serving.Load(policy="continuous", **load)
+[each.output for each in static.coming()]
+
+# %% [markdown]
+# A request's *latency* is the time from its arrival until it leaves with its answer, and the median is the one that half of them stay below. With static batching each stays as long as the longest of its batch, and those outside wait for that one too. How many times as long is the median?
+
+# %%
 worse = lab.guess("median of static over continuous batching", between=(0.5, 5))
 
 # %%
@@ -415,7 +432,11 @@ measured = [each["measured"] for each in median.values()]
 worse.score(measured[0] / measured[1])
 
 # %% [markdown]
-# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Requests come by the clock, tokens are real, and a step's time is paced. Where does the time go? Here is the static run:
+# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands: the machine was busy and some steps took longer. Then measured bars exceed the predicted ones.)
+#
+# ### Where does the time go?
+#
+# Here is the static run:
 
 # %%
 lab.show(sides["static batching"].measured, title="Sixteen requests, static")
@@ -427,7 +448,11 @@ lab.show(sides["static batching"].measured, title="Sixteen requests, static")
 lab.show(sides["continuous batching"].measured, title="Sixteen requests, continuous")
 
 # %% [markdown]
-# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (A gap without a box is a slot that nobody needed.) What does that bring as the load grows? Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) Only half of the slots' time is used here, too: at ten requests a second there is often nobody left to serve. So at this load continuous batching saves waiting. What more it can carry, comes next.
+#
+# ### And as the load grows?
+#
+# Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
 
 # %%
 p95 = {name: {} for name in loads}
@@ -439,17 +464,17 @@ axes = {"x": "requests a second", "y": "latency p95", "unit": "us"}
 lab.curves(predicted=p95, **axes, title="Two hundred requests")
 
 # %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown. With 200 requests, 19 of 20 take less than some nine seconds.
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown.
 #
 # <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
 #
-# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. Moreover `time_since_first_request()` is defined nowhere, and where nobody waits there is no first request.
+# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. (Its `time_since_first_request()` is defined nowhere.)
 #
 # </details>
 #
 # ## Exercise 3. Write the scheduler
 #
-# It is asked before every step. `waiting` lists who is outside, the first come first; `owed` says of each inside how many tokens it still gets; `slots` is how many may be inside. Return who enters and who leaves. Yours will serve on two real ranks.
+# It is asked before every step. `waiting` lists the numbers of those outside, the first come first. `owed` is a dict: for the number of each request inside, how many tokens it still gets (0: it is done). `slots` is how many may be inside at once. Return two lists of numbers: who enters, and who leaves. Yours will serve on two real ranks.
 
 
 # %%
@@ -471,67 +496,9 @@ serving_check.hint("continuous_batch")
 # %% [markdown]
 # vLLM and its like serve this way. They also keep the caches in pages, so that no memory is set aside for tokens that never come (Kwon et al. 2023).
 #
-# ### A model that fits on no card
-#
-# And if the card is too small for the model? `accelerate` leaves layers on the host or on disk, and fetches each when its turn comes (`dispatch_model`). Here all layers of a small transformer but the first lie on disk:
-
-# %%
-on_disk = serving.dispatch_run.everywhere("disk")
-told = lab.launch(serving.dispatch_run.dispatched, on_disk, ranks=1)[0]
-lab.table(
-    [
-        {
-            "same answer": told["same"],
-            "on disk_bytes": told["disk_bytes"],
-            "a token, whole_us": told["whole_us"],
-            "a token, from disk_us": told["dispatched_us"],
-        }
-    ]
-)
-
-# %% [markdown] sections="19.5.2"
-# The same answer, but every token waits for the disk. (Both times are measured here, without a KV cache.)
-#
-# ## A device and a cloud
-#
-# Last, unequal machines that serve: a camera's small processor, called the *edge*, and a cloud behind a radio link. The camera sees digits in frames of 32 x 32. It can send them all, or compute the first layers and send what these give, or compute everything. Our network has six layers; the edge is twenty times slower than the cloud, and the link carries 1 MB/s. How many layers should the edge take, so that the answer for 16 frames comes soonest?
-
-# %%
-cut = heterogeneous.Cut()
-layers = lab.guess("layers on the edge", choices=["0", "1", "2", "3", "4", "5", "6"])
-
-# %%
-cuts = {"32 bits": cut, "8 bits": cut.but(form="int8")}
-theory = {name: heterogeneous.every_cut(each) for name, each in cuts.items()}
-best = {name: heterogeneous.best_cut(each) for name, each in cuts.items()}
-told = {name: each.but(after=best[name]).run()[0] for name, each in cuts.items()}
-real = {name: {best[name]: each["latency_us"][0]} for name, each in told.items()}
-axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
-lab.curves(measured=real, predicted=theory, **axes, title="When the answer comes")
-
-# %%
-layers.score(str(best["32 bits"]))
-
-# %% [markdown]
-# The lines are predicted; the dots are measured at the best cuts, on two ranks over a paced link. Look at the line of 32 bits. A convolution gives *more* values than it gets, so it pays to cut after a pooling layer, where they are few again. And six layers beat five, since then no message is sent. Neurosurgeon (Kang et al. 2017) predicts the time of every cut, as we do, and takes the best.
-#
-# The other line sends 8 bits for a value instead of 32, one of 256 steps between the smallest and the largest (*quantised*). Then it is best to send the frames themselves. Are the answers still right? Of 360 frames, for how many is the digit that of a single process?
-
-# %%
-lab.table(
-    {
-        "form": name,
-        "layers on the edge": best[name],
-        "sent_bytes": each["payload_bytes"],
-        "same digit_share": each["agree_share"],
-    }
-    for name, each in told.items()
-)
-
-# %% [markdown]
 # ## When is it worth it?
 #
-# Our 256 cards, then. Dealt by speed they do 128 × (1 + 3) units of work instead of 128 × 2, twice as much. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. And messages must be no slower: an all-reduce goes at the pace of the slowest link. Often it is simpler to train on the H100s alone: 128 × 3 = 384 units instead of 512, a quarter less. The A100s are then free to serve, since a decode waits for memory, where the two cards differ least:
+# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? Dealt by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and need no deal. The A100s are then free to serve. That is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
 
 # %%
 tokens = {}
@@ -541,15 +508,15 @@ for name in ("A100-80", "H100"):
 lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted")
 
 # %% [markdown]
-# That is 1.6 times as many, though the H100 computes three times as fast.
+# That is 1.6 times as many, though the H100 computes three times as fast. So the opening's two losses have one cure. Ask what a card waits for, and deal so that it doesn't: samples by speed in training, many requests at once in serving.
 #
 # ## Summary
 #
 # - The slowest rank sets the pace. Deal the batch by speed, in whole samples, and let each rank's mean count b / B; with DDP multiply the loss by N b / B.
 # - Speeds are measured by a probe. Where they jump from step to step, let workers run ahead within a bound.
+# - Between a device and a cloud, cut where few values have to be sent.
 # - A KV cache trades memory for time. The decode waits for memory, so serve many at once.
 # - With continuous batching a finished request leaves at once, and latency falls.
-# - Between a device and a cloud, cut where few values have to be sent.
 #
 # **Words learned**: [KV cache](GLOSSARY.md#kv-cache), [prefill](GLOSSARY.md#prefill), [decode](GLOSSARY.md#decode), [continuous batching](GLOSSARY.md#continuous-batching).
 #

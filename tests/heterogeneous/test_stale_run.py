@@ -19,6 +19,7 @@ def test_who_waits_is_never_late_and_who_does_not_learns_from_more(trained):
     goes_on = trained["asynchronous"]
     assert waits["latest"] == 0 and goes_on["latest"] > 0
     assert goes_on["updates"] > 1.3 * waits["updates"]
+    assert waits["updates"] % 3 == 0  # whole rounds of three workers
     for told in trained.values():
         seconds = list(told["losses"])
         assert seconds == sorted(seconds) and seconds[0] == 0 and seconds[-1] <= 0.6

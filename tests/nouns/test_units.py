@@ -45,3 +45,4 @@ def test_shares_are_percentages_with_one_decimal():
         "0.0 %",
         "100.0 %",
     )
+    assert format_share(-0.0002) == "0.0 %"

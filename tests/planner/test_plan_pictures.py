@@ -199,10 +199,14 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_no_time():
     assert [found[name] for name in ("step_us", "days", "cost")] == [None] * 3
     rows = {row[0]: row[1:] for row in card.picture().table}
     assert rows["does not fit; a GPU lacks"] == (format_bytes(lacks), "")
-    assert rows["step"][0] == "" and rows["step"][1]
+    assert rows["time of a step"][0] == "" and rows["time of a step"][1]
     chinese = card.picture(language="zh")
-    assert chinese.heading == "改之前与改之后"
+    assert chinese.heading == "改动前后"
     assert chinese.in_english().heading == "Before and after"
+    far = Plan(model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=3, mbs=4, batch=64)
+    row = planner.card(far, far.but(memory_gb=40)).picture(language="zh").table[1]
+    told = "8 x A100 80 GB, 每台机器 1 张, 网卡 1.25 GB/s, dp 8, ZeRO 3, mbs 4, 一批 64 条"
+    assert row[1] == f"LLaMA 7B, {told}" and "每张 40 GB" in row[2]
     counts = [planner.card_picture.tokens_told(1e12, code) for code in ("en", "zh")]
     assert counts == ["1 T", "1 万亿"]
     assert planner.card_picture.tokens_told(1.4e12, "zh") == "1.4 万亿"

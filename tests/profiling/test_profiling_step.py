@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import labkit as lab
-from labkit.profiling import KINDS, Bottleneck, Step, prove, recorded, slow, slow_read
+from labkit.profiling import KINDS, Bottleneck, Step, prove, recorded, slow, slow_compute
 from labkit.profiling.board import bottlenecks
+from labkit.profiling.graph.waits import prepared
 from labkit.profiling.picture import read_beside
 from labkit.profiling.program import Act
 from labkit.profiling.simulation import simulate
-from labkit.timeline import COMPUTE, bubble, busy_us, step_us
+from labkit.timeline import COMPUTE, bubble, busy_us, from_rows, step_us
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,18 +78,18 @@ def test_the_board_advises_every_kind():
         assert "<svg" in page and "<table" in page
 
 
-def _read():
-    slow_read(0.02)
-    return recorded(slow_read, 0.05)
+def _late():
+    slow_compute(0.02)
+    return recorded(slow_compute, 0.05)
 
 
-def test_what_is_recorded_is_the_work_alone_and_a_slow_read_is_loading():
-    line = lab.launch(_read, ranks=2).timeline()
-    reads = line.select(line.kind == "input")
-    assert sorted(reads.rank) == [0, 1]
-    assert (reads.end_us - reads.start_us >= 50e3).all()
+def test_what_is_recorded_is_the_work_alone_and_a_slow_card_computes():
+    line = lab.launch(_late, ranks=2).timeline()
+    slept = line.select(line.label == "slow card")
+    assert sorted(slept.rank) == [0, 1] and set(slept.kind) == set(slept.lane) == {COMPUTE}
+    assert (slept.end_us - slept.start_us >= 50e3).all()
     with pytest.raises(ValueError):
-        slow_read(-1.0)
+        slow_compute(-1.0)
 
 
 def test_what_is_read_is_drawn_beside_the_work():
@@ -96,3 +97,15 @@ def test_what_is_read_is_drawn_beside_the_work():
     drawn = read_beside(line)
     assert set(drawn.lane[drawn.kind == "input"]) == {"input"}
     assert bubble(drawn) > bubble(line) + 0.1
+
+
+def test_what_is_read_alone_is_advised_alike_in_a_lane_of_its_own():
+    line = slow("input", 1.0).step.predict()
+    beside = lab.advise(read_beside(line)).best
+    assert beside.kind == "input" and beside.gain == pytest.approx(lab.advise(line).best.gain)
+
+
+def test_what_is_read_beside_the_work_is_not_waited_for():
+    rows = [(0, "compute", "compute", "C", 0.0, 9.0, 0), (0, "input", "input", "L", 1.0, 5.0, 0)]
+    line = from_rows(rows, num_ranks=1, origin="simulated")
+    assert prepared(line).kind.tolist() == ["compute"]

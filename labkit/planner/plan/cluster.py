@@ -12,6 +12,7 @@ from labkit.collectives import network, published
 from labkit.planner.models import rows
 from labkit.planner.plan.shape import plain
 from labkit.units import check_real, check_whole
+from labkit.words import both, spoken_in
 
 NODE_ALPHA_US = 5.0
 """What each doubling of the nodes adds to a collective, in microseconds (a tree's hop: NVIDIA's
@@ -128,14 +129,16 @@ class Cluster:
         """One way out of a node, for each GPU, in GB/s."""
         return self.nic_gb_per_s or self.gpu.nic_gb_per_s
 
-    def written(self) -> str:
-        """It in few words; what is usual is left out."""
+    def written(self, language: str | None = None) -> str:
+        """It in few words of a language; what is usual is left out."""
+        language = spoken_in(language)
         told = [f"{self.num_gpus} x {self.gpu.name}"]
-        told += [f"{self.memory_gb:g} GB of each"] if self.memory_gb else []
+        if self.memory_gb:
+            told.append(both("{size:g} GB of each", size=self.memory_gb)[language])
         if self.node_size != min(self.gpu.per_node, self.num_gpus):
-            told.append(f"{self.node_size} a node")
+            told.append(both("{count} a node", count=self.node_size)[language])
         if self.nic != self.gpu.nic_gb_per_s:
-            told.append(f"nic {self.nic:g} GB/s")
+            told.append(both("nic {rate:g} GB/s", rate=self.nic)[language])
         return ", ".join(told)
 
     @property

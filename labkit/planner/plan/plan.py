@@ -300,18 +300,19 @@ class Plan(Experiment):
     def title(self, language: str | None = None) -> str:
         """Model, cluster, layout, batch; what is usual is left out. Two plans that differ in what
         they do have two titles."""
-        return ", ".join(filter(None, self.titles()))
+        return ", ".join(filter(None, self.titles(language)))
 
-    def titles(self) -> tuple[str, str]:
+    def titles(self, language: str | None = None) -> tuple[str, str]:
         """The title in two lines: model and machine; layout and batch."""
         layout = self.layout
         step = [written(layout)]
-        least = layout.dp * self.mbs * self.pp
-        step += [f"batch {layout.gbs}"] if layout.gbs != least else []
+        if layout.gbs != layout.dp * self.mbs * self.pp:
+            step.append(both("batch {count}", count=layout.gbs)[words.spoken_in(language)])
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
-        usual = nearest(self.cluster.gpu.name, self.zero)
-        step += [f"stack {self.used.name}"] if self.used != usual else []
-        return f"{self.shape.name}, {self.cluster.written()}", ", ".join(filter(None, step))
+        is_usual = self.used == nearest(self.cluster.gpu.name, self.zero)
+        step += [] if is_usual else [f"stack {self.used.name}"]
+        machine = f"{self.shape.name}, {self.cluster.written(language)}"
+        return machine, ", ".join(filter(None, step))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")

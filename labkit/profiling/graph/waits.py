@@ -32,9 +32,11 @@ _SAVE = re.compile(r"(?i)\b(save|saving|checkpoint\w*)\b")
 def prepared(timeline: Timeline) -> Timeline:
     """What is played: compute and communication in order of start. Marks that name a data loader, a
     checkpoint or an optimizer's step become spans of "input", "save" and "optimizer", in the place
-    of what was computed in them. Raises ValueError beyond ``MOST_SPANS`` spans."""
+    of what was computed in them; so does what is read alone in a lane of its own. Raises ValueError
+    beyond ``MOST_SPANS`` spans."""
     lane = timeline.lane.astype(object)
     kind = timeline.kind.astype(object)
+    lane[_read_alone(timeline)] = COMPUTE
     for name, pattern in ((UPDATE, _UPDATE), (INPUT, _INPUT), (SAVE, _SAVE)):
         told = np.array([bool(pattern.search(each)) for each in timeline.label.tolist()], bool)
         plain = np.isin(kind, (COMPUTE, "mark"))
@@ -51,6 +53,18 @@ def prepared(timeline: Timeline) -> Timeline:
             "timeline.select(...)"
         )
     return kept.select(np.lexsort((kept.end_us, kept.start_us)))
+
+
+def _read_alone(timeline: Timeline) -> np.ndarray:
+    """What is read in a lane of its own while its rank neither computes nor reads anything else."""
+    work = np.isin(timeline.lane, (INPUT, COMPUTE))
+    found = (timeline.lane == INPUT) & (timeline.kind == INPUT)
+    for at in np.flatnonzero(found).tolist():
+        meets = work & (timeline.rank == timeline.rank[at])
+        meets &= timeline.start_us < timeline.end_us[at] - SLACK_US
+        meets &= timeline.end_us > timeline.start_us[at] + SLACK_US
+        found[at] = meets.sum() == 1
+    return found
 
 
 def _covered(timeline: Timeline, over: np.ndarray) -> np.ndarray:
