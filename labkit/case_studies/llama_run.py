@@ -15,7 +15,6 @@ from labkit.devices import rung
 from labkit.profiling.advice import advise
 from labkit.profiling.proof import Proof
 from labkit.profiling.recording.window import window
-from labkit.profiling.run import slow_read
 from labkit.timeline import COMPUTE, Timeline
 from labkit.units import check_real, check_whole, check_word
 
@@ -274,10 +273,21 @@ def _passages(script: Script) -> Any:
 
         def __getitem__(self, number: int) -> dict:
             if script.read_ms:
-                slow_read(script.read_ms / 1e3)
+                _slow_read(script.read_ms / 1e3)
             return {"input_ids": tokens[number], "labels": tokens[number]}
 
     return Passages()
+
+
+def _slow_read(seconds: float) -> None:
+    """Sleeps like a rank that waits for its disk, and is recorded as one that loads data."""
+    import time
+
+    from labkit.measure import trace
+
+    start_ns = time.time_ns()
+    time.sleep(seconds)
+    trace.span("input", "batch", start_ns, time.time_ns(), lane=COMPUTE)
 
 
 def _kept(trainer: "Trainer") -> int:
