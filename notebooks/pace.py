@@ -18,6 +18,7 @@ NO_PICTURE = {"print", "guess", "score", "status", "begin", "warm", "launch_scri
 PLUMBING = {"backend", "timeout_s", "hang_s", "language", "deadline_s"}
 """arguments that teach nothing; begin may have a deadline"""
 TABLE = re.compile(r"^\|.*$", re.MULTILINE)
+BREAK = "*Here the first half ends."
 CHECK = re.compile(r"(check)\.\w+$")
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]+\$", re.DOTALL)
 
@@ -43,8 +44,8 @@ class Pace:
     plumbing: int
     """arguments in cells that teach nothing"""
     labkit_names: int
-    """different names of labkit that the cells use; a chapter's checks are one, ``check``: a reader
-    calls each as it stands, once"""
+    """different names of labkit that the cells use, of a chapter in two halves the larger half's; a
+    chapter's checks are one, ``check``: a reader calls each as it stands, once"""
     guesses: int
     """that the reader is asked for and that are scored"""
     words_per_question: int
@@ -84,7 +85,7 @@ def pace(chapter: Chapter) -> Pace:
         cell_p90=sorted(lines)[int(0.9 * (len(lines) - 1))],
         wide_lines=sum(len(line) > 88 for cell in code for line in cell.splitlines()),
         plumbing=sum(_plumbing(cell) for cell in code),
-        labkit_names=len(_labkit_names(code)),
+        labkit_names=max(len(_labkit_names(half, code)) for half in _halves(chapter)),
         guesses=sum(cell.count(".score(") for cell in code),
         words_per_question=num_words // max(1, text.count("?")),
         words_per_heading=num_words // max(1, len(re.findall(r"^#+ ", text, re.MULTILINE))),
@@ -129,12 +130,23 @@ def _plumbing(source: str) -> int:
     return found
 
 
-def _labkit_names(code: list[str]) -> set[str]:
-    """What the cells use of labkit, as ``module.name``: imported names, and attributes of imported
-    modules. Each once."""
-    trees = [ast.parse(source) for source in code]
+def _halves(chapter: Chapter) -> list[list[str]]:
+    """The code cells, of a chapter that says where its first half ends those of each half."""
+    halves: list[list[str]] = [[]]
+    for cell in chapter.cells:
+        if cell.kind == "markdown" and cell.source.startswith(BREAK):
+            halves.append([])
+        if cell.kind == "code":
+            halves[-1].append(cell.source)
+    return halves
+
+
+def _labkit_names(cells: list[str], code: list[str]) -> set[str]:
+    """What some cells use of labkit, as ``module.name``: imported names, and attributes of modules
+    that any cell of the code imports. Each once."""
+    trees = [ast.parse(source) for source in cells]
     modules = {}
-    for tree in trees:
+    for tree in map(ast.parse, code):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 taken = [each for each in node.names if each.name.split(".")[0] == "labkit"]
@@ -144,13 +156,15 @@ def _labkit_names(code: list[str]) -> set[str]:
                     modules[each.asname or each.name] = f"{node.module}.{each.name}"
     found = set()
     dotted = set()
+    named = set()
     for tree in trees:
         for node in ast.walk(tree):
+            named.add(getattr(node, "id", None))
             owner = getattr(getattr(node, "value", None), "id", None)
             if isinstance(node, ast.Attribute) and owner in modules:
                 found.add(f"{modules[owner]}.{node.attr}")
                 dotted.add(owner)
-    found |= {name for alias, name in modules.items() if alias not in dotted}
+    found |= {name for alias, name in modules.items() if alias in named - dotted}
     return {CHECK.sub(r"\1", name) for name in found}
 
 

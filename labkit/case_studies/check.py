@@ -93,7 +93,7 @@ def policy(answer: Callable) -> Iterator[tuple[str, str]]:
     what they do exactly, and the mean loss of the last four of twelve steps is at most 0.1 above
     that of the plain way. Run on real ranks.
     """
-    plain = _ended(tuple(PLAIN.items()))
+    plain = None  # run once an answer has come so far
     for share in (0.6, 0.45):
         given = answer(dict(WEIGHTS), share)
         known = set(WAYS) - {"late"}
@@ -114,6 +114,7 @@ def policy(answer: Callable) -> Iterator[tuple[str, str]]:
         if sent > share:
             yield wrong("share {share}: {sent:.3f} of the bytes travel", share=share, sent=sent)
             continue
+        plain = _ended(tuple(PLAIN.items())) if plain is None else plain
         gap = _ended(ways) - plain
         if not gap <= 0.1:
             yield wrong(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from labkit.experiment import Experiment
-from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
+from labkit.timeline import COMM, COMPUTE, Timeline, from_rows, step_us
 from labkit.units import check_real, check_whole, check_word
 from labkit.words import both, spoken_in
 
@@ -246,6 +246,10 @@ class Perception(Experiment):
             ranks = self.group("heads" if kind == "heads" else "encoders")
             now_us = self._message(rows, ranks, kind, now_us, num_bytes)
         return from_rows(rows, num_ranks=self.ranks, origin="simulated")
+
+    def step_us(self) -> float:
+        """How long the predicted step takes, its messages included."""
+        return step_us(self.predict())
 
     def _message(
         self, rows: list[tuple], ranks: "range | tuple", label: str, now_us: float, num_bytes: int

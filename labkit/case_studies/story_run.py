@@ -24,7 +24,7 @@ BATCH = 8
 """passages of a rank and step"""
 LENGTH = 32
 """tokens of a passage"""
-TOLD = 40
+TOLD = 28
 """tokens that are told"""
 IMPORTED = ("deepspeed", "transformers.models.llama.modeling_llama")
 
@@ -40,15 +40,15 @@ class Story:
 
     ranks: int = 2
     """real ones"""
-    steps: int = 120
+    steps: int = 45
     """updates"""
     vocabulary: int = 400
     """tokens of the tokenizer, the 256 bytes among them"""
-    page: int = 1200
+    page: int = 500
     """characters of the story that it learns, from the beginning"""
     begin: str = "Old Tom had"
     """how the told text begins; it stands in the page"""
-    rate: float = 0.004
+    rate: float = 0.005
     """of AdamW"""
 
     def __post_init__(self) -> None:

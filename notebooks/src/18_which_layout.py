@@ -1,21 +1,23 @@
 # ---
 # jupyter:
 #   labkit:
-#     sections: ["8.8.1", "8.12", "10.6.1", "10.7.1", "19.8.4"]
-#     needs: ["chapters 01, 06 and 08"]
-#     minutes: 60
+#     sections: ["8.8.1", "8.10", "8.12", "10.6.1", "10.6.2", "10.7.1", "10.7.5", "19.6.1", "19.6.2", "19.6.3", "19.7", "19.8.4", "D-next"]
+#     needs: ["chapters 01, 06, 08 and 15", "DeepSpeed and transformers (installed with labkit)"]
+#     minutes: 110
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About an hour. You need chapters 01, 06 and 08. No GPU is needed.*
+# *About 110 minutes, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
 #
 # A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
 # So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs already? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
 
 # %%
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -368,13 +370,14 @@ lab.table([{"published": published, "predicted": slower}], units=shares)
 #
 # ## Compare: is the memory true?
 #
-# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. So how many MB of parameters does rank 0 keep, of 27 GB in fp32?
+# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. Eight of the 32 layers of LLaMA 7B will do, since all are alike. So how many MB of parameters does rank 0 keep, of 7.5 GB in fp32?
 
 # %%
 kept = lab.guess("MB of parameters on rank 0", between=(0, 1000))
 
 # %%
-thousand = planner.Plan(model="LLaMA 7B", gpus=1024, zero=3, recipe="fp32")
+eight = replace(plan.shape, layers=8)
+thousand = planner.Plan(model=eight, gpus=1024, zero=3, recipe="fp32")
 rehearsal = planner.rehearse(thousand)
 kept.score(rehearsal.held["parameters"] / 1e6)
 
@@ -553,6 +556,8 @@ lab.table(planner.search(plan).best.row() for plan in plans)
 def fewest(model):
     """The fewest A100 of 80 GB, doubling, on which some layout fits."""
     gpus = 1
+    while 16 * MODELS[model].params > gpus * 80e9:  # not even the states
+        gpus *= 2
     while not planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).fitting:
         gpus *= 2
     return gpus
@@ -709,6 +714,333 @@ check.third_run(my_third)
 # %%
 check.hint("third_run")
 
+# %% [markdown] sections="8.10"
+# *Here the first half ends. If you want a break, take it now.*
+#
+# ## Case 1: 13 billion on four cards
+#
+# Four cases follow. Each is planned at its own size, then run here at a small one.
+#
+# The first is a script as many have written it: LLaMA 13B, all its weights trained, by the Trainer of Hugging Face with FSDP, on four A100 of 40 GB. It uses bf16 with Adam in fp32, recomputes every layer, and takes 2 sequences at a time, 16 times a step. We say 1,024 tokens a sequence, since the script doesn't. How many GB too much does each card have to hold? (If you think that it fits, say 0.)
+
+# %%
+from labkit import case_studies
+from labkit.case_studies import check as case_check
+
+over = lab.guess("GB too much on each card", between=(0, 60))
+
+# %%
+case = case_studies.llama.as_written()
+over.score(case.over_bytes / 1e9)
+
+# %%
+case
+
+# %% [markdown] sections="8.10"
+# By hand: 16 bytes x 13 billion parameters, a quarter of it on each card, is 52 GB. So it dies of its states, before it has computed anything, and what recomputation saves doesn't matter.
+#
+# <details><summary>Erratum 8.10: LLaMA-13B by FSDP on four A100 of 40 GB</summary>
+#
+# The textbook prints this script as a complete configuration. Its states alone are larger than the cards. Run it: `case.told()` says how much is too much.
+#
+# </details>
+#
+# <details><summary>Erratum 8.10: an "effective batch of 32"</summary>
+#
+# 2 sequences, accumulated 16 times, are 32 on each card. There are four cards, so the optimizer sees 128. Run it: `case.plan.batch` gives 128.
+#
+# </details>
+#
+# ### What would cure it?
+#
+# Here are five changes to the plan, one at a time. Before you look: which of them do you expect to stay over the line?
+
+# %%
+lab.show(case_studies.drawn(case_studies.llama.cures()))
+
+# %% [markdown] sections="8.10"
+# Smaller microbatches and shorter sequences, the usual first advice, save next to nothing, because activations are not what is too much. The other four fit, each at a price. With bf16 throughout, small updates get lost (chapter 05). With Adam on the host (chapter 06), 156 GB lie there, and the step waits for it. The last two cost money.
+#
+# What if any layout is allowed, not only FSDP? For each size of card, here is the fastest on four of them. Where none fits, it is the lightest:
+
+# %%
+lab.table(case_studies.llama.on_four_cards())
+
+# %% [markdown] sections="8.10"
+# On cards of 24 and 40 GB nothing fits with Adam on the card, however you cut: four times 40 GB are less than the states. On 80 GB a pipeline does.
+#
+# ### The same script, small
+#
+# A script does not know how large its model is. So we give this one a Llama of two layers and run it on two real ranks: the real Trainer, once with FSDP, once with ZeRO 3 of DeepSpeed. In the script, that is one argument (chapters 06 and 07).
+
+# %%
+lab.table(case_studies.trained_by())
+
+# %% [markdown] sections="8.10"
+# The second column is the class that the Trainer has put around the model: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses nearly agree.
+#
+# ### Follow the advice
+#
+# Is the script fast, at least? It reads a batch when the batch is due. We say that reading and tokenising a sample takes 15 ms, and a microbatch of two samples computes for 60 ms (both are paced). `lab.advise` (chapter 15) will look at a recording of it. By which share of the step does reading ahead shorten it, in the advice's simulation?
+
+# %%
+ahead = lab.guess("share that reading ahead saves", between=(0, 1))
+
+# %%
+proof = case_studies.mended("fsdp")
+ahead.score(proof.predicted)
+
+# %%
+proof
+
+# %% [markdown] sections="8.10"
+# Above is the script as it is, below with `dataloader_num_workers=1`, one argument more. A third of a microbatch's 90 ms is reading, so a third is the most that could be saved. The advice simulates less, because other work in a step stays as long as it is. And what was achieved is read from a second run. That is the order to work in: record, let a simulation choose, change one thing, and record again.
+
+# %% [markdown] sections="8.10"
+# ## Exercise 4. Four cards
+#
+# Find a layout for LLaMA 13B on four cards of 80, 40 or 24 GB. A tenth of the card is to stay free, and Adam goes to the host only where nothing else helps. `planner.Plan(model="LLaMA 13B", gpu=card, gpus=4, batch=128, seq=seq, zero=3)` has `memory().peak_bytes`; you may return tp, pp, zero, mbs, recompute and offload.
+
+
+# %%
+def my_four_cards(card, seq):
+    """A layout for a card such as "A100 40 GB" and seq tokens."""
+    ### BEGIN SOLUTION
+    layout = {"zero": 3, "mbs": 1, "recompute": "full"}
+    if "80" in card:
+        return layout
+    return layout | {"tp": 4, "offload": "optimizer"}
+    ### END SOLUTION
+
+
+# %%
+case_check.four_cards(my_four_cards)
+
+# %%
+case_check.hint("four_cards")
+
+# %% [markdown] sections="10.6.2"
+# ## Case 2: a model that tells a story
+#
+# Our second case begins with a text. A model reads numbers, so a [tokenizer](GLOSSARY.md#tokenizer) cuts the text in pieces and gives each piece a number. Ours is trained here, on the story of these chapters: it starts from single bytes, and joins the most frequent pair again and again until it has 400 pieces (BPE; Sennrich et al. 2016). In the pieces, Ġ is a blank:
+
+# %%
+pieces = case_studies.tokenizer().encode("Old Tom had a small blue boat.")
+" | ".join(pieces.tokens)
+
+# %% [markdown] sections="10.6.2"
+# ### Forty-five steps by ZeRO 3
+#
+# The model is a real Llama of two layers, 151,872 weights, sharded by DeepSpeed's ZeRO 3 over two ranks. It trains on the first 500 characters of the story, and on nothing else. At first it can only guess among 400 pieces, so the loss is about ln 400, which is 6. What is it after 45 steps?
+
+# %%
+ended = lab.guess("loss after 45 steps", between=(0, 6))
+
+# %%
+told = case_studies.Story().run()[0]
+ended.score(told["losses"][-1])
+
+# %%
+losses = dict(zip((0, 10, 20, 30, 40, 44), told["losses"], strict=True))
+words = {"x": "step", "y": "loss", "title": "A story model"}
+lab.curves(measured={"loss": losses}, **words)
+
+# %% [markdown] sections="10.6.2"
+# It falls so far that you should be suspicious: on a text that is new to it, no small model is so sure of the next piece. Let it tell something:
+
+# %%
+told["text"]
+
+# %% [markdown] sections="10.6.2"
+# It reads well, doesn't it? But it is the first page, word for word or nearly so: `told["right"]` is the share of pieces that are those of the page. The model has learned its page by heart, since it saw nothing else. So a loss on the training text says that the program works. Whether the model can tell a *new* story, only a text that it hasn't seen could say.
+#
+# ### Five and twenty billion
+#
+# One that could tell new stories is larger by a factor of 30,000 or more. Two such models with the layouts that a textbook prints for them: 5 B with ZeRO 3 and Adam on the host, 20 B with `tp` 4, `pp` 4 and ZeRO 1. Cards are not named there; we take 8 and 32 A100 of 40 GB.
+
+# %%
+plans = case_studies.stories.plans()
+lab.show(planner.memory_bars(plans))
+
+# %%
+lab.table(plan.row() for plan in plans.values())
+
+# %% [markdown] sections="10.6.2"
+# Plain copies of 5 B don't fit, by far. But ZeRO 3 fits without the host, so why go there? (The steps of both rows look equal, because the planner's step leaves the host's own work out; in truth the first is longer.) And 20 B fits with its activations kept: recomputing all of them makes the step a third longer, for memory that nobody needs.
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# ## Case 3: a car that sees
+#
+# Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own: convolutions, a net for points, a net for graphs. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook deals the parts out to eight ranks: 0 to 3 encode, by data parallelism, 4 and 5 fuse, by tensor parallelism, 6 and 7 have the heads, by data parallelism again.
+
+# %%
+apart = case_studies.Perception(placement="apart", ranks=8)
+apart.predict()
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Do you see the staircase? Whoever fuses waits for those who encode, and these wait for the heads' gradients, for nobody has anything else to do. Four ranks can have the same groups (two, one and one). Or each of the four does a part of everything. How many times as long is the step with groups apart?
+
+# %%
+groups = lab.guess("step apart, over step together", between=(0.2, 5))
+
+# %%
+together = case_studies.Perception()
+four = together.but(placement="apart")
+groups.score(four.step_us() / together.step_us())
+
+# %%
+together.compare()
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Predicted above, measured below, both paced. Every rank encodes a quarter of the scenes, has one of four attention heads in the fusion, and a quarter of the scenes again for the heads. The losses are those of one process that has everything: each rank's `loss_difference` says by how much they differ.
+#
+# Are groups apart always worse, then? They are where one batch goes through after the other. With microbatches they would be a pipeline (chapter 08), whose stages differ in length.
+
+# %% [markdown] sections="19.6.3"
+# ### A policy for each kind of layer
+#
+# Gradients of different layers could travel in different ways: exactly, as fp16, as top-k (the largest sixteenth of them, chapter 11), or late (every fourth step the weights are averaged). The textbook advises convolutions exactly, linear layers compressed, norms late. That is "per layer" here. "top-k all" sends the fewest bytes by far. Which of the four has the *longest* step, on a link of 10 MB/s with 3 ms a message?
+
+# %%
+policies = case_studies.foreseen()
+names = tuple(row["policy"] for row in policies)
+longest = lab.guess("policy with the longest step", choices=names)
+
+# %%
+longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
+
+# %%
+lab.table(policies)
+
+# %% [markdown] sections="19.6.3"
+# The fewest bytes are the slowest. Top-k sends values *and* places, so eight messages in place of four, and on small layers a message costs more than its bytes. Elsewhere it is another matter. Here is a link of 1 MB/s:
+
+# %%
+lab.table(case_studies.foreseen(mb_per_s=1))
+
+# %% [markdown] sections="19.6.3"
+# Now the plain way is the slowest, and the textbook's policy the fastest. So no policy is good in itself: count messages and bytes for your link first. And the loss?
+#
+# <details><summary>Recorded: 48 steps by each policy on four real ranks</summary>
+#
+# | policy | bytes a step | last loss | steps until it is below 0.8 |
+# | --- | --- | --- | --- |
+# | plain | 41.3 kB | 0.609 | 37 |
+# | fp16 | 20.6 kB | 0.627 | 37 |
+# | per layer | 14.4 kB | 0.675 | 38 |
+# | top-k all | 5.15 kB | 0.621 | 37 |
+#
+# "Last loss" is the mean of eight steps. With so few steps the differences say little, but no policy spoils the training. `lab.table(case_studies.policies())` runs it anew, in some twenty seconds.
+#
+# </details>
+#
+# ### A batch dealt by speed
+#
+# Rank 3 is three times as slow as the others now. Dealt evenly, all wait for it. So each rank measures its own speed, and the 16 scenes are dealt accordingly (chapter 16):
+
+# %%
+lab.table(case_studies.adapted(steps=2))
+
+# %% [markdown] sections="19.6.3"
+# The predicted step is shorter, mostly by a quarter or more, and the loss stays what it was. The measured gain swings from run to run: speeds come from a short probe, scenes can't be cut, and the messages don't get shorter. Trust a gain that you have seen three times.
+#
+# The textbook adapts something else: it lets the batch grow as long as there is memory left. That changes the training itself (chapter 12), so decide it before you start.
+
+# %% [markdown] sections="19.6.3"
+# ## Exercise 5. A policy
+#
+# You get the number of weights of each kind of layer, and a share. Choose a way for each kind, "exact", "fp16" or "top-k", so that at most this share of the plain bytes travels and the loss hardly suffers. The check trains on real ranks, for shares of 0.6 and 0.45.
+
+
+# %%
+def my_policy(weights, share):
+    """{kind of layer: way} for weights such as {"linear": 7520, ...}."""
+    ### BEGIN SOLUTION
+    ways = dict.fromkeys(weights, "fp16")
+    if share < 0.5:
+        ways[max(weights, key=weights.get)] = "top-k"
+    return ways
+    ### END SOLUTION
+
+
+# %%
+case_check.policy(my_policy)
+
+# %%
+case_check.hint("policy")
+
+# %% [markdown] sections="10.7.5"
+# ## Case 4: one to eight cards
+#
+# And what if all you have is a machine or two with cards of 24 GB, as people buy them for games? Our 7 B model, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
+
+# %%
+small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
+
+# %%
+clusters = case_studies.small.rows()
+fit = [row["cards"] for row in clusters if row["fit"]]
+small_cluster.score(str(min(fit)))
+
+# %%
+lab.table(clusters)
+
+# %%
+rates = {}
+for row in clusters:
+    rates.setdefault(f"{row['cards']}", {})[row["Adam"]] = row["token_rate"]
+title = "Tokens a second, LLaMA 7B on cards of 24 GB"
+lab.bars(rates, title=title, badge="predicted")
+
+# %% [markdown] sections="10.7.5"
+# So what do you do? (The host's own time is not in these numbers, so on the host it is somewhat slower.)
+#
+# | cards | what to do |
+# | --- | --- |
+# | 1 | Not this model with all its weights. A smaller one, or only a few new weights beside frozen ones (adapters), which need no Adam for the rest. |
+# | 2 | Adam on the host, the stack of layers cut in two, everything recomputed. It works, slowly. |
+# | 4 | Adam on the host, but a pipeline that recomputes nothing. |
+# | 8 | Everything fits on the cards. Adam on the host leaves room for a better layout: try both. |
+#
+# Such cards have no NVLink, and that is why the pipeline wins here. And whatever you have: first run a small model on your own cluster and count, as in case 1, whether two ranks hold half of what one does. (`lab.table(case_studies.ran())` does so here, on one to four ranks.)
+
+# %% [markdown] sections="19.7"
+# ## Key ideas of the course
+#
+# Each has its chapter, and a number to remember it by:
+#
+# | idea | a number | chapter |
+# | --- | --- | --- |
+# | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
+# | Data parallelism agrees on gradients, under the backward. | 14 GB a step for 7 B in bf16 | [03](03_data_parallel.ipynb) |
+# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
+# | Tensor parallelism sends in every layer. | 4 all-reduces a layer | [09](09_tensor_parallel.ipynb) |
+# | Experts add weights, hardly any computing. | one or two experts a token | [10](10_mesh_and_experts.ipynb) |
+# | ZeRO and FSDP shard what copies have in common. | 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
+# | Unequal machines get unequal shares. | the step of case 3: 226 ms, then 160 or so | [16](16_unequal_machines_and_serving.ipynb) |
+# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Inside a machine links are fast, between machines slow: place the axes accordingly. | a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
+# | Mix the axes where one isn't enough. | 23 days in place of 74 | [18](18_which_layout.ipynb) |
+# | Watch what a step waits for, and prove a cure. | case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
+# | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
+
+# %% [markdown] sections="D-next"
+# ## Where to go from here
+#
+# You can read the programs themselves now. Their papers are dated by the number of their preprint (2201 is January 2022):
+#
+# | program | what it is | where it stands |
+# | --- | --- | --- |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor, pipeline, context and expert parallelism in one program ([1909.08053](https://arxiv.org/abs/1909.08053)) | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
+# | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
+# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; the one to read first |
+# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
+# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | look at its repository for which versions of PyTorch it supports |
+# | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs to read in an evening | for learning |
+#
+# Alpa's idea is that of this chapter's first half: let a program choose. Why do most people still choose by hand? You have seen one reason: constants do not travel.
+
 # %% [markdown]
 # ## Summary
 #
@@ -718,8 +1050,10 @@ check.hint("third_run")
 # - MFU without its convention is no number. A prediction without its error is none either.
 # - A planner is judged by the order of layouts and by its worst errors, not by its median. One constant for all may have a bearable median too.
 # - Constants do not travel: measure two runs, fit, then plan. And compare layouts by one program, or you compare programs.
+# - Count the states before anything else: what is too much there, no smaller batch cures.
+# - The fewest bytes may be the slowest way: count messages too. And a loss on what was learned by heart says nothing of what is new.
 #
-# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).
+# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal), [tokenizer](GLOSSARY.md#tokenizer), [fusion](GLOSSARY.md#fusion).
 #
 # ## Further reading
 #
@@ -728,11 +1062,12 @@ check.hint("third_run")
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, [arXiv 2203.15556](https://arxiv.org/abs/2203.15556): how many tokens
 # - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU is defined in appendix B
+# - Sennrich et al. 2016, *Neural Machine Translation of Rare Words with Subword Units*, [arXiv 1508.07909](https://arxiv.org/abs/1508.07909)
 # - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
 # **Next**: there is no chapter after this one yet. Plan your own run, and measure two.
 #
-# *Sections 8.8.1, 8.12, 10.6.1, 10.7.1 and 19.8.4 of the source material.*
+# *Sections 8.8.1, 8.10, 8.12, 10.6.1, 10.6.2, 10.7.1, 10.7.5, 19.6.1 to 19.6.3, 19.7, 19.8.4 and D-next of the source material.*
 
 # %%
 check.status()
