@@ -724,7 +724,7 @@ runs["asynchronous"].timeline()
 #
 # <details><summary>More: talk less often (Local SGD and DiLoCo)</summary>
 #
-# There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged, so the bytes fall by a factor of H. **[DiLoCo](GLOSSARY.md#diloco)** (2023) treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer* with momentum; with an outer learning rate of 1 and no momentum it is Local SGD. [Chapter 12](12_large_batches.ipynb) runs both.
+# There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged, so the bytes fall by a factor of H. **[DiLoCo](GLOSSARY.md#diloco)** (2023) treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer* with momentum; with an outer learning rate of 1 and no momentum it is Local SGD. [Chapter 12](12_large_batches.ipynb) runs Local SGD.
 #
 # </details>
 
