@@ -22,7 +22,7 @@ _WORDS = catalogue(
         ("after", "after"),
         ("heading", "Before and after"),
         ("memory", "memory of the fullest GPU"),
-        ("step", "step"),
+        ("step", "time of a step"),
         ("rate", "tokens/s"),
         ("days", "days"),
         ("cost", "cost"),

@@ -199,9 +199,9 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_no_time():
     assert [found[name] for name in ("step_us", "days", "cost")] == [None] * 3
     rows = {row[0]: row[1:] for row in card.picture().table}
     assert rows["does not fit; a GPU lacks"] == (format_bytes(lacks), "")
-    assert rows["step"][0] == "" and rows["step"][1]
+    assert rows["time of a step"][0] == "" and rows["time of a step"][1]
     chinese = card.picture(language="zh")
-    assert chinese.heading == "改之前与改之后"
+    assert chinese.heading == "改动前后"
     assert chinese.in_english().heading == "Before and after"
     counts = [planner.card_picture.tokens_told(1e12, code) for code in ("en", "zh")]
     assert counts == ["1 T", "1 万亿"]
