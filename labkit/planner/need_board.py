@@ -38,6 +38,7 @@ _WORDS = (
     ("recompute", "full recomputation: 2 s b h"),
     ("here", "this machine"),
     ("states", "states"),
+    ("estimated", "activations, estimated"),
     ("title", "{}: training"),
     ("whole", "all on one device"),
     ("zero", "ZeRO {}, each of {}"),
@@ -171,7 +172,7 @@ def _bills(step: Need, shares: Sequence[Share], language: str) -> Sketch:
             badge=say["computed"],
             numbers=(
                 (say["states"], format_bytes(state_bytes)),
-                (say["activations"], format_bytes(bill["activations"])),
+                (say["estimated"], format_bytes(bill["activations"])),
             ),
             mark=(_device(step.device, say), step.device_bytes),
             code=words["code"],

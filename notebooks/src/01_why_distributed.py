@@ -29,9 +29,9 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Which is the largest model whose first row ends left of the line on 80 GB? (A table near the end answers.)
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try other models: which is the largest that fits on one card of 80 GB? (A table near the end answers.)
 #
-# **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
+# **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to run in parallel would have to send.
 #
 # ## It dies, for real
 #
@@ -81,7 +81,7 @@ dies_at.score(report.finding.where["text"])
 saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
 
 # %% [markdown]
-# Here is one step of it, with nothing hidden. At the end the rank counts what it holds.
+# Here is one step of it, with nothing hidden. At the end the rank counts what it holds. (During the update `copy.grad` takes another 4 bytes for a moment; real engines can convert piece by piece.)
 
 
 # %%
@@ -116,7 +116,6 @@ saved.score(16 - sum(held.values()))
 # None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
-# (`planner.Need(recipe="mixed").compare()` reads the same sixteen out of a DeepSpeed engine; exercise 1 lets you read them out yourself.)
 #
 # (Boxes like the next one correct a textbook, or its demo project; skip them if you don't know it.)
 #
@@ -133,7 +132,7 @@ saved.score(16 - sum(held.values()))
 # </details>
 
 # %% [markdown]
-# ## Exercise 1. Read the bill out of a rank
+# ## Exercise 1. Read the bill of a rank
 #
 # Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here (`from torch.distributed.tensor import DTensor`). Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
 #
@@ -171,7 +170,7 @@ check.hint("held_bytes")
 # %% [markdown] sections="8.1.1"
 # ## Activations, by hand
 #
-# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How much does one block of a transformer keep? Say it in bytes for each token and each unit of its [width](GLOSSARY.md#width), the hidden size. In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
 
 # %%
 kept_by_gpt = lab.guess(
@@ -232,11 +231,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all large models and call it an estimate.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only with a stored attention matrix does this number grow with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all large models, so the 9 GB in the first picture are an estimate, and a low one: with 37.7 they would be 10 GB, with 49.7 13 GB.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# (The dots of all kinds include a few statistics; hence 34.2 and not 34.) No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as here, and its input in 16 bits, 2 bytes, if it is one: `per_unit("llama_fused", 256)` gives 37.7.
+# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. Each of its two norms keeps 8 bytes where it is made of several operators, as here, and 2 where it is one: `per_unit("llama_fused", 256)` gives 37.7. (All dots include a few statistics; hence 34.2 and not 34.)
 #
 # </details>
 #
@@ -249,13 +248,15 @@ lab.curves(
 # %% [markdown] sections="10.1.1"
 # ## Five reasons, and which of them are good
 #
+# Five reasons are usually given for many cards. Let us compute each.
+#
 # ### 1. The model does not fit
 #
 # 112 GB do not fit into 80. But each card can hold a part of the states: that trick is called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it.
 #
 # ### 2. It takes too long
 #
-# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. The papers of LLaMA tell how many hours of an A100 they used. LLaMA-2 70B: how many years would that be on one card?
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card?
 
 # %%
 years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
@@ -284,14 +285,14 @@ lab.table(rows, units={"reached": "share"})
 #
 # ### 3. There is too much data
 #
-# More tokens to train on take longer: that is reason 2 again. Reading them and cutting them into tokens is work for CPU cores, and more cards do not help.
+# More tokens to train on take longer: that is reason 2 again. Reading and tokenizing them is work for CPU cores, where more cards do not help.
 #
 # ### 4. Reliability?
 #
-# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs, one every three hours. If they come independently, then what share of days passes without any, on 1,024 GPUs?
+# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently, then what share of days passes without any, on 1,024 cards?
 
 # %%
-quiet_days = lab.guess("days without an interruption, 1,024 GPUs", between=(0, 1))
+quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 1))
 
 
 # %%
@@ -307,25 +308,25 @@ quiet_days.score(quiet_share(1024))
 #
 # ### 5. More experiments
 #
-# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast, and whatever is not shared takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours; how many such runs fit into 30 days if 1 % of the work can't be shared?
+# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours of a card; how many such runs fit into 30 days on 4,096 cards if 1 % of the work is serial?
 
 
 # %%
-def runs_in_30_days(cards, not_shared):
+def runs_in_30_days(cards, serial):
     days = timed[0].a100_hours / 24
-    return 30 / (days * (not_shared + (1 - not_shared) / cards))
+    return 30 / (days * (serial + (1 - serial) / cards))
 
 
 counts = [2**n for n in range(13)]
-shares = {"all is shared": 0, "all but 0.1 %": 0.001, "all but 1 %": 0.01}
+shares = {"all parallel": 0, "0.1 % serial": 0.001, "1 % serial": 0.01}
 runs = {name: {n: runs_in_30_days(n, shares[name]) for n in counts} for name in shares}
 title = "Runs of LLaMA 7B in 30 days"
 lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.1"
-# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Most of this course is about keeping that share small.
+# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Most of this course is about keeping that serial share small.
 #
-# So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. Reading data is no reason for cards, and reliability is one against them.
+# So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. *Too much data* either means too much time or asks for CPU cores, and reliability speaks against many cards.
 #
 # <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
 #
@@ -376,11 +377,11 @@ lab.table([dict(zip(("no averaging", "averaged"), apart))])
 # The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
 
 # %% [markdown] sections="8.1.2"
-# ## Ways to share it
+# ## Ways to run in parallel
 #
 # - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and takes a part of the batch; gradients are averaged.
 # - **By layers** (model parallel; chapter 08 makes a *pipeline* of it): every rank has some of the layers, and activations travel from one to the next.
-# - **Hybrid**: both at once, in groups.
+# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
 # - **States sharded**: data parallel, but each rank keeps only a part of the states (chapters 06 and 07).
 #
 # LLaMA 7B on 4 ranks, all in fp32 for once, 16 sequences a step: which of the four sends the fewest bytes?
@@ -400,18 +401,19 @@ sent = {name: each.sent_bytes() for name, each in every.items()}
 fewest.score(min(sent, key=sent.get))
 
 # %%
-lab.table(
+rows = [
     {
         "way": name,
         "a rank holds_bytes": sum(each.bill().values()),
-        "sends per step_bytes": sent[name],
-        "idle_share": each.idle,
+        "a rank sends per step_bytes": sent[name],
+        "idle": each.idle,
     }
     for name, each in every.items()
-)
+]
+lab.table(rows, units={"idle": "share"})
 
 # %% [markdown]
-# Look at *sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: 15.8 %, and that with the batch already cut into 16 pieces. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. And what it sends grows with the batch, while data parallel always sends the same. A fifth way cuts every layer, not only between layers: [tensor parallelism](GLOSSARY.md#tensor-parallelism), which chapter 09 builds. (All four rows still exceed 80 GB: most of it are the activations of 16 sequences; chapter 05 makes them smaller.)
+# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: with the batch cut into 16 pieces it is still 15.8 %. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), which chapter 09 builds. (All four rows still exceed 80 GB: in each, some 71 GB are activations, and chapter 05 makes them smaller.)
 
 # %% [markdown] sections="10.1.3"
 # ## Who talks to whom
@@ -427,7 +429,7 @@ plans = {
 lab.show(planner.architectures(plans, 4))
 
 # %% [markdown] sections="10.1.2, 10.1.3"
-# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least. Chapter 02 lets them race on real ranks, and proves that nothing sends less where only ranks add.
+# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**: the server sends half of everything alone, the ring treats all links alike, and hierarchical crosses between the machines least. Chapter 02 lets them race on real ranks.
 #
 # <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
 #
@@ -438,7 +440,7 @@ lab.show(planner.architectures(plans, 4))
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, how many cards does each model need?
+# Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, as long as the model was trained on (LLaMA 2,048 tokens, LLaMA-2 4,096), how many cards does each model need?
 
 # %%
 rows = []
@@ -471,7 +473,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. The numbers are predicted from the constants that the title names; LLaMA's own 82,432 hours over eight cards would be 429 days. Chapter 18 tells how far to trust them. (120 GB here, 116 in the first picture: this one also counts the logits and what a process takes for itself.) You will see such a picture in many chapters:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. The numbers are predicted from the constants that the title names, and they are optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 18 tells how far to trust them. (The 4 GB more than in the first picture are the logits and what a process takes for itself.)
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -480,7 +482,7 @@ planner.card(before, before.but(gpus=8, zero=3))
 # %% [markdown]
 # ## Exercise 2. How many cards?
 #
-# The rule behind the table, for any model: the mixed recipe, plus `activation_bytes` on each card. Optimizer states may be sharded (stage 1), gradients too (stage 2), parameters too (stage 3), or nothing (stage 0). Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
+# Write the rule behind the table as a function, for any model: the mixed recipe, plus `activation_bytes` on each card. Optimizer states may be sharded (stage 1), gradients too (stage 2), parameters too (stage 3), or nothing (stage 0). Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
 
 
 # %%
