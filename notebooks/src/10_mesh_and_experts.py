@@ -228,7 +228,7 @@ eight = lab.launch(on_three_axes, ranks=8)
 lab.difference(eight[7]["losses"], one)
 
 # %% [markdown]
-# The losses agree with one process again. From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters: does each hold an eighth of them, or 12.5 %?
+# The losses agree with one process again. From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters. Does each hold an eighth of them, which is 12.5 %? Or more, or less?
 
 # %%
 share = lab.guess("share of all parameters on rank 0 of 2 x 2 x 2", between=(0, 1))
@@ -248,7 +248,7 @@ lab.show(mesh_3d.parts(step))
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` weights and gradients travel once a step, and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
+# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp_replicate` gradients travel once a step (with FSDP the weights too, but ahead of the layer that needs them), and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
 #
 # Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there (or longer, where the machine can't keep up: *overran*). First `tp` lies inside a machine, as it should:
 

@@ -433,7 +433,7 @@ title = "Accuracy at batch 1,024, five seeds"
 lab.bars(reached, unit="share", title=title, badge="recorded")
 
 # %% [markdown]
-# Plain SGD falls behind, and momentum gains most of that back. LARS, which has momentum too, does no better than it. So here it did not help to give each layer its own length of step. And who wins? From the worst to the best seed, Adam overlaps both momentum and LAMB, so five seeds hardly tell the three apart.
+# Plain SGD falls behind, and momentum gains most of that back. LARS, which has momentum too, does no better than it. So here it did not help to give each layer its own length of step. And who wins? LAMB's worst seed is above momentum's best, but Adam's range overlaps both, so between neighbours five seeds can't decide.
 #
 # And this is a toy: our 1,024 samples are 71 % of all the data. So we mostly see too few steps, and the order of the leaders says little about a deep network.
 #
