@@ -9,7 +9,7 @@
 # %% [markdown]
 # # FSDP
 #
-# *About 80 minutes. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
+# *About 80 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
 # We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are the same numbers once more.
 #
@@ -37,35 +37,21 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two, when the gradients of the first are there?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. Of every part an FSDP rank holds a quarter, but for some padding. Is the highest point of its step a quarter of DDP's, too?
+
+# %%
+share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
 ddp_run, full_run = ddp.run(), full.run()
-
-
-# %%
-def parts(shards):
-    """What rank 0 holds, by part."""
-    return {part: held[0] for part, held in shards.bytes_by("category").items()}
-
-
-# %%
-rows = {"DDP": parts(ddp.measured(ddp_run)), "FSDP": parts(full.measured(full_run))}
-lab.bars(rows, unit="bytes", badge="measured", title="Held by one of four")
-
-# %% [markdown] sections="8.4.1"
-# Every part is cut to a quarter, but for some padding. Is the highest point of a step a quarter of DDP's, too?
-
-# %%
-share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
 
 # %%
 peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more? Look at `B3` in the opening picture (its button measures what it predicts). The states are the even floor. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
+# Why so much more than a quarter? Look at `B3` in the opening picture (its button measures what it predicts). The states are the even floor. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
@@ -152,25 +138,26 @@ class Freed(Kept):
 
 
 # %%
-def in_layers(net, unit):
-    """The model with its layers wrapped in units; under DDP where there are none."""
-    if not unit:
+def in_layers(net, wrap):
+    """The model with each layer wrapped; under DDP where there is no wrap."""
+    if not wrap:
         return torch.nn.parallel.DistributedDataParallel(net)
-    net.layers = torch.nn.ModuleList(map(unit, net.layers))
+    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
     return net
 
 
 # %%
-def train(unit, num_steps=3):
+def train(wrap, num_steps=3):
     torch.manual_seed(0)
     with memory.watch() as watched:
         net = model.Transformer(4, 64, 4, max_len=32)
-        engine = in_layers(net, unit)
+        engine = in_layers(net, wrap)
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
         for step in range(num_steps):
             if step == num_steps - 1:
-                watched.layers(net.layers)
-            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
+                watched.layers(net.layers)  # a mark at each forward and backward
+            seed = dist.get_world_size() * step + dist.get_rank()
+            tokens, targets = model.story_tokens(2, 32, seed=seed)
             with traffic.count() as counted:
                 model.loss(engine(tokens), targets).backward()
             optimizer.step()
@@ -184,11 +171,11 @@ def train(unit, num_steps=3):
 
 # %%
 RANKS = 3
-UNITS = {"Kept": Kept, "Freed": Freed, "DDP": None}
+WAYS = {"Kept": Kept, "Freed": Freed, "DDP": None}
 
 
 def train_all():
-    return {name: train(unit) for name, unit in UNITS.items()}
+    return {name: train(wrap) for name, wrap in WAYS.items()}
 
 
 runs = lab.launch(train_all, ranks=RANKS)
@@ -215,7 +202,7 @@ lab.table(
 peaks = {name: found[1].totals for name, found in runs[0].items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment: forwards 0 to 5, then backwards",
+    x="moment: forwards 0 to 5, then backwards 5 to 0",
     y="rank 0",
     unit="bytes",
     title="Bytes over a step, by hand",
@@ -298,7 +285,7 @@ ratio.score(sent["Freed"] / sent["DDP"])
 # %%
 lab.table(
     {
-        "unit": name,
+        "way": name,
         "ring_bytes": sent[name],
         "wire_bytes": each.sent_bytes,
         **each.calls,
@@ -316,7 +303,7 @@ lab.table(
 
 # %%
 def sharded(net, **options):
-    """Every layer is a unit; the root takes what is left."""
+    """Every layer is gathered and freed by itself; the root takes what is left."""
     for layer in [*net.layers, net]:
         fully_shard(layer, **options)
     return net
@@ -341,14 +328,13 @@ def fsdp_step():
         model.loss(net(tokens), targets).backward()
 
 
-plain = lab.launch(fsdp_step, record=True).timeline()
-fsdp.by_layer(plain)
+# %%
+moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
 
 # %% [markdown]
-# That is the second of two steps. A rank's upper row is what it computes, the thin row below is its messages. Hatched is neither: a rank waits for its message, for the other rank, or for a processor core. On a laptop that is most of the time, so read the order and not the lengths. Here it is in letters, where `g3` gathers layer 3 and `r3` reduces its gradients:
+# We recorded the second of two steps. Here is rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 # %%
-moves = fsdp.order(plain)
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %%
@@ -423,18 +409,18 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each pays its latency. That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages (25 units gathered twice, and once what is left to the root), and each pays its latency. That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in `pairs of layers` above; each is freed after its forward (the default), and no layer is left to the root.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters, before the cut, take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in `pairs of layers` above; each is freed after its forward (the default), and no layer is left to the root.
 
 
 # %%
 def my_wrap(net, budget_bytes):
     """Shards net in place."""
     ### BEGIN SOLUTION
-    units, room = [], 0
+    units, room = [], -1
     for layer in net:
         num_bytes = sum(weight.nbytes for weight in layer.parameters())
         if num_bytes > room:
@@ -457,7 +443,7 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero? (`off` in the table is how far the gradient is from that of fp32.)
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. Look for the types in which some of the gradients become zero. (`off` in the table is how far the gradient is from that of fp32.)
 
 # %%
 bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
@@ -467,7 +453,6 @@ TYPES = {
     "bf16, bf16": (bf16, bf16),
     "fp16, fp16": (fp16, fp16),
 }
-loses = lab.guess("types that lose gradients", choices=tuple(TYPES))
 
 
 # %%
@@ -489,12 +474,13 @@ def in_all():
 
 
 found = lab.launch(in_all)[0]
+
+# %%
 right = found["fp32, fp32"][0]
 off = {name: (grad - right).norm() / right.norm() for name, (grad, *_) in found.items()}
 zero = {
     name: (grad == 0)[right != 0].float().mean() for name, (grad, *_) in found.items()
 }
-loses.score(max(zero, key=zero.get))
 
 # %%
 rows = [
@@ -511,7 +497,7 @@ rows = [
 lab.table(rows, units={"off": "share", "became zero": "share"})
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve, and so do the gathered layer and the activations; the slices that a rank holds stay fp32. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Messages in 16 bit halve; the slices that a rank holds stay fp32. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32 (two ranks do not show it), so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -649,7 +635,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The last row is one process with the whole batch. What happens if you get one of the four places wrong?
+# The clipped norm is the same on all ranks and in one process (the last row); a rank's own norm is not. What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
@@ -681,7 +667,7 @@ lab.launch(optimizer_first, 4)
 #
 # ### Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, `set_reshard_after_backward(False)` leaves the weights whole. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we use only the first, and reduce in the last microbatch, how many messages are left of the 60?
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. `set_reshard_after_backward(False)` leaves the weights whole after a backward; to keep them whole throughout, the forward must not free them either (`reshard_after_forward=False`). Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many messages are left of the 60?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -713,7 +699,7 @@ left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. With both, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network, not the memory, is your bottleneck.
+# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed in between, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network, not the memory, is your bottleneck.
 #
 # ### Exercise 3. Repair a training
 #
@@ -930,7 +916,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does, with room for the 16-bit weights, 14 GB, to spare. So on these cards one would set `reshard_after_forward=False` and save the second gather; the picture shows the leanest choice. (The planner writes FULL_SHARD as `zero=3`.)
+# On the left it does not fit; on the right it does (the planner writes FULL_SHARD as `zero=3`). There is room for the whole 16-bit weights, 14 GB, so `reshard_after_forward=False` is possible: with reduces in the same type, a third fewer bytes. How much time that saves depends on how much of them hides; over NVLink, by the rule above, little.
 #
 # ### Across a slow network
 #
@@ -944,13 +930,7 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# A rank's eight sequences are eight microbatches, and each gathers the weights twice and reduces once. The four links of a machine share that traffic, 12 GB/s, and the planner's constants for FSDP count on half of it. At 6 GB/s the rule asks for 33,000 tokens in each microbatch, and ours has 2,048. One cure is to gather less often. There is room for microbatches of four sequences:
-
-# %%
-planner.card(two_machines, two_machines.but(mbs=4))
-
-# %% [markdown]
-# A quarter of the messages, a quarter of the time. (Or keep the weights whole over all eight, as above.) The other cure takes the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
+# A rank's eight sequences are eight microbatches, and each gathers the weights twice and reduces once. Three cures: larger microbatches, so fewer messages; weights kept whole over all eight (accumulation, above); or HYBRID_SHARD: each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
 #
 # ## Summary
 #
