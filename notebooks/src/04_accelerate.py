@@ -181,6 +181,7 @@ from accelerate import Accelerator
 
 accelerator = Accelerator()
 print(accelerator.state)
+accelerator.wait_for_everyone()
 accelerator.end_training()
 """
 _ = (folder / "state.py").write_text(STATE)
@@ -190,7 +191,7 @@ started = lab.launch_script(folder / "state.py", using="accelerate", config=bf16
 print(started.logs[1])
 
 # %% [markdown]
-# That is what rank 1 says: two processes, and the precision that the file asks for. The file's `MULTI_GPU` is DDP with GPUs. Without any it is `MULTI_CPU`, and labkit puts `ACCELERATE_USE_CPU` in front of the command; why that has to be said, we see below.
+# That is what rank 1 says: two processes, and the precision that the file asks for. The file's `MULTI_GPU` is DDP with GPUs. Without any it is `MULTI_CPU`, and labkit puts `ACCELERATE_USE_CPU` in front of the command; why that has to be said, we see below. (The ranks wait for each other before they end. Rank 0 keeps the store where ranks find each other, and if it went first, one that is still on its way in would fail.)
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
