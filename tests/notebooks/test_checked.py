@@ -168,7 +168,7 @@ def saved(path, num_cells, source="1"):
     return path
 
 
-def test_two_are_executed_at_once_and_begun_are_those_with_the_most_to_do(tmp_path, monkeypatch):
+def test_three_are_executed_at_once_and_begun_are_those_with_the_most_to_do(tmp_path, monkeypatch):
     asked = []
     given = {}
 
@@ -182,7 +182,7 @@ def test_two_are_executed_at_once_and_begun_are_those_with_the_most_to_do(tmp_pa
     few, most, more = (saved(tmp_path / f"{num}.ipynb", num_cells=num) for num in (1, 3, 2))
     assert checked.nbmake(tmp_path, [few, most, more]) and checked.nbmake(tmp_path, [few])
     assert asked[0][-3:] == [str(most), str(more), str(few)]
-    assert asked[0][asked[0].index("-n") + 1] == "2" and "-n" not in asked[1]
+    assert asked[0][asked[0].index("-n") + 1] == "3" and "-n" not in asked[1]
     assert given["OMP_WAIT_POLICY"] == "PASSIVE", "threads that wait leave the cores alone"
     script = saved(tmp_path / "4.ipynb", num_cells=2, source="lab.launch_script(path)")
     assert checked.longest_first([few, most, script]) == [script, most, few]
