@@ -269,7 +269,7 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 # %% [markdown]
 # No start ends with an error. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: what the file says of FSDP was ignored, and no memory is saved.
 #
-# Three of the four show in the first two lines of `accelerator.state`: print it at the start of a script. For the first, print `len(loader) / accelerator.gradient_accumulation_steps` after `prepare`, the updates of an epoch.
+# Three of the four show in the first two lines of `accelerator.state`: print it at the start of a script. For the first, print `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)` after `prepare`, the updates of an epoch.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 

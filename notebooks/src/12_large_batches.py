@@ -86,7 +86,7 @@ def train(batch, rate, seed, factor=lambda share: 1.0):
 
 
 # %% [markdown]
-# With a batch of 64 and a rate of 0.2 some 94 % of the test images come out right. Now take a batch of 1,024, and change nothing else: the same rate, the same 20 epochs. How many are right?
+# With a batch of 64 and a rate of 0.2 (half the best rate of the board above, so that there is some room) some 94 % of the test images come out right. Now take a batch of 1,024, and change nothing else: the same rate, the same 20 epochs. How many are right?
 
 # %%
 larger = lab.guess("accuracy with a batch of 1,024, the same rate", between=(0, 1))
@@ -301,7 +301,7 @@ lab.curves(**lines, x="step", y="noise scale (samples)", title=title)
 noisy.score(scale(noises))
 
 # %% [markdown]
-# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so G shrinks while the noise stays. That is why large trainings let the batch grow.
+# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so |G|² falls faster than V. That is why large trainings let the batch grow.
 #
 # One step alone tells nothing: its two estimates are right on average only, and $|G|^2$ even comes out negative at times. So average both, and divide last.
 
@@ -433,7 +433,7 @@ title = "Accuracy at batch 1,024, five seeds"
 lab.bars(reached, unit="share", title=title, badge="recorded")
 
 # %% [markdown]
-# Plain SGD falls behind, and momentum gains most of that back. LARS, which has momentum too, does no better than it. So here it did not help to give each layer its own length of step. And who wins? LAMB's worst seed is above momentum's best, but Adam's range overlaps both, so between neighbours five seeds can't decide.
+# Plain SGD falls behind, and momentum gains most of that back. LARS, which has momentum too, ends below it: its best seed is worse than momentum's worst. LAMB's worst seed is above momentum's best; but LAMB is Adam with a length for each layer, and Adam's seeds overlap its own. So a length of step for each layer hurt SGD with momentum here, and whether it helped Adam, five seeds can't tell.
 #
 # And this is a toy: our 1,024 samples are 71 % of all the data. So we mostly see too few steps, and the order of the leaders says little about a deep network.
 #
