@@ -143,27 +143,26 @@ print(lab.advise(ours).best.told())
 # %% [markdown] sections="19.8.6"
 # For rank 3. Its all-reduces are the shortest, because each of them lasts until it comes. It is busy 99 % of the time, the other seven 56 %: on average about 60 %. The cure saves 43 % of the time, even a little more than was spent on waiting, because rank 3 computes faster, too.
 #
-# ### Exercise 1. The diagnosis
+# ### Exercise 1. Whom do they wait for?
 #
-# Diagnose six timelines: the first is ours, the others are of four ranks, one of them a pipeline. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your own diagnosis of each; then write the function that lets `lab.advise` answer, and see where you differ. It returns the kind of trouble (one of `profiling.KINDS`), the rank that it is about (None where it is about all), and the share of the time that the cure saves (it may be six points off).
-#
-# The ten kinds are "input", "link", "bubble" and "straggler", which are the four of the table, "overlap" and "messages" (communication that could be hidden, or sent in fewer pieces), "stages", "serial", "gaps" and "save".
+# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the rank for which the others wait, or None if there is none. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
 
 
 # %%
-def my_diagnosis(line):
-    """(kind, rank or None, gain)"""
+def my_straggler(line):
+    """The rank that the others wait for, or None."""
+    messages_us = timeline.busy_us(line, "comm")  # of every rank
     ### BEGIN SOLUTION
-    best = lab.advise(line).best
-    return best.kind, best.rank, best.gain
+    much_less = messages_us.min() < messages_us.max() / 2
+    return int(messages_us.argmin()) if much_less else None
     ### END SOLUTION
 
 
 # %%
-check.diagnose(my_diagnosis)
+check.straggler(my_straggler)
 
 # %%
-check.hint("diagnose")
+check.hint("straggler")
 
 # %% [markdown] sections="19.5.1"
 # ## A step that waits for its data
