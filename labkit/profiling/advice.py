@@ -210,7 +210,8 @@ class Advice(Shown):
         path = _listed(self.path_shares(), NAMES | {"comm": ON_PATH})
         lines.append(say("The critical path: {shares}.", shares=path))
         waited_us = float(self.waited_for_us.max())
-        if waited_us > LEAST_GAIN * step_us(self.timeline):
+        accused = self.best is None or self.best.kind != "bubble"
+        if accused and waited_us > LEAST_GAIN * step_us(self.timeline):
             told = {"rank": self.worst_rank, "time": format_us(waited_us)}
             lines.append(say("The others waited for rank {rank}, {time} in all.", **told))
         if self.best is None:

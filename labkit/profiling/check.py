@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import NamedTuple
 
 from labkit.check import exercise, faults, hint, on_ranks, status, wrong
@@ -17,7 +18,7 @@ from labkit.profiling.step import Step
 from labkit.timeline import COMM, COMPUTE, Timeline, step_us
 from labkit.words import say
 
-__all__ = ["cure", "diagnose", "hint", "status", "watch"]
+__all__ = ["cure", "diagnose", "hint", "status", "straggler", "watch"]
 
 UTILISATION = 0.6
 """of the eight GPUs in the first case"""
@@ -62,6 +63,42 @@ def _case(kind: str, step: Step, cured: Step) -> Case:
     gain = 1 - step_us(cured.predict()) / step_us(timeline)
     rank = step.slow[0][0] if step.slow else None
     return Case(kind, rank, timeline, gain)
+
+
+@exercise
+def straggler(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(timeline)`` returns the rank that the others wait for, or None where there is none.
+
+    Six timelines, those of ``cases()``: one of eight ranks, the others of four, one of them a
+    pipeline, whose stages wait for one another in turn.
+    """
+    for number, case in enumerate(cases(), start=1):
+        rank = answer(case.timeline)
+        told = {"number": number, "ranks": case.timeline.num_ranks, "rank": rank}
+        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, Integral)):
+            yield wrong(
+                "timeline {number}, {ranks} ranks: a rank is a whole number, or None; got {rank!r}",
+                **told,
+            )
+        elif rank == case.rank:
+            continue
+        elif case.rank is None:
+            yield wrong(
+                "timeline {number}, {ranks} ranks: you named rank {rank}, but no rank is slower "
+                "than the others",
+                **told,
+            )
+        elif rank is None:
+            yield wrong(
+                "timeline {number}, {ranks} ranks: the others do wait for one, and you named none",
+                **told,
+            )
+        else:
+            yield wrong(
+                "timeline {number}, {ranks} ranks: rank {rank} is not the one that the others wait "
+                "for",
+                **told,
+            )
 
 
 @exercise

@@ -30,14 +30,14 @@ ours = next(check.cases()).timeline
 lab.show(ours, title="Our eight cards, three steps")
 
 # %% [markdown]
-# Simulated: three of our steps. Seven cards wait (hatched), while their all-reduces last and last (red). Whose fault is it? In an hour you can say, and prove it.
+# Simulated, and in small: three steps of a model of four layers stand for ours. Seven cards wait (hatched), while their all-reduces last and last (red). Whose fault is it? In an hour you can say, and prove it.
 #
 # **When you are done** you can record a training on all its ranks and say who waits for whom; know what a change brings before you make it; and measure how well a training scales, and where the rest went.
 
 # %% [markdown] sections="10.5.3"
 # ## By hand: look at one rank
 #
-# First, plain torch. A *profiler* notes what a program does, and when. This is an ordinary training with DDP on two ranks. One of them may be slow: before each step it sleeps, noted as computing, for as long as a slow card would compute longer.
+# First, plain torch. A *profiler* notes what a program does, and when. Here are the forward and backward of a training with DDP on two ranks; the optimizer is left out, because it sends nothing. One of the two may be slow: before each step it sleeps, noted as computing, for as long as a slow card would compute longer.
 
 
 # %%
@@ -60,7 +60,7 @@ def profiled(slow):
     train(net, None)  # the first two steps also set things up
     with torch.profiler.profile() as profiler:
         train(net, slow)
-    events = profiler.key_averages()
+    events = [each for each in profiler.key_averages() if "::eval" not in each.key]
     events.sort(key=lambda event: event.cpu_time_total, reverse=True)
     return {event.key: event.cpu_time_total for event in events[:6]}
 
@@ -69,13 +69,7 @@ mine = lab.launch(profiled, 1, ranks=2)
 lab.bars(mine[0], unit="us", title="Rank 0: six longest")
 
 # %% [markdown]
-# The names are torch's own, and a caller's time includes that of what it calls. We see what rank 0 does, but not why it takes so long: rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So record all ranks, on one clock. On which of the two will the all-reduces take longer?
-
-# %%
-longer = lab.guess(
-    "Rank 1 is slow. Where do the all-reduces last longer?",
-    choices=["rank 0", "rank 1"],
-)
+# The names are torch's own, and a caller's time includes that of what it calls. We see what rank 0 does, but not why it takes so long: rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So record all ranks, on one clock:
 
 
 # %%
@@ -89,12 +83,8 @@ line = lab.launch(recorded, 1, ranks=2).timeline()
 line = line.select(line.lane != "mark")  # torch's notes on its own functions
 lab.show(line, title="Two steps, rank 1 is slow")
 
-# %%
-messages_us = timeline.busy_us(line, "comm")
-longer.score(f"rank {messages_us.argmax()}")
-
 # %% [markdown]
-# Measured. Look at the thin bars: rank 0's all-reduces last longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+# Measured. Look at the thin bars, and at the column "communication": rank 0's all-reduces last much longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
 
 # %% [markdown]
 # ## Four troubles and their signs
@@ -105,7 +95,7 @@ longer.score(f"rank {messages_us.argmax()}")
 # | --- | --- | --- |
 # | [straggler](GLOSSARY.md#straggler) | one rank hardly waits, the others do | mend that rank |
 # | [bubble](GLOSSARY.md#bubble)-bound | a staircase of idle time, pipelines only | more microbatches |
-# | communication-bound | all ranks in messages after the backward | overlap, fewer bytes |
+# | communication-bound | all ranks still in messages after the backward | overlap, fewer bytes |
 # | input-bound | all ranks idle before the forward, while a batch is read (thin brown bar) | read ahead |
 #
 # You have met the straggler. The board begins with the staircase: a pipeline of four stages, simulated as it is, and below with the one change that would help most. Then choose each other trouble in the list ("one slow rank", "slow link", "waits for data"), and find its sign. Communication is called [exposed](GLOSSARY.md#exposed-communication) where no computing hides it. What lies on the *critical path* can't take longer without the whole taking longer.
@@ -132,13 +122,13 @@ halved.score(advice.best.gain)
 # %% [markdown]
 # ### Does the promise hold?
 #
-# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. What is hidden, or not on that path, saves nothing. But it is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
+# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. It is not half of the exposed 57.5 %. The first messages are hidden under the backward, but the later ones queue behind them, so they lie on the path too. Only what is not on the path saves nothing. But this is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
 
 # %%
 profiling.prove("link", severity=0.5, runs=3)
 
 # %% [markdown]
-# The figure's last line has both numbers; the first one is now made from the recording. If they differ, compare the two halves step by step: of three steps, one unlucky step decides (where one [overran](GLOSSARY.md#overran), something took longer than stated). And a part of what a message takes does not shrink with its bytes. So repeat, with more steps, before you believe a gain.
+# The figure's last line has both numbers; the first one is now made from the recording. If yours differ, see first whether the messages really took half as long (the table's column "communication"): what a message costs besides its bytes does not shrink. Then look for one unlucky step, which counts for a third here; where one [overran](GLOSSARY.md#overran), something took longer than stated. Before you believe a gain, repeat it with more steps.
 #
 # None of this needs a notebook: `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script and advises.
 
@@ -153,27 +143,26 @@ print(lab.advise(ours).best.told())
 # %% [markdown] sections="19.8.6"
 # For rank 3. Its all-reduces are the shortest, because each of them lasts until it comes. It is busy 99 % of the time, the other seven 56 %: on average about 60 %. The cure saves 43 % of the time, even a little more than was spent on waiting, because rank 3 computes faster, too.
 #
-# ### Exercise 1. The diagnosis
+# ### Exercise 1. Whom do they wait for?
 #
-# Diagnose six timelines: the first is ours, the others are of four ranks, one of them a pipeline. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your own diagnosis of each; then write the function that lets `lab.advise` answer, and see where you differ. It returns the kind of trouble (one of `profiling.KINDS`), the rank that it is about (None where it is about all), and the share of the time that the cure saves (it may be six points off).
-#
-# The ten kinds are "input", "link", "bubble" and "straggler", which are the four of the table, "overlap" and "messages" (communication that could be hidden, or sent in fewer pieces), "stages", "serial", "gaps" and "save".
+# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the rank for which the others wait, or None if there is none. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
 
 
 # %%
-def my_diagnosis(line):
-    """(kind, rank or None, gain)"""
+def my_straggler(line):
+    """The rank that the others wait for, or None."""
+    messages_us = timeline.busy_us(line, "comm")  # of every rank
     ### BEGIN SOLUTION
-    best = lab.advise(line).best
-    return best.kind, best.rank, best.gain
+    much_less = messages_us.min() < messages_us.max() / 2
+    return int(messages_us.argmin()) if much_less else None
     ### END SOLUTION
 
 
 # %%
-check.diagnose(my_diagnosis)
+check.straggler(my_straggler)
 
 # %%
-check.hint("diagnose")
+check.hint("straggler")
 
 # %% [markdown] sections="19.5.1"
 # ## A step that waits for its data
@@ -224,7 +213,7 @@ fed.score(ahead.readings["measured"] / alone.readings["measured"])
 # `check.watch()` records it on two real ranks.
 
 # %%
-check.watch()
+lab.show(check.watch(), title="Everything after everything else")
 
 # %% [markdown]
 # Which two things could go on beside the computing? Write it so that it takes 35 % less time and ends with the same weights, and look at your own with `check.watch(my_training)`. A `ThreadPoolExecutor(1)` does one thing after another in a thread of its own. How many of them do you need?
@@ -256,6 +245,8 @@ check.cure(my_training)
 check.hint("cure")
 
 # %% [markdown] sections="19.6.5, D-scale"
+# What you have written here, DataLoader's workers and DDP's buckets do for you in every training.
+#
 # ## Does it scale?
 #
 # Sixteen cards for eight. The [speedup](GLOSSARY.md#speedup) is how many times as many samples a second we get. The [scaling efficiency](GLOSSARY.md#scaling-efficiency) is what we got of what we paid for: the actual speedup over the theoretical one, which is N for N ranks. If a step of 80 ms takes 26 ms on four ranks, that is 80 / 26 / 4 = 0.77. There are two ways to ask:
@@ -263,7 +254,7 @@ check.hint("cure")
 # - *Strong* scaling: the batch stays, so a step should take 1/N of the time.
 # - *Weak* scaling: each rank keeps its batch, so a step should take as long as before and do N times as much.
 #
-# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided: 98 ms on one rank. Four ranks have four samples each, the same 2 ms, and about 4.5 ms of all-reduces that nothing hides. What efficiency is left of 100 %, by simulation?
+# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided: 98 ms on one rank. What efficiency is left of 100 % on four ranks, by simulation?
 
 # %%
 left = lab.guess("strong scaling: efficiency on four ranks", between=(0, 1))
@@ -277,7 +268,7 @@ compared
 left.score(compared.predicted.efficiency())
 
 # %% [markdown]
-# The line is simulated, the dots are measured on real ranks at a stated pace. The dashed 80 % are a rule of thumb of the field. Why does the line fall so steeply? A ring of N ranks sends each bucket in 2(N-1) messages, one after another. Their bytes get smaller, the latency of each does not. What was lost, and to what?
+# Four ranks have four samples each, the same 2 ms, and about 4.5 ms of all-reduces that nothing hides: 98 / 30.5 / 4 = 0.80. The line is simulated, the dots are measured on real ranks at a stated pace. The dashed 80 % are a rule of thumb of the field. Why does the line fall so steeply? A ring of N ranks sends each bucket in 2(N-1) messages, one after another. Their bytes get smaller, the latency of each does not. Our pretend link is slow to answer: half a millisecond a message (`strong.link` says so). In a cluster it is some ten microseconds, so the same fall comes at far more ranks. What was lost here, and to what?
 
 # %%
 lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
@@ -293,16 +284,13 @@ lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's t
 #
 # <details><summary>Erratum 19.6.5: efficiency as theoretical over actual speedup</summary>
 #
-# The textbook's monitor divides the wrong way round: `scaling_efficiency = theoretical_speedup / actual_speedup`. Then the worse it scales, the higher the number. Run it: `scaling.efficiency(80, 26, 4)` gives 0.77; the textbook's formula gives 1.3, an efficiency of 130 %.
+# Do not divide the other way round, as the textbook's monitor does: theoretical over actual gives 130 % for the example above. Run it: `scaling.efficiency(80, 26, 4)` gives 0.77.
 #
 # </details>
 #
 # ### Two laws
 #
-# Amdahl (1967) asked what a fixed piece of work can gain: if the share s can't be divided, N ranks make it $1/(s + (1-s)/N)$ times as fast. Say that 5 % can't be divided. How many times as fast are 64 ranks, at most?
-
-# %%
-most = lab.guess("speedup of 64 ranks, 5 % can't be divided", between=(1, 64))
+# Amdahl (1967) asked what a fixed piece of work can gain: if the share s can't be divided, N ranks make it $1/(s + (1-s)/N)$ times as fast. Gustafson (1988) answered that nobody buys 64 cards to do the same work: let it grow with them. Say that 5 % can't be divided.
 
 # %%
 cards = [1, 2, 4, 8, 16, 32, 64]
@@ -311,11 +299,8 @@ weakly = {each: 0.05 + 0.95 * each for each in cards}
 lines = {"same work (Amdahl)": strongly, "work grows (Gustafson)": weakly}
 lab.curves(predicted=lines, x="ranks", y="speedup", title="5 % can't be divided")
 
-# %%
-most.score(strongly[64])
-
 # %% [markdown]
-# Gustafson (1988) answered that nobody buys 64 cards to do the same work. Let the work grow with them, and the serial share of each step stays small. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
+# By Amdahl 64 ranks are 15.4 times as fast at most; by Gustafson they do 60.85 times as much, because the serial share of each step stays small. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
 #
 # ### And with messages?
 #
@@ -327,7 +312,7 @@ widgets.scaling(kind="weak")
 # %% [markdown]
 # <details><summary>What you should have seen</summary>
 #
-# Samples help most in both cases: the longer one computes, the smaller the share of all else. A narrower model, with smaller gradients, comes next. A link of 10 GB/s hardly helps, since no bandwidth shortens a message's latency.
+# Samples help most in both cases: the longer one computes, the smaller the share of all else. A narrower model comes next: its gradients fill fewer buckets, so fewer messages pay the latency. A link of 10 GB/s hardly helps, since no bandwidth shortens a latency.
 #
 # </details>
 
@@ -355,9 +340,12 @@ check.hint("efficiency_of")
 # %% [markdown] sections="10.6.3, 19.8.6"
 # ## How near is the peak?
 #
-# Efficiency compares a training with itself on one card. A training that wastes half of each card scales beautifully. So count the operations, 6 for each weight and token and some for attention, and divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as in recomputation, counts once.
+# Efficiency compares a training with itself on one card. A training that wastes half of each card scales beautifully. So count the operations, 6 for each weight and token (2 in the forward, 4 in the backward) and some for attention, and divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as in recomputation, counts once.
 #
 # A GPU's peak stands in its data sheet. A CPU's has to be measured, as the best of some large matrix products. What share of it does a training step of our small transformer reach?
+
+# %%
+near = lab.guess("MFU of a training step on this CPU", between=(0, 1))
 
 # %%
 found = lab.launch(scaling.utilization, ranks=1)[0]
@@ -368,12 +356,21 @@ lab.bars(
     title="Billions of operations a second",
 )
 
+# %%
+near.score(reached / found["peak_flops_per_s"])
+
 # %% [markdown]
-# Measured: the lower bar over the upper one is the MFU. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both. Such numbers are watched while a training runs: rank 0 alone writes them for TensorBoard, the loss averaged over the ranks first (`scaling.monitored`).
+# Measured: the MFU is the lower bar over the upper one. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
+#
+# <details><summary>And while it trains?</summary>
+#
+# Rank 0 alone writes such numbers, for TensorBoard say, and the loss is averaged over the ranks first. `scaling.monitored` is a small training that does so.
+#
+# </details>
 #
 # <details><summary>Erratum 19.8.6: forward 30 %, backward 35 % of a step</summary>
 #
-# The textbook's diagnosis starts from a step whose backward takes hardly longer than its forward. But each matrix product of the forward has two in the backward, so expect twice the forward, or three times with recomputation, and look for an error of measurement where you see less. Run it: `scaling.training_flops(1, 1)` gives 6 operations for a weight and a token, 2 in the forward and 4 in the backward.
+# The textbook's diagnosis starts from such a step. But each matrix product of the forward has two in the backward, so expect twice the forward, and look for an error of measurement where you see less. Run it: `scaling.training_flops(1, 1)` gives 6.
 #
 # </details>
 
@@ -386,7 +383,7 @@ lab.bars(
 dear = lab.guess("price on 1,024 cards over price on 8", between=(0.5, 10))
 
 # %%
-plan = planner.Plan(model="LLaMA 7B", zero=1, batch=1024)
+plan = planner.Plan(model="LLaMA 7B", zero=1, batch=1024)  # ZeRO 1, chapter 06
 cards = [8, 16, 32, 64, 128, 256, 512, 1024]
 mfu = {each: plan.but(gpus=each).mfu() for each in cards}
 price = {each: mfu[8] / mfu[each] for each in cards}
@@ -397,7 +394,7 @@ lab.curves(predicted={"7 B model": price}, **axes, title="Price of the training"
 dear.score(price[1024])
 
 # %% [markdown]
-# Predicted, and a planner's MFU is a bound: real runs reach less. Every card has less to compute, and its messages stay as large. For the speed, divide the number of cards by eight and by the price: 1,024 cards are 128 / 2.26 = 57 times as fast as eight. With 1,024 we are in a hurry, and the curve is the bill.
+# Predicted, and a planner's MFU is a bound: real runs reach less. Every card has less to compute, and its messages stay as large. For the speed, divide the number of cards by eight and by the price: 1,024 cards are 128 / 2.26 = 57 times as fast as eight. Being in a hurry costs 2.26 times as much.
 #
 # ### The answer to our opening
 #

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import labkit as lab
+from labkit import timeline
 from labkit.profiling import check
 
 
-def advised(timeline):
-    best = lab.advise(timeline).best
+def advised(line):
+    best = lab.advise(line).best
     return best.kind, best.rank, best.gain
 
 
@@ -21,14 +22,51 @@ def test_the_advice_passes_and_the_first_trace_computes_as_stated():
     assert first.timeline.num_ranks == 8 and mean == pytest.approx(0.6, abs=0.03)
 
 
+def least(line):
+    """The rank with the least time in messages, and how much less it is."""
+    messages_us = timeline.busy_us(line, "comm")
+    return int(messages_us.argmin()), messages_us.min() / messages_us.max()
+
+
+def waited_for(line):
+    rank, share = least(line)
+    return rank if share < 0.5 else None
+
+
+def test_the_rank_that_the_others_wait_for_passes():
+    assert check.straggler(waited_for).state == "passed"
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (lambda timeline: ("slow", 0, 0.1), "a kind is one of"),
-        (lambda timeline: ("gaps", 0, 0.1), "it is not 'gaps'"),
-        (lambda timeline: (advised(timeline)[0], 0, advised(timeline)[2]), "rank 0 is not"),
-        (lambda timeline: (*advised(timeline)[:2], 0.9), "you said 90 %"),
-        (lambda timeline: (*advised(timeline)[:2], math.nan), "you said nan %"),
+        (lambda line: int(timeline.busy_us(line, "comm").argmax()), "timeline 1, 8 ranks: rank 0"),
+        (lambda line: least(line)[0], "timeline 2, 4 ranks: you named rank 0"),
+        (lambda line: least(line)[0] if least(line)[1] < 0.9 else None, "timeline 5, 4 ranks"),
+        (lambda line: None, "timeline 1, 8 ranks: the others do wait"),
+        (lambda line: least(line), "a rank is a whole number, or None"),
+        (lambda line: waited_for(line) is not None, "a rank is a whole number, or None"),
+    ],
+)
+def test_a_wrong_rank_is_told(answer, told):
+    verdict = check.straggler(answer)
+    assert verdict.state == "wrong" and told in verdict.counterexample
+
+
+def test_no_stage_of_a_balanced_pipeline_is_accused():
+    line = check.slow("bubble", 1.0).step.predict()
+    assert "The others waited" not in lab.advise(line).told()
+    assert "The others waited" in lab.advise(check.slow("straggler", 1.0).step.predict()).told()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda line: ("slow", 0, 0.1), "a kind is one of"),
+        (lambda line: ("gaps", 0, 0.1), "it is not 'gaps'"),
+        (lambda line: (advised(line)[0], 0, advised(line)[2]), "rank 0 is not"),
+        (lambda line: (*advised(line)[:2], 0.9), "you said 90 %"),
+        (lambda line: (*advised(line)[:2], math.nan), "you said nan %"),
     ],
 )
 def test_a_wrong_diagnosis_is_told(answer, told):
