@@ -275,7 +275,7 @@ def _panel(plan: Plan, island_size: int, most: float, panel_px: float) -> list[S
     num_islands = -(-plan.num_ranks // island_size)
     wide = panel_px / num_islands
     across = [(a, b) for a, b in both_ways_bytes(plan, 1) if a // island_size != b // island_size]
-    alike = all((a - b) % island_size == 0 for a, b in across)
+    alike = len(across) > 1 and all((a - b) % island_size == 0 for a, b in across)
     places = _places(plan.num_ranks, island_size, wide, alike)
     islands = [Box(island * wide + 4, 22, wide - 8, 132) for island in range(num_islands)]
     links = []
