@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labkit.pictures.style import KINDS
-from labkit.words import sentence, titled
+from labkit.pictures.style import IDLE, KINDS, style
+from labkit.words import both, sentence, titled
 
 WIDTH_PX = 900
 LEFT_PX = 58
@@ -114,6 +114,8 @@ class Scene(Picture):
     """what the bars at the right count"""
     marks_us: tuple[float, ...] = ()
     """times worth a dashed line: where the prediction ends"""
+    in_stages: bool = False
+    """whether a pipeline is drawn: its idle time is a bubble"""
 
     @property
     def bottom_px(self) -> float:
@@ -126,6 +128,12 @@ class Scene(Picture):
         present = set(self.kind.tolist())
         known = [kind for kind in KINDS if kind in present]
         return known + sorted(present - set(KINDS))
+
+    def called(self, kind: str) -> str:
+        """What a kind is called in the legend."""
+        if kind == IDLE and not self.in_stages:
+            return both("idle")[self.language]
+        return style(kind).words[self.language]
 
     def x_px(self, time_us: float | np.ndarray) -> float | np.ndarray:
         """Where a time lies across the picture."""

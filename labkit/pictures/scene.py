@@ -133,6 +133,7 @@ def _drawn(panels: list[_Panel], words: dict[str, str], span_us: float = 0.0) ->
         table=tuple(_table(panels, words)),
         language=words["code"],
         side_name=words["in_flight" if panels[0].figures.is_pipeline else "busy"],
+        in_stages=any(panel.figures.is_pipeline for panel in panels),
     )
 
 

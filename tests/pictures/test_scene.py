@@ -309,3 +309,11 @@ def test_the_predicted_end_strikes_through_no_heading() -> None:
     assert pieces[0][1] < heading.bottom_px < pieces[1][0]
     alone = scene.timeline(predicted("gpipe"))
     assert layout.mark_pieces(alone, 5.0) == [(5.0, alone.bottom_px)]
+
+
+def test_idle_time_is_a_bubble_only_where_there_are_stages() -> None:
+    rows = [(0, COMPUTE, "compute", "a", 0, 10, 0), (1, COMPUTE, "compute", "a", 5, 10, 0)]
+    plain = scene.timeline(from_rows(rows, num_ranks=2, origin="measured"))
+    staged = scene.timeline(predicted())
+    assert (plain.called(IDLE), staged.called(IDLE)) == ("idle", "idle (bubble)")
+    assert "idle (bubble)" not in [text for *_, text in layout.legend(plain)]

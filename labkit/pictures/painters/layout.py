@@ -93,7 +93,7 @@ def mark_pieces(scene: Scene, top_px: float) -> list[tuple[float, float]]:
 
 def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     """What the colours mean, as (left, middle, kind, words) in pixels; kind "" for a remark."""
-    words = [(kind, style(kind).words[scene.language]) for kind in scene.kinds]
+    words = [(kind, scene.called(kind)) for kind in scene.kinds]
     if scene.chunk.any():
         words.append(("", WORDS[scene.language]["chunk"]))
     if not words:

@@ -41,8 +41,7 @@ def _strips(scene: Scene, columns: int) -> list[str]:
         lines.append(f"{name:<9} {''.join(cells(scene, index, columns))}".rstrip())
     ticks, unit = layout.ticks(scene)
     lines.append(f"{' ' * 10}{_ruler(scene, ticks, columns)} {unit}")
-    looks = [style(kind) for kind in scene.kinds]
-    kinds = "   ".join(f"{look.letter} {look.words[scene.language]}" for look in looks)
+    kinds = "   ".join(f"{style(kind).letter} {scene.called(kind)}" for kind in scene.kinds)
     return [*lines, "", kinds, ""]
 
 
