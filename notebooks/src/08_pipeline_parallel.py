@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Pipeline parallelism
 #
-# *About an hour and a half. You need chapters 00 and 02. No GPU is needed.*
+# *About an hour and a half. You need chapters 00 and 02, and for the last section ZeRO from chapter 06. No GPU is needed.*
 #
 # Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as on one enormous card, because at any moment three of our four cards wait. We pay for four and use one.
 #
@@ -29,7 +29,7 @@ lab.begin("en", deadline_s=60)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 4 to 2 and back (both words come below). Does the hatched part grow with the work?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward (a narrow box bears only its number), and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 4 to 2 and back (both words come below). Does the hatched part grow with the work?
 #
 # **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
 
@@ -142,7 +142,10 @@ idle.score(bubble(step.predict()))
 #
 # So the hatched part never grows with the work; more microbatches only make it a smaller share. (Some divide the waiting by the useful time instead, which gives $(p-1)/m$, so say which one you mean.) The measured bubble is larger, and the sentence under the picture lists the causes.
 #
-# From how many microbatches on is it at most a tenth? Solve the formula, then look:
+# From how many microbatches on is it at most a tenth? Solve the formula first:
+
+# %%
+enough = lab.guess("fewest microbatches for a bubble of 10 %", between=(1, 100))
 
 # %%
 lab.sweep(
@@ -153,13 +156,17 @@ lab.sweep(
     x="microbatches",
 )
 
+# %%
+tries = (step.but(microbatches=m) for m in range(1, 100))
+enough.score(next(each.microbatches for each in tries if bubble(each.predict()) <= 0.1))
+
 # %% [markdown] sections="8.6.1"
-# The line is predicted, and the dot is our run. It takes 27 microbatches. From two on, each doubling takes fewer points off the bubble than the one before.
+# The line is predicted, and the dot is our run. From $3/(m+3) \le 1/10$ follow at least 27 microbatches. Doubling helps less and less: from 4 to 8 it takes 15.6 points off the bubble, from 16 to 32 only 7.2.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one yourself: two stages again, on two real ranks, and a training step of a batch that is cut into microbatches. `microbatches` is a list, of inputs on rank 0 and of targets on rank 1, all of one size; there may be only one. A message has the shape `(len(microbatch), width)`. Leave in both stages the gradients of the mean squared error (`mse_loss`) of the whole batch, with no larger bubble than GPipe.
+# Now build one yourself: two stages again, on two real ranks, and a training step of a batch that is cut into microbatches. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs of the microbatches, on rank 1 their targets. All are of one size, and there may be only one. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. In the end the parameters of both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
 # A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
 
@@ -251,16 +258,7 @@ step.compare()
 turns.score(bubble(step.predict()))
 
 # %% [markdown]
-# It has not moved, because the pipeline still fills and still drains. What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Now eight ranks and 64 microbatches: how many does rank 2 hold?
-
-# %%
-kept = lab.guess("8 ranks, 64 microbatches: held by rank 2", between=(0, 64))
-
-# %%
-kept.score(pipeline.in_flight(step.but(ranks=8, microbatches=64).order())[2])
-
-# %% [markdown]
-# Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
+# It has not moved, because the pipeline still fills and still drains. What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
 
 # %%
 held = {}
@@ -282,7 +280,7 @@ lab.bars(held, unit="bytes", title="Activations kept at the peak")
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
+# You may have a bubble of at most `max_bubble` (of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
 
 
 # %%
@@ -336,14 +334,20 @@ lab.show(interleaved.predict(), title=interleaved.title())
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. This is **ZB-H1**, with one stage a rank:
+# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. This is **ZB-H1**, with one stage a rank. 1F1B has a bubble of 42.9 % for four microbatches. How much of it is left?
+
+# %%
+filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
 
 # %%
 half = few.but(schedule="zb_h1")
 lab.show(half.predict(), title=half.title())
 
+# %%
+filled.score(bubble(half.predict()))
+
 # %% [markdown]
-# Compare it with 1F1B, two pictures up, where every rank but the last waits between its last backwards. ZB-H1 puts a W into each of those gaps. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
+# Compare it with 1F1B, two pictures up. The stage before now waits for I only, and not for a whole backward, so rank 0 begins its first backward at 140 ms instead of 200. The delayed W's fill two places: the gaps between the last I's, and the ends of rows that were empty. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
 #
 # **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches (and *peak in flight* counts halves again):
 
@@ -371,11 +375,11 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Bubble, and activations of the fullest rank")
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
+# From the top down the predicted bubble stays or shrinks, and nothing holds less than 1F1B. (ZB-H1 was only predicted.) The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
 #
 # ### Turn the knobs
 #
-# So far messages were free. Give one 20 ms, as long as a forward, and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and is anything left of it at 50 ms?
+# So far the predictions took messages to be free. Give one 20 ms, as long as a forward, and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and is anything left of it at 50 ms?
 
 # %%
 step.board()
@@ -466,7 +470,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The losses are torch's, to the digits printed. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says where the stages begin: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
+# The losses are torch's, to the digits printed. Read *order* from the bottom: the last rank has one forward and one backward in turn from the start, and each row above begins with one forward more, up to three on rank 0: 1F1B. *Cuts* says where the stages begin, and the last 6 is the number of layers: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
 #
 # <details><summary>More: the same loop in Megatron-LM</summary>
 #
@@ -484,21 +488,12 @@ endless = pipedream_run.launch(4, 8, forward_us=20_000)
 lab.show(endless, title="PipeDream: never a flush")
 
 # %% [markdown]
-# By the stated times this bubble is 3 of 11 slots. Yours is larger, since a box or a message that is late holds up every rank that waits for it. Now look back at the 1F1B of four microbatches, 42.9 %. With a flush after every fourth, that picture repeats for ever, and 3 of 7 slots stay idle. Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
+# The boxes lie as in the 1F1B of eight microbatches above. What differs is that the weights have been updated after every backward. A 1F1B that flushes and updates after every four microbatches repeats its picture of four again and again, and 3 of 7 slots stay idle. Here nothing begins anew: after eight microbatches only 3 of 11 slots are. (Measured it is more, since a box or a message that is late holds up every rank that waits for it.) Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
 
 # %% [markdown]
 # ### The price: old weights
 #
-# Between the forward of a microbatch and its backward, the stage has been updated by other microbatches. To compute the gradient that belongs to that forward, it must keep the weights that it used: **weight stashing**. Four stages: how many versions of its weights does stage 0 hold?
-
-# %%
-versions = lab.guess("versions of the weights on stage 0 of 4", between=(1, 8))
-
-# %%
-versions.score(endless[0]["peak_versions"])
-
-# %% [markdown]
-# Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness), and training on four stages is no longer the same as on one process. Compare the losses with those of one process that updates as often:
+# Between the forward of a microbatch and its backward, the stage has been updated by other microbatches. To compute the gradient that belongs to that forward, it must keep the weights that it used: **weight stashing**. With p stages, stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. They are called [stale](GLOSSARY.md#staleness), and training on four stages is no longer the same as on one process. Compare the losses with those of one process that updates as often:
 
 
 # %%
@@ -518,7 +513,7 @@ lab.bars(gaps, title="Largest difference of a loss from one process")
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences, and ZeRO (chapter 06) makes the model fit as well.
+# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens, and ZeRO (chapter 06) makes the model fit as well.
 #
 # - ZeRO 3: each card runs two microbatches of four sequences. For each of the two it gathers all weights twice and reduce-scatters the gradients once.
 # - ZeRO 1: gradients and weights travel once a step.
@@ -537,20 +532,13 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a pipeline of eight stages?
-
-# %%
-faster = lab.guess("ZeRO 3's step time / the pipeline's", between=(1, 100))
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a pipeline of eight stages? (`mbs` is the number of sequences in a microbatch, `pp` that of stages, and `dp` in the picture how many copies data parallelism runs.)
 
 # %%
 slow = planner.Plan(
     model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=3, mbs=4, batch=64
 )
-pipelined = slow.but(zero=0, mbs=1, pp=8)
-faster.score(slow.time().step_us / pipelined.time().step_us)
-
-# %%
-planner.card(slow, pipelined)
+planner.card(slow, slow.but(zero=0, mbs=1, pp=8))
 
 # %% [markdown]
 # (`fsdp-a100` and `megatron-a100` name two sets of constants: what those programs reach on an A100, such as the share of its rated speed.) Now put the same eight cards into one machine with NVLink, and then take a small batch:
@@ -571,9 +559,23 @@ for name, plan in plans.items():
 lab.table(rows, title="Time of a step")
 
 # %% [markdown]
-# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64.
+# On the slow network, ZeRO 1 takes longer than the bars suggest: the planner sends gradients in fp32, which is twice the bytes, and counts on a smaller share of the link for Megatron than for FSDP.
+#
+# On NVLink the pipeline's advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64.
 #
 # So take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
+
+# %% [markdown]
+# ## Summary
+#
+# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
+# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Interleaving and zero bubble shrink the bubble.
+# - PipeDream never flushes: no bubble once full, stale gradients.
+# - A pipeline sends little. Take it where links are slow and microbatches many.
+#
+# **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [stale](GLOSSARY.md#staleness), [paced](GLOSSARY.md#paced).
+#
+# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 4. Optional: find the fault in a chart
@@ -585,7 +587,7 @@ chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. Three charts of a textbook that can't run are among those tried, and one of 32 ranks with 256 microbatches, for which you have two seconds.
+# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. All rows are of one length, and there may be one row only. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. Three charts of a textbook that can't run are among those tried, and one of 32 ranks with 256 microbatches, for which you have two seconds.
 
 
 # %%
@@ -593,12 +595,8 @@ def my_fault(chart):
     """(rank, step) of the first impossible box, or None."""
     ### BEGIN SOLUTION
     done, last = set(), len(chart) - 1
-    for step in range(max(len(row) for row in chart)):
-        boxes = [
-            (rank, row[step])
-            for rank, row in enumerate(chart)
-            if step < len(row) and row[step] != "."
-        ]
+    for step, column in enumerate(zip(*chart)):
+        boxes = [(rank, box) for rank, box in enumerate(column) if box != "."]
         for rank, box in boxes:
             if box[0] == "F":
                 need = (rank - 1, box) if rank else None
@@ -613,18 +611,6 @@ def my_fault(chart):
 
 # %%
 check.chart_fault(my_fault)
-
-# %% [markdown]
-# ## Summary
-#
-# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
-# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Interleaving and zero bubble shrink the bubble.
-# - PipeDream never flushes: no bubble once full, stale gradients.
-# - A pipeline sends little. Take it where links are slow and microbatches many.
-#
-# **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [paced](GLOSSARY.md#paced).
-#
-# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
 
 # %% [markdown] sections="8.6.1, 8.6.2, 10.3.2, 19.3.2"
 # ## Errata of the textbook
