@@ -320,7 +320,7 @@ def through_experts(router, mlps, tokens):
 # Let's train eight experts on 256 tokens for 120 steps, on one rank for now. An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
 
 # %%
-busiest = lab.guess("share of the busiest of 8 experts after training (0 to 1)", between=(0, 1))
+busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1))
 
 
 # %%
@@ -413,7 +413,7 @@ lab.table(list(lab.launch(travel, ranks=4)))
 # What does an uneven load cost? `experts.Layer` is the same on real ranks with two experts each, forward and backward, and paced: a token takes 0.2 ms in an expert. Its router likes some experts better, as a text likes some words better. Which share of their time will the four ranks wait, taken together?
 
 # %%
-idle = lab.guess("predicted idle share of 4 ranks, skewed router (0 to 1)", between=(0, 1))
+idle = lab.guess("predicted idle share of 4 ranks (0 to 1)", between=(0, 1))
 
 # %%
 layer = experts.Layer(ranks=4, experts=8, top_k=1)
