@@ -110,7 +110,7 @@ class MeshBoard(Trial):
         ("as the GPU", "what the GPU needs"),
         ("stated", "{:g} ms, stated"),
         ("impossible", "No such step: {}."),
-        ("about layers", "Each stage holds a run of layers, and each rank a part of them."),
+        ("about layers", "Each stage holds a run of layers, and each rank a slice of them."),
         (
             "about tp",
             "Along tp ranks share every layer of a stage. They sum the stream twice in a block's "

@@ -59,7 +59,7 @@ class Step(Experiment):
     dp_shard: int = 1
     """replicas among which states are shared out, as ``zero`` says"""
     tp: int = 2
-    """parts of each layer"""
+    """slices of each layer"""
     zero: int = 3
     """what dp_shard shares out: 1 the optimizer's states, 3 gradients and parameters too (FSDP, and
     with dp_replicate HSDP). Where dp_shard is 1 it says nothing"""

@@ -53,6 +53,7 @@ KINDS = {
     "all_reduce_dp": _kind("d", "#6fb7b7", "/", to_say("all-reduce along dp")),
     "all_gather": _kind("g", "#bfa45f", "|", to_say("all-gather")),
     "reduce_scatter": _kind("e", "#95b552", "-", to_say("reduce-scatter")),
+    "all_to_all": _kind("A", "#cf8fc2", "x", to_say("all-to-all")),
     "broadcast": _kind("b", "#6fb7b7", ".", to_say("broadcast")),
     "barrier": _kind("|", "#a3a8b0", "", to_say("barrier")),
     "wait": _kind("w", "#a3a8b0", "+", to_say("wait")),

@@ -27,21 +27,20 @@ from torch.distributed.tensor import parallel
 import labkit as lab
 from labkit import experts, mesh_3d, model, planner
 from labkit.experts import check as router_check
-from labkit.mesh import Mesh
 from labkit.mesh_3d import check
 
 lab.begin("en", deadline_s=60)
 mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 
 # %% [markdown]
-# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. (A machine is called *node* there, and a slice *part*.) Which axis crosses from machine to machine?
+# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. (A machine is called *node* there.) Which axis crosses from machine to machine?
 #
 # **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Eight ranks, three numbers each
 #
-# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
+# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two shares of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
 #
 # We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
 
@@ -122,12 +121,12 @@ lab.table(
 )
 
 # %% [markdown]
-# These are the groups of rank 5. With `tp` named last, its partner is the rank beside it; with `tp` named first, it is in another machine. Both are correct meshes, and both train to the same loss. So the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
+# These are the groups of rank 5. With `tp` named last, its partner is the rank beside it. With `tp` named first it is rank 1, and if a machine has four cards, that is another machine. Both are correct meshes, and both train to the same loss. But launchers number ranks machine by machine, so the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
 
 # %% [markdown] sections="10.3.3"
 # ## Two axes: FSDP and tensor parallelism
 #
-# Now we train on a mesh. Two libraries that you know each take a part of it: `parallelize_module` (chapter 09) cuts layers along `tp`, then `fully_shard` (chapter 07) shards what is left of each parameter along `dp`. To keep the plan short, we cut only the MLPs and leave attention whole:
+# Now we train on a mesh. Two libraries that you know each take one of its axes: `parallelize_module` (chapter 09) cuts layers along `tp`, then `fully_shard` (chapter 07) shards what is left of each parameter along `dp`. To keep the plan short, we cut only the MLPs and leave attention whole:
 
 
 # %%
@@ -144,7 +143,7 @@ def cut(stage, mesh):
 
 
 # %% [markdown]
-# The order matters: first slices, then shards, because FSDP shards the slices. The training loop knows nothing of this. One thing is new: the ranks of a `tp` group read the same part of the batch.
+# The order matters: first slices, then shards, because FSDP shards the slices. The training loop knows nothing of this. One thing is new: the ranks of a `tp` group read the same share of the batch.
 
 
 # %%
@@ -188,7 +187,7 @@ lab.difference(losses, one), whole, mine
 # %% [markdown]
 # The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, each rank keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
 #
-# `dp` itself may be two axes ([HSDP](GLOSSARY.md#hsdp)): shards inside a machine (`dp_shard`), copies between machines (`dp_replicate`). Then gradients alone cross, for more memory.
+# `dp` itself may be two axes ([HSDP](GLOSSARY.md#hsdp)): shards inside a machine (`dp_shard`), copies between machines (`dp_replicate`). Then only gradients cross between machines. The price is memory, because each machine holds all the weights.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Three axes
@@ -200,16 +199,16 @@ lab.difference(losses, one), whole, mine
 def on_three_axes():
     torch.manual_seed(0)
     device = torch.get_default_device()
-    stages, copies, slices, microbatches = 2, 2, 2, 2
-    names, shape = ("pp", "dp", "tp"), (stages, copies, slices)
+    stages, shards, slices, microbatches = 2, 2, 2, 2
+    names, shape = ("pp", "dp", "tp"), (stages, shards, slices)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
-    part = model.split(model.Transformer(4), stages)[pp]
-    cut(part, mesh)
-    stage = PipelineStage(part, pp, stages, device, group=mesh["pp"].get_group())
+    layers = model.split(model.Transformer(4), stages)[pp]
+    cut(layers, mesh)
+    stage = PipelineStage(layers, pp, stages, device, group=mesh["pp"].get_group())
     schedule = Schedule1F1B(stage, microbatches, loss_fn=model.loss)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
-    tokens, targets = (each.chunk(copies)[dp] for each in model.story_tokens(8, 32))
+    optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-2)
+    tokens, targets = (each.chunk(shards)[dp] for each in model.story_tokens(8, 32))
     means = torch.zeros(4)
     for step in range(4):
         losses = []
@@ -220,7 +219,7 @@ def on_three_axes():
         total = sum(each.item() for each in losses)  # stage 0 has none
         means[step] = total / microbatches
     dist.all_reduce(means, group=mesh["dp"].get_group())
-    return {"stage": pp, "losses": means / copies}
+    return {"stage": pp, "losses": means / shards}
 
 
 # %%
@@ -231,19 +230,11 @@ lab.difference(eight[7]["losses"], one)
 # The losses agree with one process again. From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters. Does each hold an eighth of them, which is 12.5 %? Or more, or less?
 
 # %%
-share = lab.guess("share of all parameters on rank 0 of 2 x 2 x 2", between=(0, 1))
-
-# %%
 step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
-held = step.states().bytes_by()["parameter"]
-whole = step.but(pp=1, dp_shard=1, tp=1).states().bytes_by()["parameter"]
-share.score(held[0] / whole.sum())
-
-# %%
 lab.show(mesh_3d.parts(step))
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. Which part do both ranks 0 and 1 hold, one `tp` group? It is the embedding, and a sliver of norms and biases in each block. `dp` cuts everything, but `tp` only what the plan names; the rest it copies.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. On the right you see that each rank holds more than an eighth. Compare rows 0 and 1, one `tp` group, to see why: both hold the same half of the embedding, and the same sliver of norms and biases in each block. `dp` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
@@ -288,43 +279,11 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100, by constants fitted to published runs. (For the second bar each card stands in a machine of its own, as `tp` sees it there.) Tensor parallelism is all of the difference. (The second mesh would have its `dp` inside a machine, which could save the 0.4 s of data parallelism at most.)
+# Predicted, for A100, by constants fitted to published runs. Tensor parallelism is all of the difference. (For the second bar the planner puts each card in a machine of its own. The true mesh would have its `dp` inside one, which saves 0.4 s at most.)
 #
 # From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
-
-# %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
-# <details><summary>The same by DeepSpeed: its code, and the command for eight machines</summary>
 #
-# DeepSpeed's pipeline engine does what `on_three_axes` did, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP:
-#
-# ```python
-# topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
-# net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
-# engine, *_ = deepspeed.initialize(model=net, config=settings)
-# loss = engine.train_batch(iter(microbatches))
-# ```
-#
-# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`. On real machines a *hostfile* lists them with their GPUs, a line like `node0 slots=8` for each, and one command starts all processes: `deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 train.py --deepspeed_config settings.json`. In the settings three numbers belong together, of which two are enough: the batch is microbatch x accumulation x `dp`.
-#
-# </details>
-#
-# <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
-#
-# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 these make a batch of 16, so it should be 32 steps. DeepSpeed refuses numbers that contradict each other; import `DeepSpeedConfig` from `deepspeed.runtime.config` and run it: `DeepSpeedConfig({"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})` raises an AssertionError.
-#
-# </details>
-#
-# <details><summary>Erratum 8.8.2: --num_gpus 64 --num_nodes 8</summary>
-#
-# `--num_gpus` counts the GPUs of one machine. 64 of them in each of 8 machines are 512; for 64 in all it is `--num_gpus 8`. Run it: `deepspeed --help` says "Max number of GPUs to use on each node".
-#
-# </details>
-#
-# <details><summary>Erratum 8.8.1: 175 B on 64 GPUs take 43.75 GB each</summary>
-#
-# The textbook divides all 16 bytes of a parameter by `tp`, `pp` and `dp`: 16 x 175 / 64. But its settings have ZeRO stage 1, where `dp` divides only Adam's 12 bytes, so it is (4 + 12 / 8) x 175 / 8, or 120 GB; 43.75 GB needs stage 3, or `tp` 8 with `pp` 8. Run it: `planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, zero=1, recipe="mixed").memory().parts`.
-#
-# </details>
+# (DeepSpeed's pipeline engine does the same. Its code, and its command for eight machines, stand folded at the end of the chapter.)
 
 # %% [markdown] sections="19.3.3"
 # ## Experts: more parameters, no more computing
@@ -361,7 +320,7 @@ def through_experts(router, mlps, tokens):
 # Let's train eight experts on 256 tokens for 120 steps, on one rank for now. An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
 
 # %%
-busiest = lab.guess("share of the busiest of 8 experts after training", between=(0, 1))
+busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1))
 
 
 # %%
@@ -409,7 +368,7 @@ lab.curves(
 alone["error"], even["error"]
 
 # %% [markdown]
-# It is smaller, too, most likely because all eight experts now have tokens to learn from.
+# It is smaller, too, most likely because all eight experts now have tokens to learn from. (This is one seed.)
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
@@ -418,7 +377,7 @@ alone["error"], even["error"]
 
 
 # %%
-@torch.no_grad()  # the forward only
+@torch.no_grad()  # torch's plain collectives carry no gradient
 def travel():
     torch.manual_seed(0)
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -454,14 +413,14 @@ lab.table(list(lab.launch(travel, ranks=4)))
 # What does an uneven load cost? `experts.Layer` is the same on real ranks with two experts each, forward and backward, and paced: a token takes 0.2 ms in an expert. Its router likes some experts better, as a text likes some words better. Which share of their time will the four ranks wait, taken together?
 
 # %%
-idle = lab.guess("predicted idle share of 4 ranks, a skewed router", between=(0, 1))
+idle = lab.guess("predicted idle share of 4 ranks (0 to 1)", between=(0, 1))
 
 # %%
 layer = experts.Layer(ranks=4, experts=8, top_k=1)
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below; a box says how many tokens a rank's experts get. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends.
+# Predicted above, measured below; a box says how many tokens a rank's experts get. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends. The strips in the measured rows are the all-to-alls: nearly all of their length is waiting for rank 0.
 
 # %%
 taken = layer.taken()  # tokens that each rank's experts get
@@ -478,12 +437,12 @@ idle.score(1 - taken.mean() / taken.max())
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 102 choices of 256, two in five. Set the capacity to "all that come", and back. With it the step gets shorter, because in this layer nobody works for those tokens. Turn the router's unevenness down to 0 instead, and 15 are dropped: a good router is worth more than a capacity.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 102 choices of 256, two in five. Set the capacity to "all that come", and back. With 1.25 the step gets shorter (the sentences below the pictures say by how much), because in this layer nobody works for the dropped tokens. Turn the router's unevenness down to 0 instead, and 15 are dropped: a good router is worth more than a capacity.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
 #
-# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers, all different; their weights, which sum to 1 for each token; and a number that is added to the loss as it is, so you choose its weight. Write this number yourself, without `experts.auxiliary_loss`: what grows when few experts get many tokens, and has a gradient?
+# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers, all different; their weights, which sum to 1 for each token (with one expert that would be a constant, without a gradient; the check has two); and a number that is added to the loss as it is, so you choose its weight: any that keeps the error within the limit. Write this number yourself, without `experts.auxiliary_loss`: what grows when few experts get many tokens, and has a gradient?
 #
 # <details><summary>What the check asks for</summary>
 #
@@ -514,26 +473,22 @@ router_check.hint("busy_router")
 # %% [markdown] sections="19.3.3"
 # ## An axis that borrows
 #
-# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`:
-
-# %%
-Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
-
-# %% [markdown]
-# Each colour has all experts, dealt out among its four ranks. Attention, beside them, still runs data parallel on all eight. Expert 0 then has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
+# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention, beside them, still runs data parallel on all eight. Expert 0 then has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
 #
 # By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 #
-# ### What it buys
+# <details><summary>What it buys: Mixtral on our 64 cards</summary>
 #
-# Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, on our 64 cards: ZeRO 3 with microbatches of two, which gathers all experts for everybody. After: experts stay at home, eight ranks to a set, and tokens travel.
-
-# %%
-mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
-planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
-
-# %% [markdown]
-# The step takes little more than half as long, for 15.6 GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (Behind the two stand the constants of two programs, but the gap is far larger than their errors. And the planner gives every expert an even share; what an uneven router adds, you saw above.)
+# Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token. Compare ZeRO 3, which gathers all experts for everybody, with experts that stay at home, eight ranks to a set:
+#
+# ```python
+# mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
+# planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
+# ```
+#
+# The predicted step takes little more than half as long, for more memory: moving tokens is cheaper than moving eight MLPs. Each side has the microbatch that suits it: ZeRO 3 gathers half as often with two, and with the experts at home only one fits. (The planner gives every expert an even share.)
+#
+# </details>
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## When is it worth it?
@@ -544,7 +499,7 @@ planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
 
 # %% [markdown]
-# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which of those that fit, if we used the last gigabyte, is the fastest?
+# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which is the fastest of those that fit into 80 GB, to the last gigabyte?
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
@@ -565,28 +520,70 @@ lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
 # %% [markdown]
 # The less `tp`, the faster, because `tp` pays for messages in every layer. But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`. (Real cards want a tenth free, which none of these rows leaves. So one would also recompute, or take more cards.)
 #
-# And ZeRO 3 alone? It takes the least memory here, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) lets the planner search all layouts, and has an exercise on it.)
+# And ZeRO 3 alone? It takes about as little memory as `tp` 8, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) lets the planner search all layouts, and has an exercise on it.)
 
 # %% [markdown]
 # ## Summary
 #
 # - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
-# - `parallelize_module`, `fully_shard` and `PipelineStage` each take their part of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
+# - `parallelize_module`, `fully_shard` and `PipelineStage` each take their axis of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
 # - Don't cut what fits. Then try ZeRO 3; where its gathers take too long, as much `tp` as memory demands, inside a machine, and the rest `pp`.
 # - Experts add parameters, but hardly any computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds up all.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
 #
-# **Further reading**
+# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
+
+# %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read. If you haven't, skip it.)
+#
+# <details><summary>Three errata, and the same by DeepSpeed</summary>
+#
+# <details><summary>The same by DeepSpeed: its code, and the command for eight machines</summary>
+#
+# DeepSpeed's pipeline engine does what `on_three_axes` did, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP:
+#
+# ```python
+# topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
+# net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
+# engine, *_ = deepspeed.initialize(model=net, config=settings)
+# loss = engine.train_batch(iter(microbatches))
+# ```
+#
+# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`. On real machines a *hostfile* lists them with their GPUs, a line like `node0 slots=8` for each, and one command starts all processes: `deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 train.py --deepspeed_config settings.json`. In the settings three numbers belong together, of which two are enough: the batch is microbatch x accumulation x `dp`.
+#
+# </details>
+#
+# <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
+#
+# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 these make a batch of 16, so it should be 32 steps. DeepSpeed refuses numbers that contradict each other; import `DeepSpeedConfig` from `deepspeed.runtime.config` and run it: `DeepSpeedConfig({"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1})` raises an AssertionError.
+#
+# </details>
+#
+# <details><summary>Erratum 8.8.2: --num_gpus 64 --num_nodes 8</summary>
+#
+# `--num_gpus` counts the GPUs of one machine. 64 of them in each of 8 machines are 512; for 64 in all it is `--num_gpus 8`. Run it: `deepspeed --help` says "Max number of GPUs to use on each node".
+#
+# </details>
+#
+# <details><summary>Erratum 8.8.1: 175 B on 64 GPUs take 43.75 GB each</summary>
+#
+# The textbook divides all 16 bytes of a parameter by `tp`, `pp` and `dp`: 16 x 175 / 64. But its settings have ZeRO stage 1, where `dp` divides only Adam's 12 bytes, so it is (4 + 12 / 8) x 175 / 8, or 120 GB; 43.75 GB needs stage 3, or `tp` 8 with `pp` 8. Run it: `planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, zero=1, recipe="mixed").memory().parts`.
+#
+# </details>
+#
+# </details>
+#
+# ## Further reading
 #
 # - All axes on thousands of GPUs: Narayanan et al. 2021 (Megatron), [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - One mesh for all of torch's axes: Liang et al. 2024 (torchtitan), [arXiv 2410.06511](https://arxiv.org/abs/2410.06511)
 # - Experts, capacity, auxiliary loss: Lepikhin et al. 2020 (GShard), [arXiv 2006.16668](https://arxiv.org/abs/2006.16668); Fedus et al. 2021 (Switch), [arXiv 2101.03961](https://arxiv.org/abs/2101.03961)
 # - Experts without drops: Gale et al. 2022 (MegaBlocks), [arXiv 2211.15841](https://arxiv.org/abs/2211.15841)
 # - [Getting started with DeviceMesh](https://docs.pytorch.org/tutorials/recipes/distributed_device_mesh.html)
-#
-# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
 #
 # *Sections 8.8.1, 8.8.2, 10.3.3 and 19.3.3 of the source material.*
 
