@@ -176,7 +176,6 @@ def falling(share):
     return 0.5 * (1 + math.cos(math.pi * share))
 
 
-
 # %% [markdown]
 # With a batch of 512 there are 60 steps, and the rate rises over the first six. (In torch: `LinearLR`, then `CosineAnnealingLR`, chained by `SequentialLR`.) What brings back the trainings that the linear rule lost?
 
