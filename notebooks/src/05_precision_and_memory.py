@@ -3,15 +3,15 @@
 #   labkit:
 #     sections: ["8.1.1", "19.2.3", "19.4.2", "10.2.3", "10.7.4", "S3", "S4", "S9"]
 #     needs: ["chapters 01 and 03"]
-#     minutes: 80
+#     minutes: 95
 # ---
 
 # %% [markdown]
 # # Precision and memory
 #
-# *About 80 minutes, in two halves of some 40: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
+# *About 95 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
 #
-# Our 7 B model takes 112 GB in fp32, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
+# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
 # Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight moves only if it is pushed by at least half a gap.
 
@@ -51,14 +51,14 @@ for name, dtype in FORMATS.items():
     info = torch.finfo(dtype)
     fraction = round(-math.log2(info.eps))
     bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
-    ends = {"largest": info.max, "smallest": info.smallest_normal * info.eps}
+    ends = {"largest": info.max, "smallest above 0": info.smallest_normal * info.eps}
     rows.append(
         {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
     )
 lab.table(rows)
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, and e5m2 as many exponent bits as fp16, so about its largest number.
+# bf16 has as many exponent bits as fp32, so about its range (its smallest number is larger, for the fraction is short), and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, and e5m2 as many exponent bits as fp16, so about its largest number.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
 
@@ -104,7 +104,7 @@ def flat(tensors):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, three times with the same data: all in fp32; all in bf16, the optimizer too; and bf16 with fp32 masters. At the end we make one more update with the last gradients. How many of the weights that have a gradient does it leave exactly as they were?
+# We train a small transformer on two ranks with DDP, three times with the same data: all in fp32; all in bf16, the optimizer too; and bf16 with fp32 masters. At the end we make one more update with the last gradients. How many of the weights that have a gradient does it leave exactly as they were? (Where there are masters, we count those.)
 
 
 # %%
@@ -144,7 +144,7 @@ axes = {"x": "step", "y": "share above", "unit": "share", "joined": True}
 lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
 
 # %% [markdown]
-# In pure bf16 some four weights of ten did not move by a bit, and its loss falls behind that of fp32. The gap is small, but it grows. With masters nearly all move, and those dots stay on zero. (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters one can round up or down at random, so that small updates arrive on average.)
+# In pure bf16 some four weights of ten did not move by a bit, and its loss falls behind that of fp32. The gap is small, but it grows. With masters every update is kept in them, and those dots stay on zero. (A 16-bit weight may still stand for some steps: it jumps when its master has gathered half a gap. The update is late, not lost.) (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
 #
 # ### What masters cost
 #
@@ -179,7 +179,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way is the opposite. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
+# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
 #
 # We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 before they are sent; and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
 #
@@ -225,7 +225,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown] sections="S3, 19.2.3"
-# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`, which gloo refuses.)
+# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; without NCCL DDP refuses to register it.)
 #
 # If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum.
 #
@@ -233,7 +233,9 @@ lab.table(rows)
 #
 # In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number, and what falls below fp16's smallest number is zero.
 #
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? (In this chapter every *error* is `off`: the norm of the difference, the root of the sum of its squares, over that of the right answer.)
+# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
+#
+# To answer, we first need to measure an error. In this chapter every **error** is `off`: the norm of the difference (the root of the sum of its squares), over that of the right answer.
 
 
 # %%
@@ -325,12 +327,18 @@ lab.table(rows, heads=["step", *heads, "updated, rank 1"])
 #
 # With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then only the rank that owns the part sees its infinity. If each rank decides for itself, one skips the step and halves its scale, and the others take it. From then on their gradients have different scales, and the sum means nothing.
 #
-# One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". torch's FSDP2 sends it by itself. The same goes for the norm of the gradient, by which it is clipped: the *squares* of the slices' norms add up.
+# One more all-reduce mends it, of one number: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. torch's FSDP2 does so by itself. The norm by which gradients are clipped is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
 
 # %% [markdown] sections="10.7.4"
 # ### Exercise 1. One step of sharded mixed precision
 #
-# `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays as it is. Return the scale of the next step. Send no more than a few numbers.
+# Make one step of SGD in place, and return the loss scale of the next step.
+#
+# - `grad`: this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`.
+# - `master`: this rank's slice of the weights, in fp32. Slices differ in length, and one may be empty.
+# - `rate` is the learning rate; `max_norm` is the limit for clipping, of the norm of the gradient of **all** ranks, without the scale.
+# - If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays as it is.
+# - Ranks may send each other a few numbers, at most 64 bytes from each, and no gradient.
 
 
 # %%
@@ -339,7 +347,7 @@ def my_scaled_step(master, grad, scale, rate, max_norm):
     ### BEGIN SOLUTION
     grad = grad.float() / scale  # in fp16 the division itself would lose the small ones
     squares = grad.square().sum()
-    dist.all_reduce(squares)  # an infinity of one rank makes it infinite for all
+    dist.all_reduce(squares)  # one rank's infinity or NaN reaches all
     if not squares.isfinite():
         return scale / 2
     master -= rate * min(1.0, max_norm / float(squares.sqrt() + 1e-12)) * grad
@@ -389,23 +397,23 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? We ask in fp32 and in fp64:
+# 16 sequences on two ranks, at once and in four microbatches. How large is the gradient's error, against all 16 at once on a single rank? We ask in fp32 and in fp64:
 
 
 # %%
 def compared(dtype, num_microbatches):
     whole, _ = lab.launch(accumulate, 1, dtype, ranks=1)[0]
     grad, kept = lab.launch(accumulate, num_microbatches, dtype)[0]
-    return dtype, num_microbatches, off(grad, whole), kept
+    return f"fp{torch.finfo(dtype).bits}", num_microbatches, off(grad, whole), kept
 
 
 # %%
 dtypes = (torch.float32, torch.float64)
 rows = [compared(dtype, num) for dtype in dtypes for num in (1, 4)]
-lab.table(rows, heads=["format", "microbatches", "off", "kept_bytes"])
+lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
+# In fp64 the error is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
@@ -420,7 +428,7 @@ grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
 
 
 def sum_error(dtype, num):
-    """Of the sum of so many bf16 gradients, kept in a format."""
+    """The error of a sum of num bf16 gradients, which is kept in dtype."""
     total = torch.zeros_like(grads[0], dtype=dtype)
     for grad in grads[:num]:
         total += grad.bfloat16()
@@ -505,7 +513,7 @@ norm.score(reached["before unscale_"].norm().item())
 
 # %%
 lab.table(
-    {"clipped": name, "norm": g.norm().item(), "off": off(g, reached["right"])}
+    {"clipped": name, "norm": g.norm().item(), "error": off(g, reached["right"])}
     for name, g in reached.items()
 )
 
@@ -514,7 +522,7 @@ lab.table(
 #
 # <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
 #
-# The section's loop steps when `(i + 1) % 4 == 0`, and the two microbatches left over go into the first update of the next epoch, which then holds six: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives updates after 3, 7, 13 and 17. Step also at the end of an epoch, divided by as many as are left; or drop them.
+# The section's loop steps when `(i + 1) % 4 == 0`, and the two microbatches left over go into the first update of the next epoch: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives 3, 7, 13 and 17 (counted from 0): the third update holds six microbatches. Step also at the end of an epoch, divided by as many as are left; or drop them.
 #
 # </details>
 
@@ -675,7 +683,7 @@ lab.show(lab.table(rows, heads=["way", "layers with a gradient", "warning"]))
 trained.score(rows[0][1])
 
 # %% [markdown] sections="S4, 19.4.2"
-# Ours and torch's old way train one layer of five. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's at least warns. Both call `backward` inside a `backward`, which is called *reentrant*. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
+# With ours and torch's old way one layer of five gets a gradient. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's at least warns. Both call `backward` inside a `backward`, which is called *reentrant*. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
 #
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
@@ -685,7 +693,7 @@ trained.score(rows[0][1])
 #
 # <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
 #
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below two, so up to there it is best to recompute each alone.
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2, so up to there it is best to recompute each alone.
 #
 # </details>
 #
@@ -700,7 +708,7 @@ trained.score(rows[0][1])
 # </details>
 
 # %% [markdown]
-# ## All together, on a device that is full
+# ## All together, on a pretend device
 #
 # This is the step to copy, for sequences of equal length (with fp16 add `GradScaler`; for padded ones take the loss of exercise 2):
 
@@ -723,7 +731,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# So far we counted tensors; now two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each. We run the step four ways. A microbatch keeps a quarter of the activations, and a recomputed block its input only. How far does the peak of the device fall with both?
+# So far we counted tensors; now two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each. We run the step four ways. These devices have no limit and only note the peak; the dashed line in the picture is a device of 32 MiB. A microbatch keeps a quarter of the activations, and a recomputed block its input only.
 
 
 # %%
@@ -735,37 +743,31 @@ def recompute_all(blocks):
 
 # %%
 def on_device(num_microbatches, recompute, num_steps=2):
-    """The peak of the device's memory, and the losses."""
+    """The peak of the device's memory."""
     torch.manual_seed(0)
-    net, losses = model.Transformer(8, 96, 4, max_len=64), []
+    net = model.Transformer(8, 96, 4, max_len=64)
     recompute_all(net.layers[1:-1] if recompute else ())
     ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters())
     for step in range(num_steps):
         batch = model.story_tokens(16, 64, seed=2 * step + dist.get_rank())
         pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
-        losses.append(train_step(ddp, optimizer, pieces))
-    return torch.accelerator.max_memory_allocated(), torch.stack(losses)
+        train_step(ddp, optimizer, pieces)
+    return torch.accelerator.max_memory_allocated()
 
 
 # %%
 free, ways = lab.pretend(), {"neither": (1, False), "accumulate": (4, False)}
 ways |= {"recompute": (1, True), "both": (4, True)}
-found = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
+peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
 
 # %%
-peaks = {name: peak for name, (peak, _) in found.items()}
 marks = {"a device of 32 MiB": 32 * 2**20}
-lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
+lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# Plain, the step does not fit the device; either method brings it below the line. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Neither method makes those smaller. And do they change the losses?
-
-# %%
-right = found["neither"][1]
-lab.table([{k: lab.difference(loss, right) for k, (_, loss) in found.items()}])
-
-# %% [markdown]
-# Recomputation changes no loss of any step. With four microbatches they are slightly off, which should be the rounding of bf16. To make sure that it is no bug, change the precision as before: with `autocast(enabled=False)` in `train_step` the difference should shrink.
+# With neither, the step does not fit a device of 32 MiB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Neither method makes those smaller.
+#
+# Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, change the precision as before.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
@@ -775,7 +777,7 @@ lab.table([{k: lab.difference(loss, right) for k, (_, loss) in found.items()}])
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in fp32 (156 in TF32, `torch.set_float32_matmul_precision("high")`, which is fp32 with fp16's fraction).
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in fp32 (156 in TF32, by `torch.set_float32_matmul_precision("high")`).
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit.
 # - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks (products alone), by nearly a third where sequences are long or a library repeats the whole block.
@@ -790,11 +792,11 @@ planner.card(before, after)
 # %% [markdown]
 # It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded.
 #
-# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18).
+# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. The Llama 3 report, for one, has 38 to 43 % on 8,000 to 16,000 H100 ([MFU](GLOSSARY.md#mfu), chapter 18).
 #
 # ## Summary
 #
-# - bf16: the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
+# - bf16: nearly the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
 # - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
 # - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
 # - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, and no layer looks across the batch.
