@@ -325,7 +325,9 @@ def turn_every_board(page, keys):
         before = board.locator(".labkit-page").inner_html()
         first = board.locator("[data-place='0']")
         is_list = first.evaluate("each => each.tagName === 'SELECT'")
-        first.press(keys[0] if is_list else keys[1])
+        is_last = first.evaluate("each => each.value === each.max")
+        onward = "ArrowLeft" if is_last else keys[1]
+        first.press(keys[0] if is_list else onward)
         turned = "([page, before]) => page.innerHTML !== before"
         given = [board.locator(".labkit-page").element_handle(), before]
         page.wait_for_function(turned, arg=given, timeout=10_000)
