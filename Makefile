@@ -1,5 +1,5 @@
 # lab: open the course · demo: the main job without a browser
-# test: every law, some 25 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
+# test: every law, some 16 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
