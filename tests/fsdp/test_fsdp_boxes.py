@@ -55,6 +55,7 @@ def function(name):
     return re.search(rf"^def {name}\(.*?(?=\n\n\n)", SOURCE.read_text(), re.DOTALL | re.M)[0]
 
 
+@pytest.mark.real
 def test_the_script_trains_and_saves(tmp_path):
     cells = "\n\n".join([IMPORTS, function("sharded"), function("setup_fsdp_model")])
     script = box("import os").replace("\n...\n", f"\n{cells}\n")
@@ -91,6 +92,7 @@ def by_the_plugin(told):
     return type(names["net"]).__name__, sum(each.numel() for each in parts) / whole
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("told", [True, False])
 def test_accelerates_plugin_shards_where_it_is_told_to(told):
     """Without a GPU it is ignored, as the chapter says."""
@@ -114,6 +116,7 @@ def recomputed(program, sharded):
     return found
 
 
+@pytest.mark.real
 def test_recomputing_costs_no_gather_and_lowers_the_peak():
     program = box("from functools import partial")
     for (gathers, peak), (again, lower) in lab.launch(recomputed, program, function("sharded")):
