@@ -71,7 +71,7 @@ first.score(7 * held(ranks=64, stage=1))
 # How can a rank update a model of which it has only a part? We need two [collectives](GLOSSARY.md#collective) of chapter 02. A [reduce-scatter](GLOSSARY.md#reduce-scatter) adds up a tensor over all ranks and leaves each of them its own part of the sum. An [all-gather](GLOSSARY.md#all-gather) puts the parts together again, so that everyone has all of them. Here is a step of a model with two layers, 0 and 1, under each stage:
 
 # %%
-order.drawn()
+lab.show(order.drawn())
 
 # %% [markdown]
 # Read it from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. And ZeRO 3 gathers a layer whenever it is needed. We write all four, one after the other; each needs these:
@@ -326,6 +326,7 @@ import time
 from labkit.measure import memory, traffic
 
 
+# %%
 def watched(stage):
     with memory.watch() as seen, traffic.count() as sent:
         seen.mark("training")
@@ -414,6 +415,7 @@ def sent_by(stage):
     return counted.payload_bytes["send"]
 
 
+# %%
 four = lab.launch(lambda: {each.__name__: sent_by(each) for each in by_hand}, ranks=4)
 sent = four[0]
 volume.score(sent["zero3"] / sent["plain"])
@@ -774,14 +776,8 @@ stages.Offload(mode="zero2", model="7B").board()
 # Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it. Both sides have the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s, so the difference is that of the stages:
 
 # %%
-cards = planner.Plan(
-    model="LLaMA 7B",
-    gpus=8,
-    batch=64,
-    recompute="full",
-    recipe="mixed",
-    stack="fsdp-a100",
-)
+cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
+cards = cards.but(recompute="full", recipe="mixed")
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
