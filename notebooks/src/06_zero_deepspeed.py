@@ -22,7 +22,7 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
-from labkit.zero import check, order, stages
+from labkit.zero import check, order_picture, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -71,7 +71,7 @@ first.score(7 * held(ranks=64, stage=1))
 # How can a rank update a model of which it has only a part? We need two [collectives](GLOSSARY.md#collective) of chapter 02. A [reduce-scatter](GLOSSARY.md#reduce-scatter) adds up a tensor over all ranks and leaves each of them its own part of the sum. An [all-gather](GLOSSARY.md#all-gather) puts the parts together again, so that everyone has all of them. Here is a step of a model with two layers, 0 and 1, under each stage:
 
 # %%
-lab.show(order.drawn())
+lab.show(order_picture.drawn())
 
 # %% [markdown]
 # Read it from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. And ZeRO 3 gathers a layer whenever it is needed. We write all four, one after the other; each needs these:

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.pictures.sketch import Box, Words
-from labkit.zero import order
+from labkit.zero import order_picture as order
 
 
 @pytest.mark.parametrize(
