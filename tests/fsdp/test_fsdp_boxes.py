@@ -1,6 +1,5 @@
-"""The programs that stand in folded boxes of chapter 07, and so in no cell, do what the boxes
-say: the script for torchrun trains and saves, Accelerate's plugin shards, recomputing costs no
-gather."""
+"""What chapter 07 says outside of its cells holds: the script for torchrun trains and saves,
+Accelerate's plugin shards, and only on GPUs, recomputing costs no gather."""
 
 import re
 from pathlib import Path
@@ -14,9 +13,7 @@ from labkit.measure import memory, traffic
 
 SOURCE = Path(__file__).resolve().parents[2] / "notebooks/src/07_fsdp.py"
 IMPORTS = """
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions, get_model_state_dict, set_model_state_dict
-)
+from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 """
 MINE = """
@@ -28,6 +25,21 @@ def Model():
 
 def batches(rank, ranks):
     return [model.story_tokens(2, 32, seed=step * ranks + rank) for step in range(3)]
+"""
+PLUGIN = """
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+plugin = FullyShardedDataParallelPlugin(
+    fsdp_version=2,
+    reshard_after_forward=True,
+    auto_wrap_policy="transformer_based_wrap",
+    transformer_cls_names_to_wrap=["Block"],
+)
+accelerator = Accelerator(fsdp_plugin=plugin)
+net, optimizer = accelerator.prepare(net, optimizer)
+accelerator.backward(loss(net(inputs), targets))
+accelerator.clip_grad_norm_(net.parameters(), 1.0)
+optimizer.step()
 """
 
 
@@ -64,7 +76,7 @@ def test_the_script_trains_and_saves(tmp_path):
     assert min(moves) > 0 and max(moves) < 0.01  # three steps of AdamW with a rate of 3e-4
 
 
-def by_the_box(program, told):
+def by_the_plugin(told):
     from accelerate import DistributedType, PartialState
 
     state = PartialState(cpu=True)
@@ -74,7 +86,7 @@ def by_the_box(program, told):
     inputs, targets = model.story_tokens(2, 32, seed=torch.distributed.get_rank())
     names = {"net": net, "inputs": inputs, "targets": targets, "loss": model.loss}
     names["optimizer"] = torch.optim.SGD(net.parameters(), 0.1)
-    exec(program, names)
+    exec(PLUGIN, names)
     whole = sum(each.numel() for each in names["net"].parameters())
     parts = (getattr(each, "to_local", lambda e=each: e)() for each in names["net"].parameters())
     return type(names["net"]).__name__, sum(each.numel() for each in parts) / whole
@@ -83,9 +95,8 @@ def by_the_box(program, told):
 @pytest.mark.real
 @pytest.mark.parametrize("told", [True, False])
 def test_accelerates_plugin_shards_where_it_is_told_to(told):
-    """Without a GPU it is ignored, as the box says."""
-    program = box("from accelerate import Accelerator, FullyShardedDataParallelPlugin")
-    run = lab.launch(by_the_box, program, told, ranks=2, devices="cpu")
+    """Without a GPU it is ignored, as the chapter says."""
+    run = lab.launch(by_the_plugin, told, ranks=2, devices="cpu")
     assert list(run) == 2 * [("FSDPTransformer", 0.5) if told else ("DistributedDataParallel", 1)]
 
 
