@@ -1,4 +1,4 @@
-"""The rules that are broken on purpose: each still stands in the package, and who breaks one says so."""
+"""The rules that are broken on purpose: each stands in the package, and a broken one is noticed."""
 
 import sys
 from pathlib import Path

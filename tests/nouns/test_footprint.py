@@ -1,4 +1,4 @@
-"""How many bytes a rank holds over a step: the highest point, its moment, and what is kept of it."""
+"""How many bytes a rank holds over a step: the highest point, its moment, and what is kept."""
 
 import pytest
 
