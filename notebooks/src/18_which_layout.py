@@ -607,7 +607,7 @@ lab.table(check.regrets(my_layout), units={"regret": "share"})
 #                   bf16=True, gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# So it computes in bf16 with Adam in fp32, recomputes every layer, and takes 2 sequences at a time, 16 times a step. We say 1,024 tokens a sequence, since the script doesn't. How many GB too much does each card have to hold? (If you think that it fits, say 0.)
+# (Newer transformers want `fsdp=True` and an `fsdp_config`.) So it computes in bf16 with Adam in fp32, recomputes every layer, and takes 2 sequences at a time, 16 times a step. We say 1,024 tokens a sequence, since the script doesn't. How many GB too much does each card have to hold? (If you think that it fits, say 0.)
 
 # %%
 from labkit import case_studies
@@ -809,7 +809,7 @@ lab.table(clusters)
 # %% [markdown] sections="10.7.5"
 # All rows are by the recipe of 16 bytes. The rates count the time of Adam on the host, with 25 GB/s to the host and 200 GB/s for its memory, both stated. On eight cards that takes longer than the room on the card saves.
 #
-# And look how full the cards are. With everything on eight of them, less than half a GB is left, and the planner's peak was off by more than that in the rehearsal: read it as "perhaps". (The planner takes 24 GB as 24 x 10⁹ bytes. If your card has 24 x 2³⁰, that is 7 % more, of which the driver keeps a part.) So what do you do?
+# And look how full the cards are. With everything on eight of them, less than half a GB is left. In the rehearsal the planner's peak was 5 % off, which would be more than that: read it as "perhaps". (The planner takes 24 GB as 24 x 10⁹ bytes. If your card has 24 x 2³⁰, that is 7 % more, of which the driver keeps a part.) So what do you do?
 #
 # | cards | what to do |
 # | --- | --- |
