@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 100 minutes, in three parts. You need chapters 01, 06, 08 and 15. No GPU is needed.*
+# *About 100 minutes, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
 #
 # A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
@@ -81,8 +81,6 @@ lab.show(
 # What hangs over the line is too much. Only the states at stage 3 would have room on the card, and then the activations come on top of them. (Purple are the parameters of a layer or two, which stage 3 gathers for as long as they compute.)
 #
 # The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
-#
-# There is one more reason not to rely on stage 3 here. A pipeline goes through its layers once for each microbatch, so it would gather all parameters anew each time. That is why pipelines usually go with stage 1.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -199,8 +197,6 @@ print(plan.trust())
 # %% [markdown]
 # Make it a habit to ask for that line. Every plan says whose constants it used and how far off those usually are, because a number without it is a guess with decimals.
 #
-# (A plan for 2,048 GPUs refuses to be started here. Its `toy()`, the same division of a small model on a few real ranks, does run: `planner.Plan(gpus=8, pp=4, batch=64).toy().compare()`.)
-#
 # ### MFU has conventions
 #
 # Two people may quote different MFUs for one run, and both may be right. Is attention counted in full, only the half that a causal mask leaves, or not at all, as in the 43.4 % above? Are recomputed FLOPs counted as well (then it is called *hardware* FLOPs utilization)? And which peak stands below? A data sheet of an H100 shows 1,979 TFLOP/s, but that is with sparsity; dense, it is half. So say your convention with the number. This is our plan's, by three of them:
@@ -302,7 +298,9 @@ lab.table(constants, units={"products": "share", "network": "share"})
 # %% [markdown]
 # The products are not far apart. But the messages of that early ZeRO 3 got less than a tenth of what the network could carry, and FSDP's get half of it. On 1,536 GPUs hardly anything else counts. No data sheet has such a number: it belongs to one program on one cluster.
 #
-# So if you remember one thing of this chapter, let it be this: **measure two runs of your own, then plan**, and let the two differ in what you want to know. `planner.fit` takes rows like these, or dicts with the same columns. Two are enough to begin. So let's fit the ZeRO runs of 175 B on 384 and 768 GPUs. How far off is it on the third, which it has not seen?
+# ### Measure two runs
+#
+# If you remember one thing of this chapter, let it be this: **measure two runs of your own, then plan**, and let the two differ in what you want to know. `planner.fit` takes rows like these, or dicts with the same columns. Two are enough to begin. So let's fit the ZeRO runs of 175 B on 384 and 768 GPUs. How far off is it on the third, which it has not seen?
 
 # %%
 early = [run for run in runs if run.id.startswith("sc21t2_z3_175B")]
@@ -338,13 +336,11 @@ lab.table(rehearsal.rows())
 # %% [markdown]
 # The column "planned" is the planner's, "rehearsed" is what torch did, and the last one is their ratio. The rows in the middle are the bytes that a microbatch sends through collectives, in bf16: each layer is gathered twice, once for the forward and once for the backward, and its gradient is scattered once.
 #
-# States differ a little, because torch cuts every tensor by its rows, and 1,024 doesn't divide them all: "as tensors are cut" allows for that.
+# States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that.
 #
 # Look at the last row, too. The peak is the hardest number on the list, since it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
 #
-# A rehearsal can't say how long a step takes, because nothing was computed. That still needs a clock.
-#
-# *A good place for a break: until here we predicted and checked. From here on we choose.*
+# *A good place for a rest: until here we predicted and checked. From here on we choose.*
 #
 # ## Your own model
 #
@@ -443,7 +439,7 @@ lab.table([{"regret": regret}], units={"regret": "share"})
 # %% [markdown]
 # What is left is the layout's own doing. Is it because of ZeRO 3? No: in the table, ZeRO 3 with a larger microbatch is as good as anything. It is the one sequence at a time, which leaves too little to compute between two gathers.
 #
-# The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it, because that is what `stack` is for. And if you have measured two runs, give it the fitted one.
+# The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it, because that is what `stack` is for.
 #
 # Without a notebook all of this is one command. In place of the name it takes the path of a Hugging Face `config.json`, too:
 #
@@ -485,6 +481,8 @@ lab.table(planner.search(plan).best.row() for plan in plans)
 
 # %% [markdown]
 # One doubt first: 72 % MFU for LLaMA 7B? The best run of the published table reaches 171 of 312 TFLOP/s, which is 55 %. Those runs recomputed all activations and cut the model, and this layout does neither, so it lies outside of what the constants were fitted on. Read such a step as a lower bound.
+#
+# ### Four rules
 #
 # Do you see a pattern, in this table and in those of the searches before? It is not about names of libraries:
 #
@@ -596,7 +594,7 @@ check.hint("layout_in_budget")
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown] sections="8.10"
-# *A second place for a break: what follows are four cases.*
+# *Here the first half ends. If you want a break, take it now: four cases follow.*
 #
 # ## Case 1: 13 billion on four cards
 #
@@ -809,7 +807,9 @@ lab.table(clusters)
 # %% [markdown] sections="10.7.5"
 # All rows are by the recipe of 16 bytes. The rates count the time of Adam on the host, with 25 GB/s to the host and 200 GB/s for its memory, both stated. On eight cards that takes longer than the room on the card saves.
 #
-# And look how full the cards are. With everything on eight of them, less than half a GB is left. In the rehearsal the planner's peak was 5 % off, which would be more than that: read it as "perhaps". (The planner takes 24 GB as 24 x 10⁹ bytes. If your card has 24 x 2³⁰, that is 7 % more, of which the driver keeps a part.) So what do you do?
+# And look how full the cards are. With everything on eight of them, less than half a GB is left. In the rehearsal the planner's peak was 5 % off, which would be more than that: read it as "perhaps". (The planner takes 24 GB as 24 x 10⁹ bytes. If your card has 24 x 2³⁰, that is 7 % more, of which the driver keeps a part.)
+#
+# ### So what do you do?
 #
 # | cards | what to do |
 # | --- | --- |
@@ -864,7 +864,7 @@ lab.table(clusters)
 # - States can be counted to the byte if you know the recipe; the peak wants a measurement. Time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; cut as little as you can, tensors inside a machine, pipelines between machines; recompute last.
 # - MFU without its convention is no number. A prediction without its error is none either.
-# - A planner is judged by the order of layouts and by its worst errors, not by its median. One constant for all may have a bearable median too.
+# - A planner is judged by the order of layouts and by its worst errors, not by its median.
 # - Constants do not travel: measure two runs, fit, then plan. And compare layouts by one program, or you compare programs.
 # - Count the states before anything else: what is too much there, no smaller batch cures.
 # - The fewest bytes may be the slowest way: count messages too.
