@@ -285,7 +285,7 @@ today = planner.STACKS["fsdp-a100"]
 travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %% [markdown]
-# Same cards, same model, and still the planner says about a quarter of what it took. On 384 GPUs it would have said four fifths, because there each GPU has more to compute and the network matters less. Which constant is to blame? Here are two that were fitted for both programs: the share of the peak for their matrix products, and the share of the network for their messages:
+# Same cards, same model, and still the planner says about a quarter of what it took. On 384 GPUs it would have said four fifths, because there each GPU has more to compute and the network matters less. Which constant is to blame? Here are two of each program's: the share of the peak for their matrix products, and the share of the network for their messages:
 
 # %%
 then = planner.STACKS["zero3-2021-a100"]
