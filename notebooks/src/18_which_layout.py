@@ -1065,7 +1065,7 @@ lab.bars(rates, title=title, badge="predicted")
 # - Sennrich et al. 2016, *Neural Machine Translation of Rare Words with Subword Units*, [arXiv 1508.07909](https://arxiv.org/abs/1508.07909)
 # - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
-# **Next**: there is no chapter after this one yet. Plan your own run, and measure two.
+# **Next:** [your own](19_your_own.ipynb): bring a module, a script, a machine, and see what they need.
 #
 # *Sections 8.8.1, 8.10, 8.12, 10.6.1, 10.6.2, 10.7.1, 10.7.5, 19.6.1 to 19.6.3, 19.7, 19.8.4 and D-next of the source material.*
 

@@ -121,6 +121,8 @@ REASONS = {
         "serving.cached_run",
         "serving.dispatch_run.dispatched",
         "serving.run",
+        "your_own.run",
+        "your_own.cut_run",
         "experiment.keep",
         "mesh.Mesh.device_mesh",
         "devices.place",
