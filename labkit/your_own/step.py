@@ -72,6 +72,7 @@ class Step(Experiment):
     reading: ClassVar[Reading] = Reading(
         words.in_every("peak", _WORDS), lambda found: found.peak_bytes, format_bytes
     )
+    """the highest point"""
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")

@@ -62,7 +62,8 @@ def test_a_stranger_learns_in_parts_what_it_learns_alone(make, engine):
     peaks = {"planned": 0, "read out": 0}
     for rank in range(2):
         of_rank = step.but(rank=rank)
-        planned, read_out = of_rank.predict(), of_rank.measured(results)
+        planned = of_rank.predict()
+        read_out = of_rank.measured(results)
         # Adam counts its steps; FSDP cuts by rows, and adds a row where there is one too few
         for mine, other in zip(held(planned, "step"), held(read_out, "step"), strict=True):
             assert other == pytest.approx(mine, rel=0.02)
