@@ -99,6 +99,8 @@ sharded
 # %% [markdown]
 # Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan gathers the next layer ahead, and the real run did or did not. Trust a plan's states; measure its peak.
 #
+# ### Cut it in two
+#
 # Now cut the module in two [stages](GLOSSARY.md#stage). Torch traces it and finds out by itself what the second half needs of the first. GPT-2's embedding and its output layer are one table, and they lie at opposite ends. So how much do both stages hold together, compared with the whole?
 
 # %%
