@@ -880,7 +880,7 @@ lab.table(clusters)
 # - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU is defined in appendix B
 # - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
-# **Next**: plan your own run, and measure two.
+# **Next:** [your own](19_your_own.ipynb): bring a module, a script, a machine, and see what they need.
 
 # %% [markdown] sections="8.10, 8.12, 10.6.1, 19.8.4"
 # ## Errata of the textbook

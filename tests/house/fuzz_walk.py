@@ -53,8 +53,7 @@ REASONS = {
     LIVE: (
         "data_parallel.server_run.stamped",
         *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
-        "heterogeneous.run.here",
-        "heterogeneous.run.speeds",
+        *(f"heterogeneous.run.{each}" for each in ("here", "speeds")),
         "data_parallel.server_run.finish",
         *(f"case_studies.{each}_run" for each in STUDIES),
         "large_batch.digits_run",
@@ -121,6 +120,7 @@ REASONS = {
         "serving.cached_run",
         "serving.dispatch_run.dispatched",
         "serving.run",
+        *(f"your_own.{each}" for each in ("run", "cut_run")),
         "experiment.keep",
         "mesh.Mesh.device_mesh",
         "devices.place",
