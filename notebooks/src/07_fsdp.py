@@ -549,6 +549,10 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 from torch.distributed.checkpoint import state_dict
 
 
+def own_norm(net):
+    return torch.nn.utils.get_total_norm([w.grad.to_local() for w in net.parameters()])
+
+
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     mine = slice(dist.get_rank(), None, dist.get_world_size())  # this rank's rows
@@ -559,10 +563,8 @@ def fsdp_loop(num_steps):
         optimizer.zero_grad()
         loss = model.loss(net(tokens[mine]), targets[mine])
         loss.backward()
-        slices = [each.grad.to_local() for each in net.parameters()]
-        own = torch.nn.utils.get_total_norm(slices)
-        # 3 the norm over all ranks
-        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        own = own_norm(net)  # only to show: of this rank's slices
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 over all ranks
         optimizer.step()
     options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = state_dict.get_model_state_dict(net, options=options)  # 4 on every rank
@@ -579,7 +581,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The clipped norm is the same on all ranks and in one process (the last row); a rank's own norm is not. What happens if you get one of the four places wrong?
+# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row); a rank's own norm is not. The losses differ because each rank has its own rows; their mean is the last row's. What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
@@ -608,7 +610,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It is the same in every step, to the last digit. A loss that stands *perfectly* still was never trained.
+# It is the same in every step, to the last digit. That shows because every step here has the same batch. With fresh batches the loss would wander about its first value, as it does anyway at the start. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
 #
 # ### Accumulation
 #
@@ -860,7 +862,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
 # ## Errata of the textbook
 #
-# <details><summary>Eight boxes</summary>
+# <details><summary>Seven boxes</summary>
 #
 # <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
 #
@@ -901,12 +903,6 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
 #
 # The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
-#
-# </details>
-#
-# <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
-#
-# The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
 #
 # </details>
 #
