@@ -378,7 +378,7 @@ lab.bars(
 near.score(reached / found["peak_flops_per_s"])
 
 # %% [markdown]
-# Measured: the MFU is the lower bar over the upper one. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). Ours is not the better training: its peak is measured and not a data sheet's, and one rank sends no messages. Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
+# Measured: the MFU is the lower bar over the upper one. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). The two are not alike, even where ours is higher: our peak is measured and not a data sheet's, and one rank sends no messages. Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
 #
 # <details><summary>And while it trains?</summary>
 #
