@@ -151,6 +151,9 @@ class Change:
                 gain=format_share(self.gain),
             )
 
+    def __repr__(self) -> str:
+        return self.told()
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advice(Shown):
@@ -245,8 +248,9 @@ class Advice(Shown):
 
 
 def _listed(parts: dict[str, float], names: dict[str, str] = NAMES) -> str:
-    """Shares that round to 1 % and more, the largest first."""
-    large = sorted((name for name in parts if parts[name] >= 0.005), key=lambda name: -parts[name])
+    """Shares that show in tenths of a percent, the largest first."""
+    shown = (name for name in parts if parts[name] >= LEAST_SHARE)
+    large = sorted(shown, key=lambda name: -parts[name])
     told = [f"{say(names[name])} {format_share(parts[name])}" for name in large]
     return words.WORDS[words.language()]["comma"].join(told)
 

@@ -96,7 +96,7 @@ class ScalingBoard(Trial):
     def page(self, step: Scaling, at: None) -> str:
         """Both pictures and their figures."""
         line = self.line(step)
-        lower = picture.lost(line, language=self.language)
+        lower = picture.lost(line, self.dots(step), language=self.language)
         return "".join(
             (svg.html(self._curves(step)), svg.html(lower), paragraphs(*self._figures(step, line)))
         )

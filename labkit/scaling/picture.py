@@ -11,7 +11,7 @@ from labkit.units import format_share
 from labkit.words import both, meanwhile, say_number, spoken_in
 
 LOST = {
-    "efficiency": both("efficiency"),
+    "efficiency": both("computing as on one rank"),
     "fixed": both("what does not divide"),
     "contention": both("contention for cores"),
     "communication": both("communication"),
@@ -59,16 +59,36 @@ def shares(found: Scaled) -> dict[str, dict[str, float]]:
     return told
 
 
-def lost(found: Scaled, *, title: Said = "", language: str | None = None) -> Sketch:
-    """The step on each number of ranks, cut into what is used and what is lost to what. A part that
-    a clock's noise makes negative is left out."""
+def lost(
+    found: Scaled,
+    beside: Scaled | None = None,
+    *,
+    title: Said = "",
+    language: str | None = None,
+) -> Sketch:
+    """The step on each number of ranks, cut into what is used and what is lost to what; below it
+    the same number of ``beside``, if it was taken there. A part that a clock's noise makes negative
+    is left out."""
+    rows = []
     with meanwhile(spoken_in(language)):
-        rows = list(shares(found).items())
+        other = {} if beside is None else shares(beside)
+        for name, parts in shares(found).items():
+            rows.append((name, parts))
+            if name in other and len(other[name]) > 1:
+                rows.append((_from(name, beside.badge), other[name]))
+    badges = [each.badge for each in (found, beside) if each is not None]
     return bars(
         rows,
         title=title or both("Where a step's time goes"),
-        badge=found.badge,
+        badge=" / ".join(dict.fromkeys(badges)),
         unit_format=format_share,
         stacked=True,
         language=language,
     )
+
+
+def _from(name: str, badge: str) -> str:
+    """The name of a bar with where it comes from: "4 ranks, measured"."""
+    known = words.WORDS[words.language()]
+    origin = badge.split(", ")[0]
+    return known["comma"].join((name, known.get(origin, origin)))

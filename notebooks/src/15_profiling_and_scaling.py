@@ -30,7 +30,7 @@ ours = next(check.cases()).timeline
 lab.show(ours, title="Our eight cards, three steps")
 
 # %% [markdown]
-# Simulated, and in small: three steps of a model of four layers stand for ours. Seven cards wait (hatched), while their all-reduces last and last (red). Whose fault is it? In an hour you can say, and prove it.
+# Simulated, and in small: three steps of a model of four layers stand for ours. Seven cards wait (hatched), while their all-reduces last and last (red). One row differs. Is it the culprit or the victim, and what would it save to cure it?
 #
 # **When you are done** you can record a training on all its ranks and say who waits for whom; know what a change brings before you make it; and measure how well a training scales, and where the rest went.
 
@@ -60,6 +60,7 @@ def profiled(slow):
     train(net, None)  # the first two steps also set things up
     with torch.profiler.profile() as profiler:
         train(net, slow)
+    # without autograd's wrappers, which repeat what they call
     events = [each for each in profiler.key_averages() if "::eval" not in each.key]
     events.sort(key=lambda event: event.cpu_time_total, reverse=True)
     return {event.key: event.cpu_time_total for event in events[:6]}
@@ -69,7 +70,10 @@ mine = lab.launch(profiled, 1, ranks=2)
 lab.bars(mine[0], unit="us", title="Rank 0: six longest")
 
 # %% [markdown]
-# The names are torch's own, and a caller's time includes that of what it calls. We see what rank 0 does, but not why it takes so long: rank 1, the slow one, is not in the picture. One rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So record all ranks, on one clock:
+# The names are torch's own, and a caller's time includes that of what it calls. Rank 0 spends some 400 ms of two steps in all-reduces. Rank 1, the slow one, is not in the picture: one rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So we record all ranks, on one clock. Before you look: how long is the *slow* rank in its all-reduces?
+
+# %%
+slow_one = lab.guess("ms in all-reduces, the slow rank", between=(0, 1000), unit="ms")
 
 
 # %%
@@ -83,8 +87,11 @@ line = lab.launch(recorded, 1, ranks=2).timeline()
 line = line.select(line.lane != "mark")  # torch's notes on its own functions
 lab.show(line, title="Two steps, rank 1 is slow")
 
+# %%
+slow_one.score(timeline.busy_us(line, "comm")[1] / 1e3)
+
 # %% [markdown]
-# Measured. Look at the thin bars, and at the column "communication": rank 0's all-reduces last much longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So the rank that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+# Measured. Look at the thin bars, and at the column "communication": rank 0's all-reduces last much longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So where ranks differ, the one that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
 
 # %% [markdown]
 # ## Four troubles and their signs
@@ -104,6 +111,8 @@ lab.show(line, title="Two steps, rank 1 is slow")
 widgets.bottlenecks(kind="bubble", severity=1.0)
 
 # %% [markdown]
+# Twice as many microbatches are in flight after the change, each half as large, so the memory stays.
+#
 # ### Ask for advice
 #
 # The board's advice is from `lab.advise`, which reads any recording. It finds what each span waited for, plays copies of the timeline with ten possible changes, one at a time, and names the change that saves most. Next, a step of 93 ms: its four messages begin under the backward and take 71 ms, one after another. Half the bytes, in bf16 say, would take about half as long. Which share of the step would that save?
@@ -120,9 +129,11 @@ advice
 halved.score(advice.best.gain)
 
 # %% [markdown]
+# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. It is not half of the exposed 57.5 %. The first messages are hidden under the backward, but the later ones queue behind them, so they lie on the path too. This holds while messages stay on the path. From a link about three times as quick, all but the last hide under the backward, and more speed gains little.
+#
 # ### Does the promise hold?
 #
-# Half of what messages take of the critical path (the line below the picture): half of 77 % is 38.5 %. It is not half of the exposed 57.5 %. The first messages are hidden under the backward, but the later ones queue behind them, so they lie on the path too. Only what is not on the path saves nothing. But this is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
+# This is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
 
 # %%
 profiling.prove("link", severity=0.5, runs=3)
@@ -131,6 +142,24 @@ profiling.prove("link", severity=0.5, runs=3)
 # The figure's last line has both numbers; the first one is now made from the recording. If yours differ, see first whether the messages really took half as long (the table's column "communication"): what a message costs besides its bytes does not shrink. Then look for one unlucky step, which counts for a third here; where one [overran](GLOSSARY.md#overran), something took longer than stated. Before you believe a gain, repeat it with more steps.
 #
 # None of this needs a notebook: `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script and advises.
+#
+# <details><summary>And on GPUs?</summary>
+#
+# A GPU call returns before its work is done, so the CPU's times say little. Run every rank under a profiler that sees the GPU too, and call its `step()` after each step:
+#
+# ```python
+# from torch.profiler import ProfilerActivity, profile, schedule
+#
+# profiler = profile(
+#     activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+#     schedule=schedule(wait=1, warmup=1, active=3),
+#     on_trace_ready=lambda p: p.export_chrome_trace(f"trace{rank}.json"),
+# )
+# ```
+#
+# Open the files in Perfetto (ui.perfetto.dev). An NCCL kernel lasts from the moment its own rank is ready: it contains the waiting, as the thin bars do here. Clocks of two machines differ, but all ranks leave an all-reduce at nearly the same time, so align the traces there.
+#
+# </details>
 
 # %% [markdown] sections="19.8.6"
 # ## Eight cards at 60 %
@@ -138,20 +167,20 @@ profiling.prove("link", severity=0.5, runs=3)
 # Back to the first picture. Whom do they wait for, and what tells you without any advice? And what would the cure save?
 
 # %%
-print(lab.advise(ours).best.told())
+lab.advise(ours).best
 
 # %% [markdown] sections="19.8.6"
 # For rank 3. Its all-reduces are the shortest, because each of them lasts until it comes. It is busy 99 % of the time, the other seven 56 %: on average about 60 %. The cure saves 43 % of the time, even a little more than was spent on waiting, because rank 3 computes faster, too.
 #
-# ### Exercise 1. Whom do they wait for?
+# ## Exercise 1. Whom do they wait for?
 #
-# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the rank for which the others wait, or None if there is none. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
+# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the number of the rank for which the others wait, or None if there is none. Small differences accuse nobody, so a rank must spend clearly less time in messages than another. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
 
 
 # %%
 def my_straggler(line):
     """The rank that the others wait for, or None."""
-    messages_us = timeline.busy_us(line, "comm")  # of every rank
+    messages_us = timeline.busy_us(line, "comm")  # an array: one number a rank
     ### BEGIN SOLUTION
     much_less = messages_us.min() < messages_us.max() / 2
     return int(messages_us.argmin()) if much_less else None
@@ -167,28 +196,21 @@ check.hint("straggler")
 # %% [markdown] sections="19.5.1"
 # ## A step that waits for its data
 #
-# The fourth trouble is cured most easily. Two ranks, eight steps of 60 ms; a batch takes 90 ms to read and decode:
+# The fourth trouble is cured most easily. Two ranks take eight steps of 60 ms; a batch takes 90 ms to read and decode:
+#
+# ```python
+# loader = DataLoader(dataset, num_workers=0)  # 0: the training's own process reads
+# for batch in loader:  # 90 ms
+#     compute(batch)    # 60 ms
+# ```
+#
+# Read, compute, read, compute, never both: 8 × 150 = 1,200 ms. With `num_workers=2` two more processes read, each up to `prefetch_factor` (2 by default) batches ahead. What is left to wait for?
 
 # %%
-feeding = scaling.Feeding(workers=0, read_ms=90, step_ms=60)
-alone = feeding.compare()
-lab.show(alone.measured, title="Eight steps, batches read by the step itself")
+scaling.Feeding(workers=2, read_ms=90, step_ms=60).compare()
 
 # %% [markdown]
-# Read, compute, read, compute: never both. These are a real DataLoader's batches, and one argument changes that: `DataLoader(..., num_workers=2)` reads in two more processes, each with `prefetch_factor` batches ready. How long will the eight steps take with two workers, as a share of the time before?
-
-# %%
-fed = lab.guess("time with two workers over time without", between=(0, 1))
-
-# %%
-ahead = feeding.but(workers=2).compare()
-ahead
-
-# %%
-fed.score(ahead.readings["measured"] / alone.readings["measured"])
-
-# %% [markdown]
-# With two workers a batch comes every 45 ms, so a step of 60 ms need not wait. Only the first batch is read while nobody computes: about 90 ms, and below a little more to start the workers, a good part of eight steps, and nothing in a training of hours. One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
+# A batch comes every 45 ms now, so a step of 60 ms need not wait. Only the first batch is read while nobody computes: 90 ms, and in the measured half of the picture a little more, to start the workers. That is a good part of eight steps, and nothing in a training of hours. One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
 #
 # <details><summary>And on to the GPU</summary>
 #
@@ -254,10 +276,10 @@ check.hint("cure")
 # - *Strong* scaling: the batch stays, so a step should take 1/N of the time.
 # - *Weak* scaling: each rank keeps its batch, so a step should take as long as before and do N times as much.
 #
-# Here is a small transformer with DDP on one, two and four ranks. 16 samples a step take 6 ms each; besides, every step has 2 ms that can't be divided: 98 ms on one rank. What efficiency is left of 100 % on four ranks, by simulation?
+# Here is a small transformer with DDP on one, two and four ranks. A step has 16 samples of 6 ms each, and 2 ms that can't be divided: 98 ms on one rank. The gradients go in two buckets, our pretend link takes half a millisecond for a message, and a ring of N ranks sends each bucket in 2(N-1) messages, one after another. What efficiency is left on four ranks, by simulation?
 
 # %%
-left = lab.guess("strong scaling: efficiency on four ranks", between=(0, 1))
+left = lab.guess("simulated: efficiency on four ranks, strong scaling", between=(0, 1))
 
 # %%
 strong = scaling.Scaling(kind="strong", batch=16, sample_ms=6.0, fixed_ms=2.0)
@@ -268,23 +290,13 @@ compared
 left.score(compared.predicted.efficiency())
 
 # %% [markdown]
-# Four ranks have four samples each, the same 2 ms, and about 4.5 ms of all-reduces that nothing hides: 98 / 30.5 / 4 = 0.80. The line is simulated, the dots are measured on real ranks at a stated pace. The dashed 80 % are a rule of thumb of the field. Why does the line fall so steeply? A ring of N ranks sends each bucket in 2(N-1) messages, one after another. Their bytes get smaller, the latency of each does not. Our pretend link is slow to answer: half a millisecond a message (`strong.link` says so). In a cluster it is some ten microseconds, so the same fall comes at far more ranks. What was lost here, and to what?
-
-# %%
-lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's time")
-
-# %% [markdown] sections="19.6.5"
-# By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If your dot lies lower, see which parts have grown: as a rule communication, and waiting for a slower rank. Ranks that sleep instead of computing hardly take cores from each other, but messages need cores, and four ranks share a few of them and one loopback. Such a gap is itself a finding: look at the machine first, and take home which part is the largest, not how large it is.
+# Four ranks have four samples each, the same 2 ms, and about 4.5 ms of all-reduces that nothing hides: 98 / 30.5 / 4 = 0.80. That is the line, simulated; the dots are measured on real ranks at a stated pace, and the dashed 80 % are a rule of thumb, no more. Why does the line fall so steeply? The messages' bytes get smaller with N, but the latency of each does not, and their number grows. In a cluster a latency is some ten microseconds, so the same fall comes at far more ranks.
+#
+# What was lost, and to what? The bars show it; the share of "computing as on one rank" is the efficiency. By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If the measured bar has less left, see which parts have grown: as a rule communication, and waiting for a slower rank. Our ranks sleep instead of computing, which takes no core, but their messages need cores, and four ranks share a few. So take home which part is the largest, not how large it is.
 #
 # <details><summary>How do we know? And why not eight ranks?</summary>
 #
 # Each number of ranks was measured in three ways. One rank *alone* with its share of the batch shows what does not divide. All ranks computing, but *silent*, show what they take from each other without any message: contention. The whole step shows the rest; waiting runs from a rank's last gradient to the slowest rank's. A part that the clock's noise makes negative is left out, so a bar may pass 100 %. `scaling.report([compared.measured], "scaling.html")` makes a page of it for your colleagues. And on two cores, eight ranks get in each other's way even if they mostly sleep: ask `strong.but(ranks=(1, 2, 4, 8)).refusal()`.
-#
-# </details>
-#
-# <details><summary>Erratum 19.6.5: efficiency as theoretical over actual speedup</summary>
-#
-# Do not divide the other way round, as the textbook's monitor does: theoretical over actual gives 130 % for the example above. Run it: `scaling.efficiency(80, 26, 4)` gives 0.77.
 #
 # </details>
 #
@@ -293,14 +305,17 @@ lab.bars(compared.measured.shares, unit="share", stacked=True, title="A step's t
 # Amdahl (1967) asked what a fixed piece of work can gain: if the share s can't be divided, N ranks make it $1/(s + (1-s)/N)$ times as fast. Gustafson (1988) answered that nobody buys 64 cards to do the same work: let it grow with them. Say that 5 % can't be divided.
 
 # %%
-cards = [1, 2, 4, 8, 16, 32, 64]
-strongly = {each: 1 / (0.05 + 0.95 / each) for each in cards}
-weakly = {each: 0.05 + 0.95 * each for each in cards}
-lines = {"same work (Amdahl)": strongly, "work grows (Gustafson)": weakly}
-lab.curves(predicted=lines, x="ranks", y="speedup", title="5 % can't be divided")
+lab.table(
+    {
+        "ranks": num,
+        "times as fast (Amdahl)": 1 / (0.05 + 0.95 / num),
+        "times as much (Gustafson)": 0.05 + 0.95 * num,
+    }
+    for num in (8, 64, 512)
+)
 
 # %% [markdown]
-# By Amdahl 64 ranks are 15.4 times as fast at most; by Gustafson they do 60.85 times as much, because the serial share of each step stays small. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
+# By Amdahl 64 ranks are 15.4 times as fast at most, and no number of ranks makes it more than 1 / 0.05 = 20. By Gustafson they do 60.8 times as much, because the serial part of a step does not grow with the work. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
 #
 # ### And with messages?
 #
@@ -350,7 +365,10 @@ near = lab.guess("MFU of a training step on this CPU", between=(0, 1))
 # %%
 found = lab.launch(scaling.utilization, ranks=1)[0]
 reached = found["flops"] / (1e-6 * found["step_us"])
-rates = {"matrix products": found["peak_flops_per_s"], "training step": reached}
+rates = {
+    "large matrix products: the peak": found["peak_flops_per_s"],
+    "training step": reached,
+}
 lab.bars(
     {name: rate / 1e9 for name, rate in rates.items()},
     title="Billions of operations a second",
@@ -360,17 +378,11 @@ lab.bars(
 near.score(reached / found["peak_flops_per_s"])
 
 # %% [markdown]
-# Measured: the MFU is the lower bar over the upper one. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
+# Measured: the MFU is the lower bar over the upper one. For comparison, PaLM with 540 B parameters reached 46 % on 6,144 chips (Chowdhery et al. 2022). The two are not alike, even where ours is higher: our peak is measured and not a data sheet's, and one rank sends no messages. Where does the rest go? Our matrices are small, and between them many light operations read and write memory without computing much. `torch.compile(net)` fuses those into a few. On a GPU, `scaling.utilization(compiled=True)` measures both.
 #
 # <details><summary>And while it trains?</summary>
 #
 # Rank 0 alone writes such numbers, for TensorBoard say, and the loss is averaged over the ranks first. `scaling.monitored` is a small training that does so.
-#
-# </details>
-#
-# <details><summary>Erratum 19.8.6: forward 30 %, backward 35 % of a step</summary>
-#
-# The textbook's diagnosis starts from such a step. But each matrix product of the forward has two in the backward, so expect twice the forward, and look for an error of measurement where you see less. Run it: `scaling.training_flops(1, 1)` gives 6.
 #
 # </details>
 
@@ -403,7 +415,7 @@ dear.score(price[1024])
 # %% [markdown]
 # ## Summary
 #
-# - Record all ranks on one clock. The rank that communicates longest is usually the victim; the guilty one makes them wait.
+# - Record all ranks on one clock. Where ranks differ, the one that communicates longest is the victim; the guilty one makes them wait.
 # - Change the timeline first and the program second: `lab.advise` says what a change would bring, a second run proves it.
 # - A step that waits for data needs workers that read ahead: reading time over step time, rounded up (90 / 60: two).
 # - Efficiency is actual over theoretical speedup. Say strong or weak, and what the rest was lost to.
@@ -411,13 +423,34 @@ dear.score(price[1024])
 #
 # **Words learned**: [profile](GLOSSARY.md#profile), [speedup](GLOSSARY.md#speedup), [scaling efficiency](GLOSSARY.md#scaling-efficiency), [strong and weak scaling](GLOSSARY.md#strong-and-weak-scaling), [MFU](GLOSSARY.md#mfu).
 #
-# **Further reading**
+# **Next:** [unequal machines, and serving](16_unequal_machines_and_serving.ipynb): what if some cards are slower for good, and what if the model has been trained?
+
+# %% [markdown] sections="19.6.5, 19.8.6"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read. If you haven't, skip it.)
+#
+# <details><summary>Two errata</summary>
+#
+# <details><summary>Erratum 19.6.5: efficiency as theoretical over actual speedup</summary>
+#
+# Do not divide the other way round, as the textbook's monitor does: theoretical over actual gives 130 % for a step of 80 ms that takes 26 ms on four ranks. Run it: `scaling.efficiency(80, 26, 4)` gives 0.77.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.6: forward 30 %, backward 35 % of a step</summary>
+#
+# The textbook's diagnosis starts from such a step. But each matrix product of the forward has two in the backward, so expect twice the forward, and look for an error of measurement where you see less. Run it: `scaling.training_flops(1, 1)` gives 6.
+#
+# </details>
+#
+# </details>
+#
+# ## Further reading
 #
 # - MFU: Chowdhery et al. 2022, appendix B, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311)
 # - The laws: Amdahl 1967, [doi 10.1145/1465482.1465560](https://doi.org/10.1145/1465482.1465560); Gustafson 1988, [doi 10.1145/42411.42415](https://doi.org/10.1145/42411.42415)
 # - [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html) and [DataLoader](https://docs.pytorch.org/docs/stable/data.html)
-#
-# **Next:** [unequal machines, and serving](16_unequal_machines_and_serving.ipynb): what if some cards are slower for good, and what if the model has been trained?
 #
 # *Sections 10.5.3, 10.6.3, 19.5.1, 19.6.5, 19.8.6, 19.10 and D-scale of the source material.*
 

@@ -33,9 +33,9 @@ lab.begin("en", deadline_s=60)
 widgets.unequal_machines()
 
 # %% [markdown]
-# Two ranks share a batch equally, though one is three times as fast. Grey, hatched boxes are waiting. Now deal the batch by speed, then move the speeds: which rank decides how long the step takes?
+# Two ranks share a batch equally, though one is three times as fast. Grey, hatched boxes are waiting. Now *deal* the batch by speed, as one deals cards, then move the speeds: which rank decides how long the step takes?
 #
-# **When you are done** you can train on cards of unlike speed and get the very weights of one process, say what an answer waits for, and serve many requests at once.
+# **When you are done** you can train on cards of unlike speed and get the same weights as one process, say what an answer waits for, and serve many requests at once.
 
 # %% [markdown] sections="19.5.2"
 # ## By hand: one batch, two speeds
@@ -57,23 +57,23 @@ def loss(w, x, y):
 
 
 # %% [markdown]
-# `counts[r]` is the weight of rank r's gradient in the sum. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
+# `shares[r]` is what rank r's gradient counts in the sum. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
 
 
 # %%
-def step(samples, counts):
+def step(samples, shares):
     me = dist.get_rank()
     x, y = batch()
     w = torch.zeros(8, requires_grad=True)
-    begin = sum(samples[:me])
-    mine = slice(begin, begin + samples[me])
+    first = sum(samples[:me])
+    mine = slice(first, first + samples[me])
     dist.barrier()
-    began = time.perf_counter()
+    start = time.perf_counter()
     time.sleep(samples[me] * 3e-3 / SPEEDS[me])
     loss(w, x[mine], y[mine]).backward()
-    message = counts[me] * w.grad
+    message = shares[me] * w.grad
     dist.all_reduce(message)
-    took_ms = 1e3 * (time.perf_counter() - began)
+    took_ms = 1e3 * (time.perf_counter() - start)
     (whole,) = torch.autograd.grad(loss(w, x, y), w)
     off = lab.difference(message, whole)
     return {"its samples": samples[me], "time_ms": took_ms, "off by": off}
@@ -120,7 +120,7 @@ lab.bars(off, title="How far the gradient is off, by what rank 0 counts")
 counted.score(min(off, key=off.get))
 
 # %% [markdown] sections="19.5.2"
-# The right answer is its share of the samples: a rank with b of B samples counts b / B. Then every sample weighs the same, whoever computed it.
+# The right answer is its share of the samples: a rank with b of B samples counts b / B. Then every sample weighs the same, whoever computed it. Count what the loss averages over: for a language model b and B are tokens that are not padding ([chapter 03](03_data_parallel.ipynb)).
 #
 # ### With DDP
 #
@@ -133,8 +133,8 @@ def with_ddp(samples):
     x, y = batch()
     ddp = DistributedDataParallel(nn.Linear(8, 1, bias=False))
     w = ddp.module.weight
-    begin = sum(samples[:me])
-    mine = slice(begin, begin + samples[me])
+    first = sum(samples[:me])
+    mine = slice(first, first + samples[me])
     scale = dist.get_world_size() * samples[me] / len(x)
     error = ddp(x[mine]).squeeze(1) - y[mine]
     (scale * error.square().mean()).backward()
@@ -150,7 +150,16 @@ lab.launch(with_ddp, (16, 48), ranks=2)
 #
 # ### Who says how fast a rank is?
 #
-# Nobody does, as a rule. So measure: each rank times eight samples, three times, and they tell one another the shortest time (`split="probed"` says so). The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
+# Nobody does, as a rule. So measure: each rank times eight samples, and all tell one another.
+#
+# ```python
+# start = time.perf_counter()
+# loss(model(eight_samples), targets).backward()  # on a GPU: torch.cuda.synchronize()
+# speed = 8 / (time.perf_counter() - start)
+# dist.all_gather_object(speeds, speed)
+# ```
+#
+# Below, `split="probed"` does so three times and takes the shortest. The classifier of digits from chapter 12 trains at a stated [pace](GLOSSARY.md#paced), and its weights are held against one process:
 
 # %%
 probed = heterogeneous.Step(speeds=(1, 2, 4), batch=56, sample_ms=20.0, split="probed")
@@ -166,11 +175,11 @@ lab.table(
 )
 
 # %% [markdown]
-# All compute about equally long, though rank 2 has about four times the samples of rank 0. On a busy machine a probe errs, and the deal with it. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
+# All compute about equally long, though rank 2 has about four times the samples of rank 0. On a busy machine the probe can be wrong, and then the shares are too. But the weights stay those of one process, because the averaging uses the samples that each rank really had.
 #
 # ## Exercise 1. Deal by speed
 #
-# Now both halves together. Every rank has the whole batch; rank r passes `speeds[r]` rows a millisecond through `model`. Leave in `model` the gradient of `mse_loss(model(inputs), targets)` over the whole batch, with one collective, and let the step take at most 5 % longer than the best deal. Samples are whole: are rounded shares always best? Try speeds 1 and 10, and eight rows.
+# Now both halves together. Every rank has the whole batch; rank r passes `speeds[r]` rows a millisecond through `model`. Leave in `model` the gradient of `mse_loss(model(inputs), targets)` over the whole batch, with one collective, and let the step take at most 5 % longer than the best deal. A rank may get no row at all; it must still take part in the collective. Samples are whole: are rounded shares always best? Try speeds 1 and 10, and eight rows.
 
 
 # %%
@@ -206,7 +215,7 @@ check.hint("deal_by_speed")
 # %% [markdown] sections="19.5.1"
 # ## Don't wait at all?
 #
-# Chapter 03 knew another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. We train the digits for one second with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed. With equal shares, how many times as many gradients are used if nobody waits?
+# Chapter 03 had another cure for a slow rank. A [parameter server](GLOSSARY.md#parameter-server) holds the weights, often in a CPU's memory, and workers send it gradients. Asynchronously, nobody waits, but gradients are late. We train the digits for one second with three workers, one of them four times slower: synchronously with equal shares, asynchronously, and synchronously with shares by speed. With equal shares, how many times as many gradients are used if nobody waits?
 
 # %%
 slow = {"speeds": (4, 4, 1), "seconds": 1.0, "rate": 0.3}
@@ -219,12 +228,6 @@ more = lab.guess("times as many gradients, if nobody waits", between=(1, 5))
 
 # %%
 trained = {name: training.run()[0] for name, training in ways.items()}
-losses = {name: told["losses"] for name, told in trained.items()}
-lab.curves(
-    measured=losses, x="time (s)", y="loss", title="One worker is slow", joined=True
-)
-
-# %%
 used = {name: told["updates"] for name, told in trained.items()}
 more.score(used["equal, nobody waits"] / used["equal, all wait"])
 
@@ -234,58 +237,27 @@ lab.table(
         "way": name,
         "gradients used": told["updates"],
         "late by (mean)": told["mean lateness"],
+        "last loss": list(told["losses"].values())[-1],
     }
     for name, told in trained.items()
 )
 
-# %% [markdown]
-# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much faster. Dealt by speed, hardly anybody waits either. Which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
+# %% [markdown] sections="19.5.2"
+# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much further. Dealt by speed, hardly anybody waits either; which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
 #
-# Then why not always asynchronously? Look at the last column: its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the very weights of one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
+# Then why not always asynchronously? Look at the column "late by": its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the same weights as one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
 #
 # ### Back to the 256 cards
 #
-# Their speeds stay, so we deal. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. Then all do 128 × (1 + 3) = 512 units of work where equal shares did 128 × 2 = 256. The messages must keep up, though: an all-reduce goes at the pace of the slowest link.
-
-# %% [markdown] sections="19.5.2"
-# ## A device and a cloud
+# Their speeds stay, so we share by speed. An H100 has no more memory than our A100, so it takes three microbatches where the A100 takes one. Then all do 128 × (1 + 3) = 512 units of work where equal shares did 128 × 2 = 256. The messages must keep up, though: an all-reduce goes at the pace of the slowest link.
 #
-# What if one of two machines is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. Here we deal *layers* of a trained network: the edge computes the first ones and sends what these give, and the cloud computes the others. There are six: convolution, pooling, convolution, pooling, and two linear ones. For 16 frames of 32 x 32 pixels the edge then computes and sends:
-
-# %%
-cut = heterogeneous.Cut()
-every = {num: cut.but(after=num) for num in range(7)}
-lab.table(
-    {
-        "layers on the edge": num,
-        "it computes for_us": each.times().edge_us,
-        "it sends_bytes": each.message_bytes(),
-    }
-    for num, each in every.items()
-)
-
-# %% [markdown]
-# With no layer it sends the frames themselves, with all six nothing. The link carries 1 MB/s, so a kilobyte takes a millisecond, and each message takes 5 ms more. The cloud sends its answer back, which is one more message, of less than a kilobyte. With how many layers on the edge does the answer come soonest?
-
-# %%
-layers = lab.guess("layers on the edge", choices=[str(num) for num in every])
-
-# %%
-best = heterogeneous.best_cut(cut)
-told = cut.but(after=best).run()[0]
-theory = {
-    "32 bits": heterogeneous.every_cut(cut),
-    "8 bits": heterogeneous.every_cut(cut.but(form="int8")),
-}
-real = {"32 bits": {best: told["latency_us"][0]}}
-axes = {"x": "layers on the edge", "y": "answer after", "unit": "us"}
-lab.curves(measured=real, predicted=theory, **axes, title="When the answer comes")
-
-# %%
-layers.score(str(best))
-
-# %% [markdown]
-# The lines are predicted; the dot is measured at the best cut, on two ranks over a paced link. Look at the line of 32 bits. A convolution gives *more* values than it gets, so we cut after a pooling layer, where they are few again. Neurosurgeon (Kang et al. 2017) predicts the time of every cut in this way, and takes the best. The other line is for values of 8 bits. Then it is best to send the frames themselves: a camera's pixels have 8 bits anyhow.
+# <details><summary>More: a device and a cloud</summary>
+#
+# What if one machine is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. Then share the *layers* of a trained network: the edge computes the first ones and sends what these give, and the cloud computes the others. `heterogeneous.every_cut(heterogeneous.Cut())` predicts when the answer comes, for each number of layers on the edge; `heterogeneous.Cut(after=2).run()` measures one of them on two ranks over a paced link.
+#
+# A convolution gives *more* values than it gets, so with values of 32 bits it is best to cut after the first pooling layer, where they are few again. With values of 8 bits, `heterogeneous.Cut(form="int8")`, the best cut is none at all: send the frames, whose pixels have 8 bits anyhow. So there is no rule for the place of the cut: predict them all and take the best, as Neurosurgeon does (Kang et al. 2017). (Rounding the values of a later layer to 8 bits also costs some accuracy, which the prediction does not know.)
+#
+# </details>
 
 # %% [markdown] sections="19.6.6"
 # ## Answers, token by token
@@ -312,17 +284,12 @@ lab.difference(one_by_one, scaled_dot_product_attention(*parts, is_causal=True)[
 # The same numbers, and no token was computed twice. The price is memory. Our model has 32 layers, keys and values of 4,096 numbers each, two bytes a number. How much does it keep of *one* token?
 
 # %%
-kept = lab.guess(
-    "KV cache of one token, 7 B model, in kB", between=(0, 5000), unit="kb"
-)
-
-# %%
 model = planner.Plan(model="LLaMA 7B").shape
 card = planner.gpu("A100-80")
-kept.score(serving.kv_cache.token_bytes(model) / 1e3)
+serving.kv_cache.token_bytes(model)
 
 # %% [markdown]
-# Half a megabyte, so a conversation of 2,000 tokens takes 1.05 GB. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13.5 GB?
+# In bytes: half a megabyte, so a conversation of 2,000 tokens takes 1.05 GB. How many of them fit on an A100 of 80 GB, if a tenth of it stays free and the weights take 13.5 GB?
 
 # %%
 serving.kv_cache.room(model, 80e9, 2000, ranks=1)
@@ -347,7 +314,7 @@ title = "7 B on an A100: 1,024 tokens of a prompt, then one token"
 lab.bars(parts, unit="us", title=title, badge="predicted")
 
 # %% [markdown]
-# The decode computes for less than a hundredth of its time: it waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it; the cache of each request is read for that request alone. So how many times as many tokens a second do 32 requests at once get, each 1,024 tokens long, as one alone?
+# The decode computes for less than a hundredth of its time: it waits for memory. The prefill waits for computing, since it uses each weight that it reads for 1,024 tokens at once. That answers the question of the opening, and shows the way out. The weights are read once per *step*, however many requests are in it; the cache of each request is read for that request alone. Now 32 requests of 1,024 tokens each are served at once. How many times as many tokens a second is that as with one?
 
 # %%
 gain = lab.guess("times the tokens, 32 requests at once", between=(1, 32))
@@ -368,7 +335,7 @@ gain.score(speeds[32] / speeds[1])
 #
 # ## Exercise 2. How many fit?
 #
-# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly, and the heads of keys and values too (newer models have fewer of these than heads of queries). Round both up: no rank can have a part of a head, so of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
+# So the memory of the cards decides how many requests are served at once. Return their number on `ranks` cards, which share the weights evenly, and the heads of keys and values too (newer models have fewer of these than heads of queries: *grouped-query attention*). Round both up: no rank can have a part of a head, so of 32 heads on 3 ranks some keep 11, and of 8 heads on 16 ranks each keeps a whole one. Weights and cache take two bytes a number, and a tenth of each card stays free for everything else. Where the weights alone don't fit, the answer is 0.
 
 
 # %%
@@ -417,22 +384,11 @@ worse = lab.guess("median of static over continuous batching", between=(0.5, 5))
 # %%
 loads = {"static batching": static, "continuous batching": continuous}
 sides = {name: each.compare() for name, each in loads.items()}
-median = {
-    name: {
-        "predicted": side.predicted.figures().latency_p50_us,
-        "measured": side.measured.figures().latency_p50_us,
-    }
-    for name, side in sides.items()
-}
-badge = "predicted / measured"
-lab.bars(median, unit="us", title="Latency of 16 requests, median", badge=badge)
-
-# %%
-measured = [each["measured"] for each in median.values()]
-worse.score(measured[0] / measured[1])
+medians = [side.measured.figures().latency_p50_us for side in sides.values()]
+worse.score(medians[0] / medians[1])
 
 # %% [markdown]
-# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands: the machine was busy and some steps took longer. Then measured bars exceed the predicted ones.)
+# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands below: the machine was busy, and some steps took longer. So compare ratios rather than times, for a busy machine slows both.)
 #
 # ### Where does the time go?
 #
@@ -450,9 +406,11 @@ lab.show(sides["continuous batching"].measured, title="Sixteen requests, continu
 # %% [markdown]
 # No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) Only half of the slots' time is used here, too: at ten requests a second there is often nobody left to serve. So at this load continuous batching saves waiting. What more it can carry, comes next.
 #
+# Look also at "first token", the time until an answer begins (often called TTFT): it falls most of all, for nobody waits outside for somebody else's long answer.
+#
 # ### And as the load grows?
 #
-# Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less.
+# Now 200 requests come, simulated, and we look at the 95th percentile of their latency, p95: 19 of 20 take less. There are four slots, and an answer of about ten tokens takes about a quarter of a second: how many requests a second can continuous batching carry at best?
 
 # %%
 p95 = {name: {} for name in loads}
@@ -461,16 +419,10 @@ for name, each in loads.items():
         served = each.but(rate=rate, requests=200).predict()
         p95[name][rate] = served.figures().latency_p95_us
 axes = {"x": "requests a second", "y": "latency p95", "unit": "us"}
-lab.curves(predicted=p95, **axes, title="Two hundred requests")
+lab.curves(predicted=p95, **axes, title="p95 of the latency as the load grows")
 
 # %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown.
-#
-# <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
-#
-# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. (Its `time_since_first_request()` is defined nowhere.)
-#
-# </details>
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen, as 4 / 0.25 = 16 says. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown.
 #
 # ## Exercise 3. Write the scheduler
 #
@@ -498,7 +450,7 @@ serving_check.hint("continuous_batch")
 #
 # ## When is it worth it?
 #
-# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? Dealt by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and need no deal. The A100s are then free to serve. That is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
+# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? With shares by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and equal shares will do. The A100s are then free to serve. If somebody has to serve, that is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
 
 # %%
 tokens = {}
@@ -508,26 +460,37 @@ for name in ("A100-80", "H100"):
 lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted")
 
 # %% [markdown]
-# That is 1.6 times as many, though the H100 computes three times as fast. So the opening's two losses have one cure. Ask what a card waits for, and deal so that it doesn't: samples by speed in training, many requests at once in serving.
+# That is 1.6 times as many, though the H100 computes three times as fast. So the opening's two losses have one cure. Ask what a card waits for, and share the work so that it doesn't: samples by speed in training, many requests at once in serving.
 #
 # ## Summary
 #
 # - The slowest rank sets the pace. Deal the batch by speed, in whole samples, and let each rank's mean count b / B; with DDP multiply the loss by N b / B.
 # - Speeds are measured by a probe. Where they jump from step to step, let workers run ahead within a bound.
-# - Between a device and a cloud, cut where few values have to be sent.
+# - Between a device and a cloud, predict every cut and take the best: it changes with the link and with the bytes of a value.
 # - A KV cache trades memory for time. The decode waits for memory, so serve many at once.
-# - With continuous batching a finished request leaves at once, and latency falls.
+# - With continuous batching a finished request leaves at once, and latency falls, the wait for the first token most of all.
 #
 # **Words learned**: [KV cache](GLOSSARY.md#kv-cache), [prefill](GLOSSARY.md#prefill), [decode](GLOSSARY.md#decode), [continuous batching](GLOSSARY.md#continuous-batching).
 #
-# **Further reading**
+# **Next:** [which layout](18_which_layout.ipynb) for a model and a cluster of your own.
+
+# %% [markdown] sections="19.6.6"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read. If you haven't, skip it.)
+#
+# <details><summary>Erratum 19.6.6: a dynamic batch that waits for 32 requests or 10 ms</summary>
+#
+# The textbook's `DynamicBatcher` gathers requests until there are 32, or until the first has waited longer than 10 ms. That is a rule for *entering*, and nothing says who leaves: for a network that answers in one pass that is all, but answers of a language model differ in length, and the batch is static. Run it: `serving.Load(policy="static", patience_ms=10).predict().figures()` beside the same with `policy="continuous"` and no patience. (Its `time_since_first_request()` is defined nowhere.)
+#
+# </details>
+#
+# ## Further reading
 #
 # - Bounded staleness: Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NIPS
 # - Device and cloud: Kang et al. 2017, *Neurosurgeon*, ASPLOS
 # - Prefill, decode and partitioning: Pope et al. 2022, [arXiv 2211.05102](https://arxiv.org/abs/2211.05102). Paged caches: Kwon et al. 2023, [arXiv 2309.06180](https://arxiv.org/abs/2309.06180)
 # - Continuous batching: Yu et al. 2022, *Orca*, OSDI
-#
-# **Next:** [which layout](18_which_layout.ipynb) for a model and a cluster of your own.
 #
 # *Sections 19.5.1, 19.5.2 and 19.6.6 of the source material.*
 

@@ -110,6 +110,8 @@ def test_what_holds_no_timeline_is_refused(wrong):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_advice_shows_itself(language):
+    found = lab.advise(slow("input").step.predict())
+    assert repr(found.best) == found.best.told() and found.best.told() in repr(found)
     empty = from_rows([], num_ranks=2, origin="simulated")
     for source in (slow("input").step.predict(), empty):
         shown = lab.advise(source).bundle(language=language)

@@ -45,3 +45,12 @@ def test_a_report_is_one_page_with_its_pictures_inside(tmp_path):
 def test_a_part_that_a_clocks_noise_makes_negative_is_left_out_of_the_bars():
     drawn = picture.lost(of(-1.0), language="en")
     assert "communication" not in drawn.summary
+
+
+def test_bars_stand_beside_each_other_where_both_were_taken():
+    strong = recorded.STEPS["strong", True].but(ranks=(1, 2, 4, 8)).predict()
+    drawn = picture.lost(strong, recorded.scaled("strong"), language="en")
+    assert "4 ranks, recorded" in drawn.summary and "8 ranks, recorded" not in drawn.summary
+    assert "simulated / recorded" in drawn.summary
+    chinese = picture.lost(strong, recorded.scaled("strong"), language="zh").summary
+    assert "4 个 rank，既有数据" in chinese and "recorded" not in chinese
