@@ -581,11 +581,11 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row); a rank's own norm is not. The losses differ because each rank has its own rows; their mean is the last row's. What happens if you get one of the four places wrong?
+# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row); a rank's own norm is not. What happens if you get one of the four places wrong?
 #
-# 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
+# 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
-# 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
+# 3. `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
 # 4. Only rank 0 gets the tensors (29 against 0 in the table), but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
 # The second one is the most treacherous. What does its loss look like?
@@ -610,7 +610,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It is the same in every step, to the last digit. That shows because every step here has the same batch. With fresh batches the loss would wander about its first value, as it does anyway at the start. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
+# It is the same in every step, to the last digit. That shows because every step here has the same batch. With fresh batches the loss would wander about its first value. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
 #
 # ### Accumulation
 #
