@@ -1,0 +1,17 @@
+"""Beyond one machine: a practice cluster on this one, and what is asked of any cluster.
+
+``up_run`` starts and removes the practice cluster, as ``plan`` lays it out: nodes in network
+namespaces (``network_run``), joined by a link of stated bandwidth and latency (``relay_run``), with
+Debian's Slurm on them (``slurm_run``). ``things_run`` notes what was made. Chapter 17.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "plan": ["Layout"],
+        "network_run": ["slow"],
+        "up_run": ["down", "status", "up"],
+    },
+)
