@@ -15,6 +15,7 @@ from labkit.cluster.plan import Layout
 from labkit.launching.nodes import practice
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.real
 
 
 def on(enter: tuple[str, ...], line: str, **environ: str) -> str:

@@ -48,6 +48,8 @@ class Practice:
         """What commands need to find it, and gloo to find its network."""
         interface = self.nodes[0].interface
         found = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}
+        # torch's store warns that it can't look its peers' names up; nothing there could tell them
+        found["TORCH_CPP_LOG_LEVEL"] = "ERROR"
         if self.slurm:
             found["SLURM_CONF"] = str(self.folder / "slurm.conf")
         return found
