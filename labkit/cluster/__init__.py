@@ -2,8 +2,8 @@
 
 ``up_run`` starts and removes the practice cluster, as ``plan`` lays it out: nodes in network
 namespaces (``network_run``), joined by a link of stated bandwidth and latency (``relay_run``), with
-Debian's Slurm on them (``slurm_run``). ``things_run`` notes what was made. ``examine_run`` asks every rank of any cluster who it is
-and how fast it reaches the others: a ``matrix``. Chapter 17.
+Debian's Slurm on them (``slurm_run``). ``things_run`` notes what was made. ``examine_run`` asks
+every rank of any cluster who it is and how fast it reaches the others: a ``matrix``. Chapter 17.
 """
 
 import lazy_loader

@@ -27,8 +27,9 @@ def examine(
     mib: float = 1.0,
     timeout_s: float = 120.0,
 ) -> Matrix:
-    """Starts ``ranks`` ranks (default: one per node, or 2 here), and measures every pair of them, one
-    after the other, both ways, with messages of ``mib`` MiB. Without ``on``, on this machine."""
+    """Starts ``ranks`` ranks (default: one per node, or 2 here), and measures every pair of them,
+    one after the other, both ways, with messages of ``mib`` MiB. Without ``on``, on this
+    machine."""
     check_real(1e-3, 1024.0, mib=mib)
     num_ranks = ranks or (2 if on is None else on.num_nodes)
     check_whole(2, 256, ranks=num_ranks)

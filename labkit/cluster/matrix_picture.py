@@ -79,5 +79,5 @@ def _boxes(found: "Matrix", fastest: float, slow: set, names: list[str]) -> list
                 size = (column_px - _GAP_PX, _ROW_PX - _GAP_PX)
                 about = {"texts": (f"{speed:.3g}",), "marked": link in slow}
                 share = float(speed) / fastest
-                shapes.append(Box(x_px, y_px, *size, CYCLE[0], fill=share, **about))
+                shapes.append(Box(x_px, y_px, *size, CYCLE[0][0], fill=share, **about))
     return shapes
