@@ -3,7 +3,8 @@
 ``up_run`` starts and removes the practice cluster, as ``plan`` lays it out: nodes in network
 namespaces (``network_run``), joined by a link of stated bandwidth and latency (``relay_run``), with
 Debian's Slurm on them (``slurm_run``). ``things_run`` notes what was made. ``examine_run`` asks
-every rank of any cluster who it is and how fast it reaches the others: a ``matrix``. Chapter 17.
+every rank of any cluster who it is and how fast it reaches the others: a ``matrix``.
+``two_level`` does an all-reduce three ways, ``node_loss_run`` lets a node die. Chapter 17.
 """
 
 import lazy_loader
@@ -13,6 +14,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "plan": ["Layout"],
         "examine_run": ["examine"],
+        "two_level_run": ["all_reduces"],
+        "node_loss_run": ["lose_node"],
         "matrix": ["Matrix", "slow_links"],
         "network_run": ["slow"],
         "up_run": ["down", "status", "up"],

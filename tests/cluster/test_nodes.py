@@ -56,6 +56,7 @@ def test_slurm_gives_the_same_run(two_nodes):
         time.sleep(0.05)
 
 
+@pytest.mark.again
 def test_a_deadlock_across_nodes_has_its_verdict(two_nodes):
     with pytest.raises(lab.Deadlock, match=r"rank 1 already returned; rank 0 waits.*all_reduce"):
         lab.launch(train, "missing", ranks=2, on=lab.Hosts(), timeout_s=60)

@@ -163,16 +163,17 @@ class Hosts:
                 f"--master-port={port}",
                 *("-m", WORKER, str(folder)),
             ]
-            lines.append([*self._enter(index), self._line(torchrun, ranks)])
+            lines.append([*self.enter(index), self.line(torchrun, ranks)])
         return lines
 
-    def _enter(self, index: int) -> list[str]:
+    def enter(self, index: int) -> list[str]:
+        """The command that runs one line of shell on a machine."""
         cluster = self.practice
         if cluster is not None:
             return list(cluster.nodes[index].enter) or ["sh", "-c"]
         return shlex.split(self.through.format(host=self.names[index]))
 
-    def _line(self, command: list[str], ranks: int) -> str:
+    def line(self, command: list[str], ranks: int) -> str:
         """A command as one line of shell, with the environment that it needs over there."""
         told = {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": str(threads(self.practice, ranks))}
         settings = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
