@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.check import exercise, faults, hint, limit, on_ranks, status, wrong
-from labkit.cluster import matrix, network_run, slurm_run, up_run
-from labkit.cluster.plan import Layout
+from labkit.cluster import matrix
+from labkit.cluster.one_machine import network_run, slurm_run, up_run
+from labkit.cluster.one_machine.plan import Layout
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.practice import Practice
 from labkit.launching.verdicts.verdict import LaunchError
@@ -180,7 +181,8 @@ def slow_link(answer: Callable) -> Iterator[tuple[str, str]]:
         ((1, 3, 2), [("n0", "n2")]),
         ((4, 4), []),
     ):
-        hosts = [f"n{host}" for host, size in enumerate(sizes) for _ in range(size)]
+        names = [f"n{host}" for host in range(len(sizes))]
+        hosts = np.repeat(names, sizes).tolist()
         speeds = _speeds(generator, hosts, slow)
         found = answer(speeds.copy(), list(hosts))
         right = matrix.slow_links(speeds, hosts)
@@ -240,8 +242,11 @@ def resume_after_loss(answer: Callable) -> Iterator[tuple[str, str]]:
             notes = Path(name)
             folder = notes / "checkpoints"
             folder.mkdir()
-            with contextlib.suppress(LaunchError):
+            try:
                 on_ranks(before, _life, answer, folder, kill)
+            except LaunchError as error:
+                if all(ending.status != -signal.SIGKILL for ending in error.outcomes):
+                    raise
             if not (notes / "killed").exists():
                 yield wrong("{case}: training never came to that step", case=case)
                 return

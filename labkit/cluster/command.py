@@ -2,8 +2,8 @@
 
 import argparse
 
-from labkit.cluster import network_run, plan, up_run
-from labkit.cluster.plan import Layout
+from labkit.cluster.one_machine import network_run, plan, up_run
+from labkit.cluster.one_machine.plan import Layout
 from labkit.words import say
 
 ACTIONS = ("up", "status", "slow", "down")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.cluster.things_run import wait_until
+from labkit.cluster.one_machine.things_run import wait_until
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.launchers import LEASH
 from labkit.launching.nodes.places import Hosts

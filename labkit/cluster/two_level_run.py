@@ -42,13 +42,17 @@ def all_reduces(
         num_bytes=num_bytes,
         ranks_per_host=ranks_per_host,
         predicted_us=two_level.predict(found, ranks_per_host, num_bytes),
-        measured_us={way: max(each[way] for each in times) for way in plans},
+        measured_us={way: _slowest(times, way) for way in plans},
         crossing={
             way: two_level.crossing_bytes(plan, ranks_per_host, num_bytes)
             for way, plan in plans.items()
         },
         notes=run.notes,
     )
+
+
+def _slowest(times: list[dict[str, float]], way: str) -> float:
+    return max(each[way] for each in times)
 
 
 def _measure(plans: dict[str, Plan], num_bytes: float) -> tuple[tuple, dict[str, float]]:

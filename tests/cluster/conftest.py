@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from labkit.cluster import network_run, slurm_run, up_run
-from labkit.cluster.plan import Layout
+from labkit.cluster.one_machine import network_run, slurm_run, up_run
+from labkit.cluster.one_machine.plan import Layout
 
 
 def needs_slurm() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from labkit.cluster import plan, relay_run
-from labkit.cluster.plan import Layout
+from labkit.cluster.one_machine import plan, relay_run
+from labkit.cluster.one_machine.plan import Layout
 
 
 @pytest.mark.parametrize(

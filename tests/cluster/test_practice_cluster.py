@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.cluster import network_run, things_run, up_run
-from labkit.cluster.plan import Layout
+from labkit.cluster.one_machine import network_run, things_run, up_run
+from labkit.cluster.one_machine.plan import Layout
 from labkit.launching.nodes import practice
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_after_a_crash_all_of_it_is_removed(namespaces, tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     crash = (
         "import os, signal\n"
-        "from labkit.cluster import network_run, up_run, plan\n"
+        "from labkit.cluster.one_machine import network_run, up_run, plan\n"
         "network_run.wait_until = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "up_run.up(plan.Layout(plain=True, latency_s=0.001))\n"
     )

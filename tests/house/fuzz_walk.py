@@ -34,6 +34,8 @@ REASONS = {
     MACHINE: (
         "heterogeneous.edge.Cut.start",
         "launching.fork",
+        "launching.nodes",
+        "cluster.one_machine",
         "devices.rung.Rung.from_json",
         "launching.rank_state",
         "launching.job",
@@ -52,6 +54,9 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
+        *(f"cluster.{each}_run" for each in ("examine", "node_loss", "survivor", "two_level")),
+        "cluster.matrix",
+        "cluster.two_level",
         *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
         "heterogeneous.run.here",
         "heterogeneous.run.speeds",

@@ -1,4 +1,4 @@
-"""The cables between the nodes, as a program: ``python -m labkit.cluster.relay_run wire.json``.
+"""The cables between the nodes, as a program that is given its settings, ``wire.json``.
 
 Each node has a TUN device, whose packets this process reads. A packet leaves its node when all
 before it have left, at the node's rate, and arrives so much later. SIGHUP: the rates have changed.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit import tables
-from labkit.cluster import network_run, slurm_run
-from labkit.cluster.plan import Layout
-from labkit.cluster.things_run import Things, remove
+from labkit.cluster.one_machine import network_run, slurm_run
+from labkit.cluster.one_machine.plan import Layout
+from labkit.cluster.one_machine.things_run import Things, remove
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.practice import Node, Practice
 from labkit.words import say

@@ -9,9 +9,9 @@ import shutil
 import socket
 import subprocess
 
-from labkit.cluster import plan
-from labkit.cluster.plan import Layout
-from labkit.cluster.things_run import Things, wait_until
+from labkit.cluster.one_machine import plan
+from labkit.cluster.one_machine.plan import Layout
+from labkit.cluster.one_machine.things_run import Things, wait_until
 from labkit.launching.nodes.practice import Node
 from labkit.machine import resources
 from labkit.words import say

@@ -14,9 +14,9 @@ import stat
 import sys
 from pathlib import Path
 
-from labkit.cluster import plan
-from labkit.cluster.plan import CONTROL, DATA, LOGIN, Layout
-from labkit.cluster.things_run import Things, namespaces, remove, run, wait_until
+from labkit.cluster.one_machine import plan
+from labkit.cluster.one_machine.plan import CONTROL, DATA, LOGIN, Layout
+from labkit.cluster.one_machine.things_run import Things, namespaces, remove, run, wait_until
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.practice import Node
 
@@ -109,8 +109,13 @@ def _start_relay(things: Things, layout: Layout, spaces: dict[str, str]) -> None
         "delay_s": layout.latency_s,
     }
     (things.folder / WIRE).write_text(json.dumps(wire))
-    command = [sys.executable, "-m", "labkit.cluster.relay_run", str(things.folder / WIRE)]
-    root = str(Path(__file__).parents[2])
+    command = [
+        sys.executable,
+        "-m",
+        "labkit.cluster.one_machine.relay_run",
+        str(things.folder / WIRE),
+    ]
+    root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     relay = things.start("relay", command, PYTHONPATH=path)
     ready = things.folder / "relay.ready"
