@@ -56,6 +56,7 @@ REASONS = {
         "data_parallel.server_run.stamped",
         *(f"cluster.{each}_run" for each in ("examine", "node_loss", "survivor", "two_level")),
         "cluster.matrix",
+        "cluster.matrix_picture",
         "cluster.two_level",
         *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
         "heterogeneous.run.here",
@@ -259,6 +260,7 @@ REASONS = {
     "its lines are run: test_script": ("launching.script_command",),
     "made of what ranks returned, or read from a survey's folder: tests of survey": (
         "survey.command",
+        "cluster.command",
         "survey.picture",
         "survey.readings",
         "survey.report_picture",
