@@ -2,7 +2,7 @@
 # test: every law, some 16 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
-# bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
+# bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 23 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 # Empty: hundreds of processes import labkit here, and compile it once for all of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book bench env clean
+.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book bench mutate env clean
 .NOTPARALLEL:
 
 lab: env
@@ -55,6 +55,9 @@ book: notebooks
 
 bench: env
 	$(BIN)/python benchmarks/report.py
+
+mutate: env
+	$(BIN)/python benchmarks/mutate.py
 
 env: $(STAMP)
 	@$(BIN)/python -m labkit ops

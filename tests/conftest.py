@@ -26,10 +26,14 @@ os.environ |= {**resources.WAITING, **os.environ}  # before torch: its threads, 
 HAS_WIDGETS = importlib.util.find_spec("ipywidgets") is not None
 pytest_plugins = ["browser.fixtures"] if HAS_WIDGETS else []  # a GPU machine need not have them
 STAGE = ("launching", "measure", "machine", "devices", "check", "widgets")
-LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz", "test_sockets")
+LONG = (
+    *("benchmarks", "browser", "notebooks", "recovery", "debugging"),
+    *("test_fuzz", "test_sockets", "test_new_subject", "test_rehearsal"),
+)
 REAL = ("_run", "_check", "_board", "_boards")
-"""Folders, files, and endings of files, whose tests start ranks, a browser or a notebook, or take
-long."""
+SLOW = {"browser", "notebooks", "alone", "real", "again"}
+"""Folders, files, endings of files, and marks, whose tests start ranks, a browser or a notebook, or
+take long."""
 
 
 TOGETHER = ("browser", "notebooks", "cluster")
@@ -59,6 +63,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> BySharing
     return BySharing(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under ``-m quick`` a file with no quick test is not even imported (None: as pytest says)."""
+    unread = config.option.markexpr == "quick" and collection_path.suffix == ".py"
+    return True if unread and _is_slow(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the quick ones, by their folder, file and marks; in a worker, the lengthy come first,
     then the folders and files with the most tests."""
@@ -67,11 +77,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (_place(item), -num_tests[item.path]))
     _leave_most_for_later(items)
     for item in items:
-        folder = item.path.parent.name
         marked = {mark.name for mark in item.iter_markers()}
-        real = {folder, item.path.stem} & {*STAGE, *LONG} or item.path.stem.endswith(REAL)
-        if not real and not marked & {"browser", "notebooks", "alone", "real", "again"}:
+        if not _is_slow(item.path) and not marked & SLOW:
             item.add_marker(pytest.mark.quick)
+
+
+def _is_slow(path: Path) -> bool:
+    """Whether no test of this file is quick: by its folder and its name."""
+    names = {path.parent.name, path.stem}
+    return bool(names & {*STAGE, *LONG}) or path.stem.endswith(REAL)
 
 
 def _leave_most_for_later(items: list[pytest.Item]) -> None:

@@ -117,6 +117,7 @@ def run_script(
     ``alone``: as ``python train.py`` starts it, which is told nothing of ranks; one rank always is,
     since the command starts a single process like that, too. ``told``: whether
     Accelerate is told of ranks and devices that it does not find by itself (``find_device``).
+    ``end_training`` does nothing there, since the weights are asked for afterwards.
     """
     import torch
 
@@ -128,7 +129,7 @@ def run_script(
             os.environ.pop(name, None)
     if told:
         find_device()
-    names = runpy.run_path(str(path))
+    names = _names(path)
     accelerator = names["accelerator"]
     net = names["net"]
     optimizer = names["optimizer"]
@@ -144,3 +145,15 @@ def run_script(
         "state": "\n".join(str(accelerator.state).splitlines()[:2]),
         "weights": weights,
     }
+
+
+def _names(path: str | Path) -> dict:
+    """The names of a script that has run, and has not ended what Accelerate opened."""
+    from accelerate import Accelerator
+
+    end_training = Accelerator.end_training
+    Accelerator.end_training = lambda self: None
+    try:
+        return runpy.run_path(str(path))
+    finally:
+        Accelerator.end_training = end_training

@@ -8,11 +8,11 @@ The plan: four A100 of 40 GB, FSDP over all of them, bf16 with fp32 Adam, a micr
 sequences, 16 of them accumulated, every layer recomputed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.planner.plan.layout import written
+from labkit.planner.plan.layout import Layout, usual_recipe, written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.sharding import states
@@ -31,6 +31,8 @@ BATCH = 128
 """sequences of a step: 2 a microbatch, 16 accumulated, on 4 cards"""
 LINK_GB_PER_S = 25.0
 """stated: what PCIe 4.0 x16 carries between a card and its host"""
+RECIPE = "mixed"
+"""of every layout that is searched here: 16 bytes a parameter, whichever program would run it"""
 HOST_GB_PER_S = 200.0
 """stated: what the memory of the host moves, for all its cards together"""
 
@@ -160,12 +162,20 @@ def cures(seq: int = 1024) -> list[Case]:
 def on_four_cards(seq: int = 2048) -> list[dict[str, object]]:
     """What a search finds on four cards of 24, 40 and 80 GB, Adam on the card or on the host: how
     many layouts fit, the fastest of them, its memory and step; where none fits, what the lightest
-    lacks. Rows for ``lab.table``. Raises ValueError for a length that can't be."""
+    lacks. All by RECIPE. Rows for ``lab.table``. Raises ValueError for a length that can't be."""
     check_whole(1, 10**6, seq=seq)
     rows = []
     for gb, gpu in CARDS.items():
         for offload in ("none", "optimizer"):
-            asked = Plan(model=MODEL, gpu=gpu, gpus=4, batch=BATCH, seq=seq, offload=offload)
+            asked = Plan(
+                model=MODEL,
+                gpu=gpu,
+                gpus=4,
+                batch=BATCH,
+                seq=seq,
+                offload=offload,
+                recipe=RECIPE,
+            )
             rows.append({"card_gb": gb} | _found(search(asked)))
     return rows
 
@@ -178,8 +188,13 @@ def _found(found: Search) -> dict[str, object]:
     return {
         "Adam": say("on the host") if on_host else say("on the card"),
         "fit": f"{len(found.fitting)} / {tried}",
-        "layout": written(shown.layout),
+        "layout": in_words(shown.layout),
         "held_bytes": shown.peak_bytes,
         "over_bytes": max(0.0, shown.peak_bytes - shown.device_bytes),
         "step_us": shown.step_us + host_us(found.plan),
     }
+
+
+def in_words(layout: Layout) -> str:
+    """A layout without its recipe, which is the same in all rows."""
+    return written(replace(layout, recipe=usual_recipe(layout.zero, layout.precision)))

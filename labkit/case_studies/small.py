@@ -5,8 +5,8 @@ of a small one on real ranks.
     case_studies.small.toy(4).run()
 """
 
+from labkit.case_studies.llama import RECIPE, host_us, in_words
 from labkit.planner.plan.cluster import gpu
-from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import search
 from labkit.sharding.step import Step
@@ -20,8 +20,9 @@ def rows(
     model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024
 ) -> list[dict[str, object]]:
     """For each number of cards, with Adam on them and on the host: how many layouts fit, the
-    fastest (where none fits, the lightest), what it holds and lacks, and tokens a second. A
-    step's batch is 64 sequences. The host's own time is not in them.
+    fastest (where none fits, the lightest), what it holds and lacks, and tokens a second, with
+    what Adam on the host takes (``llama.host_us``). A step's batch is 64 sequences; all layouts
+    are by ``llama.RECIPE``.
 
     Raises ValueError for a model or card that the tables lack.
     """
@@ -30,17 +31,25 @@ def rows(
     found = []
     for count in COUNTS:
         for offload in ("none", "optimizer"):
-            asked = Plan(model=model, gpu=card, gpus=count, batch=64, seq=seq, offload=offload)
+            asked = Plan(
+                model=model,
+                gpu=card,
+                gpus=count,
+                batch=64,
+                seq=seq,
+                offload=offload,
+                recipe=RECIPE,
+            )
             tried = search(asked)
             best = tried.fitting[0] if tried.fitting else tried.lightest()
             lacks = max(0.0, best.peak_bytes - best.device_bytes)
-            rate = 0 if lacks else round(1e6 * asked.tokens / best.step_us)
+            rate = 0 if lacks else round(1e6 * asked.tokens / (best.step_us + host_us(asked)))
             found.append(
                 {
                     "cards": count,
                     "Adam": say("on the host") if offload != "none" else say("on the card"),
                     "fit": len(tried.fitting),
-                    "layout": written(best.layout),
+                    "layout": in_words(best.layout),
                     "held_bytes": best.peak_bytes,
                     "over_bytes": lacks,
                     "token_rate": rate,

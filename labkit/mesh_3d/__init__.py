@@ -5,8 +5,8 @@ tensor parallelism, and the batch among replicas that share out states or hold t
 by axis, ``times`` how long that takes, as one timeline; ``limits`` which steps there are not, and
 which are not run here. ``step`` is the experiment; ``run`` trains on real ranks beside one process:
 ``torch_run`` on one DeviceMesh, ``deepspeed_run`` on DeepSpeed's grid, ``paced_run`` at stated
-times. ``picture`` draws the ranks in space, ``held_picture`` what they hold; ``board`` is the
-widget. Chapter 10.
+times. ``picture`` draws the ranks in space, and two steps beside one another in time;
+``held_picture`` what ranks hold; ``board`` is the widget. Chapter 10.
 """
 
 import lazy_loader
@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "messages": ["Counted"],
         "held_picture": ["parts"],
-        "picture": ["grid"],
+        "picture": ["beside", "grid"],
         "step": ["AXES", "ENGINES", "SCHEDULES", "Step"],
     },
 )

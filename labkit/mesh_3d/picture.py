@@ -1,20 +1,21 @@
 """The ranks of a step in space: stages from left to right, the parts of a layer from top to bottom,
-replicas behind one another; the groups of one axis lit, and on which links they speak.
+replicas behind one another; the groups of one axis lit, and on which links they speak. ``beside``
+draws two steps in time, on one axis.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from labkit.mesh_3d import held
+from labkit.mesh_3d import held, times
 from labkit.mesh_3d.step import AXES, Step
-from labkit.pictures import curves
-from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
+from labkit.pictures import curves, scene
+from labkit.pictures.drawing import WIDTH_PX, Scene
+from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend
 from labkit.pictures.style import CYCLE
 from labkit.planner.plan.memory import PARTS
-from labkit.units import check_word, format_bytes
-from labkit.words import catalogue, in_every, speaking, spoken_in
+from labkit.units import check_word, format_bytes, format_us
+from labkit.words import LANGUAGES, WORDS, catalogue, in_every, speaking, spoken_in
 
 VIEWS = ("layers", *AXES[::-1], "node")
 """What is lit: which layers a rank holds, the groups of one axis, or the nodes."""
@@ -62,6 +63,9 @@ _WORDS = catalogue(
         ("activations", "activations"),
         ("logits", "logits"),
         ("fixed", "held beside tensors"),
+        ("in time", "Two steps on one axis of time"),
+        ("messages", "{}: in a step, a rank's messages take {}."),
+        ("along", "{us} along {axis}"),
     ]
 )
 _LEFT_PX = 96.0
@@ -100,6 +104,34 @@ def memory(step: Step, *, language: str | None = None) -> Sketch:
         stacked=True,
         language=language,
     )
+
+
+def beside(steps: Mapping[str, Step], *, title: Said = "", language: str | None = None) -> Scene:
+    """The predictions of two steps, {name: step}, on one axis of time; below, what the messages of
+    a rank of the first stage take, axis by axis. Raises ValueError for other than two, and where
+    there is no such step."""
+    if len(steps) != 2:
+        raise ValueError(f"two steps stand beside one another; got {len(steps)}: name two")
+    names = tuple(steps)
+    return scene.compare(
+        *(times.by_axis(step.predict()) for step in steps.values()),
+        names=names,
+        title=title or in_every("in time", _WORDS),
+        notes=[_messages_told(name, step) for name, step in steps.items()],
+        messages=True,
+        language=language,
+    )
+
+
+def _messages_told(name: str, step: Step) -> dict[str, str]:
+    """How long a rank's messages take along each axis, in every language."""
+    told = {}
+    for code in LANGUAGES:
+        say = _WORDS[code]
+        took = step.times().axis_us(0).items()
+        parts = [say["along"].format(axis=axis, us=format_us(each)) for axis, each in took]
+        told[code] = say["messages"].format(name, WORDS[code]["comma"].join(parts))
+    return told
 
 
 def drawn_ranks(step: Step) -> list[int]:

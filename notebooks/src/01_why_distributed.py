@@ -13,7 +13,7 @@
 #
 # We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory. Even without a byte of activations, it needs 112 GB.
 #
-# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters, so 107 GB of states, and adds 9 GB of activations for one sequence. The dashed line is the card.
+# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters, so 107 GB of states (weights, gradients and what the optimizer keeps), and adds 9 GB of activations for one sequence (what the forward keeps for the backward). The dashed line is the card.
 
 # %%
 from math import exp
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import labkit as lab
-from labkit import collectives, planner
+from labkit import planner
 from labkit.planner import check
 
 lab.begin("en")
@@ -31,7 +31,7 @@ planner.Need(model="LLaMA 7B").board()
 # %% [markdown]
 # This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try other models: which is the largest that fits on one card of 80 GB? (A table near the end answers.)
 #
-# **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to run in parallel would have to send.
+# **When you are done** you can say how much memory the states of any model take, you can tell which of the five usual reasons for many cards are good ones, and you know what each of four ways to run in parallel has to send.
 #
 # ## It dies, for real
 #
@@ -81,7 +81,7 @@ dies_at.score(report.finding.where["text"])
 saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
 
 # %% [markdown]
-# Here is one step of it, with nothing hidden. At the end the rank counts what it holds. (During the update `copy.grad` takes another 4 bytes for a moment; real engines can convert piece by piece.)
+# Here is one step of it, with nothing hidden. At the end the rank counts what it holds.
 
 
 # %%
@@ -93,7 +93,7 @@ def mixed_step():
     loss.backward()
     copy.grad = weight.grad.float()
     adam.step()
-    copy.grad = None
+    copy.grad = None  # 4 bytes more, for a moment; engines convert piece by piece
     weight.data.copy_(copy)
     state = adam.state[copy]
     held = {
@@ -113,23 +113,9 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 saved.score(16 - sum(held.values()))
 
 # %% [markdown] sections="8.1.1, D-faq"
-# None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
+# None: it is sixteen again, by another way: 2 + 2 + 4 + 8 (the first picture's *optimizer* is the last two, 12 bytes per parameter). All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
-#
-# (Boxes like the next one correct a textbook, or its demo project; skip them if you don't know it.)
-#
-# <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
-#
-# The textbook counts 14 GB of weights, 14 of gradients, 56 for Adam and 10 of activations, and lets it train on 80 GB "with optimizations". It forgets the fp32 copy, 28 GB, which its own section 8.5 does count. With it the states alone are 112 GB. Run it: `planner.Need(model="LLaMA 7B").bill()` has 107 GB of states for the 6.7 billion parameters of the published model.
-#
-# </details>
-#
-# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
-#
-# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
-#
-# </details>
 
 # %% [markdown]
 # ## Exercise 1. Read the bill of a rank
@@ -192,9 +178,8 @@ def kept_bytes(block, x):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        y = block(x)
+        block(x)
     weights = {each.untyped_storage().data_ptr() for each in block.parameters()}
-    assert y.shape == x.shape
     return sum(size for place, size in kept.items() if place not in weights)
 
 
@@ -210,41 +195,24 @@ kept_by_gpt.score(per_unit("gpt", 256))
 # `planner.block` has blocks as the papers count them. What happens when the sequence gets longer?
 
 # %%
-kinds = {
-    "GPT": "gpt",
-    "GPT, attention stored": "gpt_stored",
-    "LLaMA": "llama",
-}
+kinds = {"GPT": "gpt", "GPT, attention stored": "gpt_stored", "LLaMA": "llama"}
 lengths = (32, 64, 128, 256)
 kept = {name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()}
-formula = {
-    "GPT": dict.fromkeys(lengths, 34),
-    # a = 4, h = 128
-    "GPT, attention stored": {n: 34 + 5 * 4 * n / 128 for n in lengths},
-}
-lab.curves(
-    measured=kept,
-    predicted=formula,
-    x="tokens of a sequence",
-    y="bytes per token and unit of width",
-    title="What a block keeps for the backward",
-)
+with_matrix = {n: 34 + 5 * 4 * n / 128 for n in lengths}  # a = 4, h = 128
+formula = {"GPT": dict.fromkeys(lengths, 34), "GPT, attention stored": with_matrix}
+axes = {"x": "tokens of a sequence", "y": "bytes per token and unit of width"}
+title = "What a block keeps for the backward"
+lab.curves(measured=kept, predicted=formula, **axes, title=title)
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only with a stored attention matrix does this number grow with the length; flash attention was invented to leave it out. A LLaMA block keeps 49.7 here, because it is another block, made of other operators (box). The boards use 34 for all large models, so the 9 GB in the first picture are an estimate, and a low one: with 37.7 they would be 10 GB, with 49.7 13 GB.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only with a stored attention matrix does this number grow with the length; flash attention doesn't store it. A LLaMA block keeps more, 49.7 here, and the first picture counts it with 34: its 9 GB are a low estimate (box).
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. Each of its two norms keeps 8 bytes where it is made of several operators, as here, and 2 where it is one: `per_unit("llama_fused", 256)` gives 37.7. (All dots include a few statistics; hence 34.2 and not 34.)
+# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models; with 37.7 the 9 GB of the first picture would be 10, with 49.7 13.
 #
 # </details>
 #
-# <details><summary>Erratum 8.1.1: activations are "b s h L x 4 bytes"</summary>
-#
-# That is 4 bytes per token, layer and unit of width: two tensors in 16 bits. A block keeps far more than two. Run it: `per_unit("gpt", 256)` gives 34.2, more than eight times as much, and with stored attention there is no constant factor at all.
-#
-# </details>
-
 # %% [markdown] sections="10.1.1"
 # ## Five reasons, and which of them are good
 #
@@ -256,7 +224,7 @@ lab.curves(
 #
 # ### 2. It takes too long
 #
-# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card?
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card? (The answer takes the card hours that the paper reports, so it comes out a little higher than these numbers.)
 
 # %%
 years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
@@ -328,12 +296,6 @@ lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=ti
 #
 # So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. *Too much data* either means too much time or asks for CPU cores, and reliability speaks against many cards.
 #
-# <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
-#
-# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004: a quiet day comes once in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
-#
-# </details>
-
 # %% [markdown] sections="10.1.2"
 # ## What makes it hard
 #
@@ -413,29 +375,10 @@ rows = [
 lab.table(rows, units={"idle": "share"})
 
 # %% [markdown]
-# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: with the batch cut into 16 pieces it is still 15.8 %. Uncut, three ranks of four would always wait, 75 %; chapter 08 shows why. What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), which chapter 09 builds. (All four rows still exceed 80 GB: in each, some 71 GB are activations, and chapter 05 makes them smaller.)
+# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: even with the batch cut into 16 pieces it is 15.8 % (chapter 08). What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09. (All four rows still exceed 80 GB, because in each some 71 GB are activations; chapter 05 makes them smaller.)
 
 # %% [markdown] sections="10.1.3"
-# ## Who talks to whom
-#
-# To average gradients, ranks can be connected in several ways. Here are two machines with four ranks each; S is the size of the gradients. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines, each rank with its twin:
-
-# %%
-plans = {
-    "Parameter server": collectives.plan("all_reduce", "parameter_server", 8),
-    "Ring": collectives.plan("all_reduce", "ring", 8),
-    "Hierarchical": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
-}
-lab.show(planner.architectures(plans, 4))
-
-# %% [markdown] sections="10.1.2, 10.1.3"
-# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**: the server sends half of everything alone, the ring treats all links alike, and hierarchical crosses between the machines least. Chapter 02 lets them race on real ranks.
-#
-# <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
-#
-# In all, yes, and so does the number of steps. But what one rank sends in a ring is $2(N-1)/N$ times S, which stays below 2 S whatever N. Run it: `collectives.sent_bytes(collectives.plan("all_reduce", "ring", 64), 1).max()` gives 1.97.
-#
-# </details>
+# Where gradients are averaged, the ranks can be connected in several ways. A **[parameter server](GLOSSARY.md#parameter-server)** is one rank that collects and answers; in a **[ring](GLOSSARY.md#ring)** each talks to its two neighbours only; **hierarchical** works inside each machine first, then between them. All ranks together send the same each time. What differs is who sends, and over which link: [chapter 02](02_collectives.ipynb) lets them race.
 
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
@@ -459,7 +402,7 @@ for name, model in planner.MODELS.items():
 lab.table(rows)
 
 # %% [markdown]
-# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* does not count the layer that is whole for a moment, chapter 07.) Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
+# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* leaves out the layer that is gathered for a moment.) Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
 #
 # 1. It fits on one card and is fast enough: use one card.
 # 2. It fits but is slow: data parallel, with DDP (chapter 03).
@@ -467,13 +410,7 @@ lab.table(rows)
 # 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
 # 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends least, and shard inside the machines.
 #
-# <details><summary>Erratum D-faq: "DDP below 10 billion parameters, FSDP up to 100 billion"</summary>
-#
-# Ten billion parameters have 160 GB of states, which DDP would put on every card. On 80 GB the limit of DDP with this recipe is 5 billion, before any activation. Run it: `planner.Need(model="LLaMA 7B").needed(0)` gives None: no number of cards is enough without sharding. By the same arithmetic 13 billion parameters, fully sharded over four cards of 40 GB, take 52 GB on each with an fp32 copy and only 26 GB in bf16 throughout.
-#
-# </details>
-#
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. The numbers are predicted from the constants that the title names, and they are optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 18 tells how far to trust them. (The 4 GB more than in the first picture are the logits and what a process takes for itself.)
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 18 tells how far to trust them.
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -511,15 +448,60 @@ check.hint("fewest_ranks")
 #
 # - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision. The file of weights says little about whether a model can be trained.
 # - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and far more with a stored attention matrix.
-# - Sharding divides states. Activations shrink with a rank's share of the batch or of the layers, or by recomputing.
+# - Sharding divides states. To keep fewer activations, a rank has to take fewer sequences or fewer layers (or a slice of each layer), or recompute.
 # - Splitting by layers sends least and waits; data parallel sends the gradients, whatever the batch.
 # - More devices fail more often. That is a price, not a reason.
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [parameter server](GLOSSARY.md#parameter-server), [ring](GLOSSARY.md#ring), [MFU](GLOSSARY.md#mfu).
 #
-# **To read on**: Rajbhandari et al. 2020, *ZeRO* ([arXiv 1910.02054](https://arxiv.org/abs/1910.02054)) on model states; Korthikanti et al. 2022 ([arXiv 2205.05198](https://arxiv.org/abs/2205.05198)) on activations; Kaplan et al. 2020 ([arXiv 2001.08361](https://arxiv.org/abs/2001.08361)) on the 6 operations; *The Llama 3 Herd of Models* ([arXiv 2407.21783](https://arxiv.org/abs/2407.21783)) on interruptions. `data/models.csv` and `data/hardware.csv` name a source in each row.
-#
 # **Next**: [collectives](02_collectives.ipynb). All of these ways stand on a few calls, and we will take them apart.
+
+# %% [markdown] sections="8.1.1, 10.1.1, 10.1.2, D-faq"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read, or its demo project. If you haven't, skip it.)
+#
+# <details><summary>Six errata</summary>
+#
+# <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
+#
+# The textbook counts 14 GB of weights, 14 of gradients, 56 for Adam and 10 of activations, and lets it train on 80 GB "with optimizations". It forgets the fp32 copy, 28 GB, which its own section 8.5 does count. With it the states alone are 112 GB. Run it: `planner.Need(model="LLaMA 7B").bill()` has 107 GB of states for the 6.7 billion parameters of the published model.
+#
+# </details>
+#
+# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
+#
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Section *autocast* of chapter 05 counts what is sent: as many bytes as in fp32.
+#
+# </details>
+#
+# <details><summary>Erratum 8.1.1: activations are "b s h L x 4 bytes"</summary>
+#
+# That is 4 bytes per token, layer and unit of width: two tensors in 16 bits. A block keeps far more than two. Run it: `per_unit("gpt", 256)` gives 34.2, more than eight times as much, and with stored attention there is no constant factor at all.
+#
+# </details>
+#
+# <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
+#
+# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004: a quiet day comes once in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
+#
+# </details>
+#
+# <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
+#
+# In all, yes, and so does the number of steps. But what one rank sends in a ring is $2(N-1)/N$ times S, which stays below 2 S whatever N (S is the size of the gradients). Import `collectives` from labkit and run it: `collectives.sent_bytes(collectives.plan("all_reduce", "ring", 64), 1).max()` gives 1.97.
+#
+# </details>
+#
+# <details><summary>Erratum D-faq: "DDP below 10 billion parameters, FSDP up to 100 billion"</summary>
+#
+# Ten billion parameters have 160 GB of states, which DDP would put on every card. On 80 GB the limit of DDP with this recipe is 5 billion, before any activation. Run it: `planner.Need(model="LLaMA 7B").needed(0)` gives None: no number of cards is enough without sharding.
+#
+# </details>
+#
+# </details>
+#
+# **To read on**: Rajbhandari et al. 2020, *ZeRO* ([arXiv 1910.02054](https://arxiv.org/abs/1910.02054)) on model states; Korthikanti et al. 2022 ([arXiv 2205.05198](https://arxiv.org/abs/2205.05198)) on activations; Kaplan et al. 2020 ([arXiv 2001.08361](https://arxiv.org/abs/2001.08361)) on the 6 operations; *The Llama 3 Herd of Models* ([arXiv 2407.21783](https://arxiv.org/abs/2407.21783)) on interruptions. `data/models.csv` and `data/hardware.csv` name a source in each row.
 #
 # Where you stand:
 

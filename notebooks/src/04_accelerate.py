@@ -14,19 +14,19 @@
 # Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it just runs: the loss goes down, and nobody complains. Only the model comes out different, because it had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But the promise is about the code. What you train can change without any message.
 
 # %%
+import tempfile
+from pathlib import Path
 import labkit as lab
-
-lab.begin("en")
 import torch
-from accelerate import Accelerator
 from labkit import accelerate as ours, model
 from labkit.accelerate import check
 from labkit.measure import traffic
 
+lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# An update takes two batches here, whose gradients are added up: [gradient accumulation](GLOSSARY.md#gradient-accumulation). Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge.
+# An update takes two batches here, whose gradients are added up: [gradient accumulation](GLOSSARY.md#gradient-accumulation). Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge. Where a box is white, nothing happens.
 #
 # The *engine* is what does the work under Accelerate. DDP you know: each rank has the whole model. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers them when they are needed. DeepSpeed (chapter 06) cuts the optimizer's state and the gradients (`zero2`), or the weights as well (`zero3`).
 #
@@ -64,13 +64,12 @@ def alone(batch_size):
 
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Model and batches also go to the rank's GPU, in a script by `.to(int(os.environ["LOCAL_RANK"]))`, the rank within its machine. Accelerate does all of that. `prepare` takes your objects and gives back others, and `accelerator.backward` stands in the place of `loss.backward`:
+# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Model and batches also go to the rank's GPU, in a script by `.to(int(os.environ["LOCAL_RANK"]))`, the rank within its machine. Accelerate does all of that. `prepare` takes your objects and gives back others, and `accelerator.backward` stands in the place of `loss.backward`. (`ours` is labkit's module for this chapter. `ours.accelerator()` is `Accelerator()`, after telling it of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU.)
 
 
 # %%
 def by_accelerate(batch_size):
-    ours.find_device()
-    accelerator = Accelerator()
+    accelerator = ours.accelerator()
     net, optimizer, data = setup()
     loader = torch.utils.data.DataLoader(data, batch_size)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
@@ -84,8 +83,6 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# (`ours` is labkit's module for this chapter. `find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
-#
 # One process takes batches of 8, which makes 8 updates. If each of two ranks takes batches of 8, how many updates does the epoch have?
 
 # %%
@@ -140,12 +137,8 @@ for tokens, targets in loader:
             accelerator.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-if __name__ == "__main__":  # only for this notebook; leave the if out
-    accelerator.end_training()
+accelerator.end_training()
 """
-import tempfile
-from pathlib import Path
-
 folder = Path(tempfile.mkdtemp())
 script = folder / "train.py"
 _ = script.write_text(TRAIN)
@@ -165,11 +158,11 @@ bf16 = {
 }
 
 # %% [markdown]
-# <details><summary>Its other keys, and three ways to misspell the file</summary>
+# <details><summary>Its other keys, and a trap of YAML</summary>
 #
 # For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
-# An extra key, such as `gradient_accumulation_steps`, is refused: accumulation is a flag of the command, or an argument in the script. `MULTI-GPU` for `MULTI_GPU` is refused, too. But in YAML `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
+# A misspelt key or value is refused. But in YAML `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
 #
 # </details>
 #
@@ -222,6 +215,10 @@ env["zero2"]
 # These variables, the ranks and an address are all that the script is told. So we can run it on ranks of the notebook, and look at the weights afterwards: `start(script, ranks, batch size)` gives the ranks what the command would have told them. Batch sizes are chosen so that every update takes 8 passages. (Six runs: give them up to a minute.) Which of the five others will *not* end with the weights of the one process?
 
 # %%
+OTHERS = ("four ranks", "accumulation", "bf16", "DeepSpeed", "FSDP")
+odd = lab.guess("the one with other weights", choices=OTHERS)
+
+# %%
 start = ours.start_script
 accumulated = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
 ways = {
@@ -238,6 +235,9 @@ one = ways["one process"]
 rows = ours.beside(ways, one)
 lab.table(rows, heads=("start", "type", "model", "updates", "apart"))
 
+# %%
+odd.score(max(rows, key=lambda row: row["apart"])["start"])
+
 # %% [markdown]
 # Four ranks, accumulation, DeepSpeed and [FSDP](GLOSSARY.md#fsdp) train the model that one process trains. (DeepSpeed clips as the others do only because its file says the same 0.5: see *Clip once* below.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model.
 
@@ -249,9 +249,12 @@ lab.table(rows, heads=("start", "type", "model", "updates", "apart"))
 # 1. four ranks, and still a batch size of 8;
 # 2. `python train.py` instead of `accelerate launch`;
 # 3. two ranks on a machine without GPUs, and nobody says so;
-# 4. the same machine, we say so (`ACCELERATE_USE_CPU`), and ask for FSDP.
+# 4. the same machine, we say so (`use_cpu: true` in the file, or `--cpu`), and ask for FSDP.
 #
-# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine. Start 2 is one rank without any variable, which is all that `python train.py` is.) Which of them ends with an error, and which with the right weights?
+# Does one of them end with an error? And how many end with the right weights? (`told=False` hides the pretend devices; start 2 is one rank without any variable, as `python train.py` is.)
+
+# %%
+right = lab.guess("how many of the four end with the right weights", between=(0, 4))
 
 # %%
 sharded = {**env["fsdp"], "ACCELERATE_USE_CPU": "true"}
@@ -265,6 +268,9 @@ traps = {
 }
 rows = ours.beside(traps, one)
 lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
+
+# %%
+right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
 # No start ends with an error. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: what the file says of FSDP was ignored, and no memory is saved.
@@ -282,14 +288,13 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
-# `accelerator.prepare` returns other objects than you gave it. Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights*: how many numbers this rank holds, *inside* is what a block computes in.)
+# `accelerator.prepare` returns other objects than you gave it. Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches.) In the table *weights* is type and number of what this rank holds, *inside* what a block computes in, and *output* what the model returns.
 
 # %%
 found = {}
 for engine in ("ddp", "fsdp", "zero2"):
     found[engine] = ours.Update(engine=engine, precision="bf16").run()[0]
 
-# %%
 before = found["ddp"]["before"]
 lab.table(
     {"what": what, "before": before[what]}
@@ -306,6 +311,8 @@ lab.table(
 #
 # This loop trains the right model on one process and under DDP. On FSDP or DeepSpeed three of its lines are wrong; `by_accelerate` above still has one of them. Before you mend a line, say which engine it breaks, and how.
 #
+# Two things that you need: DeepSpeed makes the whole update inside `accelerator.backward` (the first board, engine `zero2`). And `accelerator.get_state_dict(net)`, called on all ranks, gathers whole weights.
+#
 # (A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, against one process.)
 
 
@@ -321,7 +328,7 @@ def ddp_epoch(accelerator, net, optimizer, loader):
 
 
 # %% [markdown]
-# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model (a method of the Accelerator gathers them); what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
+# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model; what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
 
 
 # %%
@@ -346,7 +353,7 @@ check.hint("one_epoch")
 # %% [markdown] sections="8.2.2"
 # ### Which samples a rank gets
 #
-# Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together? (`ours.accelerator`, from here on, is `find_device` and `Accelerator` in one.)
+# Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together?
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
@@ -436,7 +443,7 @@ rate.score(four_rates[2])
 ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Every line calls what was predicted. In both batches the weights are gathered in the forward (3 calls), and again in the backward (2, since one part is still there). The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
+# Every line calls what was predicted. In both batches the weights are gathered in the forward (3 calls), and again in the backward (2, for the two blocks; what lies outside of them is not given back after the forward). The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
@@ -477,9 +484,6 @@ lab.table(lab.launch(two_backwards)[0])
 #
 # `accumulate` also makes an update at the end of the loader, however few batches are left. In the next cell the gradient is 1 in every batch and the learning rate is 1; there are 6 batches, and 4 are accumulated. The first update moves the weight by 1. How far does the second?
 
-# %%
-second = lab.guess("how far the second update moves the weight", between=(0, 2))
-
 
 # %%
 def places():
@@ -502,10 +506,6 @@ def places():
 # %%
 seen = lab.launch(places, ranks=1)[0]
 lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 1))
-
-# %%
-second.score(seen[3] - seen[5])
-
 # %% [markdown] sections="8.2.4"
 # Two batches, divided by four: the last update of each epoch is too small. There are three ways out:
 #
@@ -539,12 +539,7 @@ def clipped_move(engine, guard=True, in_file=None, max_norm=0.01):
 
 
 # %% [markdown]
-# Five cases: DDP, DDP without the `if`, DDP that does not clip, and DeepSpeed, whose script says 0.01 as well; in the last case its own file says so, too. How long is the move of the plain `zero2`?
-
-# %%
-question = "which move is as long as that of zero2, whose script clips"
-moves = lab.guess(question, choices=("ddp", "ddp, unclipped"))
-
+# Five cases. Three with DDP: as in our script, without the `if`, and without clipping. Two with DeepSpeed: `zero2`, where only the script asks for 0.01, and one where DeepSpeed's own file asks for it as well. Which of the DDP moves is as long as that of `zero2`?
 
 # %%
 cases = {
@@ -559,11 +554,6 @@ lab.table(
     {"case": name, "length": move.norm(), "from the first": (move - made["ddp"]).norm()}
     for name, move in made.items()
 )
-
-# %%
-length = {name: move.norm() for name, move in made.items()}
-alike = min(moves.choices, key=lambda name: abs(length[name] - length["zero2"]))
-moves.score(alike)
 
 # %% [markdown]
 # *from the first* is how far the end of a move is from that of `ddp`. Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. DeepSpeed does not heed the script at all: its row is like the unclipped one. It clips by its own configuration (`gradient_clipping`), at the number that stands there; if you write none, Accelerate writes 1, which is more than this gradient has.
@@ -642,7 +632,7 @@ lab.launch(only_the_main_one, hang_s=1.0)
 #
 # ### Exercise 3. An exact accuracy in one message
 #
-# The loader filled up ten samples to sixteen (*Which samples a rank gets*). If a classifier gets the first six right, `gather` makes 12 of 16 of it. `gather_for_metrics` drops what was filled up, but sends a message for every batch. You use one collective in all.
+# The loader filled up ten samples to sixteen (*Which samples a rank gets*). If a classifier gets the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but sends a message for every batch. You may use one collective in all.
 #
 # `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
 #
@@ -720,12 +710,15 @@ straight = lab.launch(train, place)[0]
 resumed = lab.launch(train, place, 5)[0]
 lab.difference(resumed, straight)
 
+# %%
+sorted(each.name for each in Path(place).iterdir())
+
 # %% [markdown]
-# Not a bit is different. By default `save_state` does not know how far into the loader you were; `skip_first_batches` goes there (or a stateful loader: `DataLoaderConfiguration(use_stateful_dataloader=True)`). Chapter 13 saves while ranks fail.
+# Not a bit is different. The list shows the files of a checkpoint: the weights, the optimizer, and each rank's random generators. By default `save_state` does not know how far into the loader you were; `skip_first_batches` goes there (or a stateful loader: `DataLoaderConfiguration(use_stateful_dataloader=True)`). Chapter 13 saves while ranks fail.
 #
 # ## When is it worth it?
 #
-# What Accelerate itself adds to a step we did not measure. It is worth its few lines when you want to change between engines, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
+# It is worth its few lines when you want to change between engines, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine. (What Accelerate itself adds to a step we did not measure.)
 
 # %% [markdown]
 # ## Summary
@@ -734,9 +727,9 @@ lab.difference(resumed, straight)
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
-# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
+# - On a machine without GPUs say `use_cpu: true`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
-# **Words learned**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
+# **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #
 # **Further reading**: [Accelerate](https://huggingface.co/docs/accelerate) (this chapter ran version 1.15), its pages on [gradient accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation) and on [performance and batch sizes](https://huggingface.co/docs/accelerate/concept_guides/performance).
 #

@@ -132,7 +132,8 @@ def train(kind, num_steps=36):
 # %%
 KINDS = ("fp32", "bf16", "bf16 + masters")
 runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
-lab.table([{"training": kind, "unmoved_share": runs[kind][1]} for kind in KINDS])
+rows = [{"training": kind, "unmoved": runs[kind][1]} for kind in KINDS]
+lab.table(rows, units={"unmoved": "share"})
 
 # %%
 right, steps = runs["fp32"][0], (12, 24, 36)
@@ -144,7 +145,7 @@ axes = {"x": "step", "y": "share above", "unit": "share", "joined": True}
 lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
 
 # %% [markdown]
-# In pure bf16 some four weights of ten did not move by a bit, and its loss falls behind that of fp32. The gap is small, but it grows. With masters every update is kept in them, and those dots stay on zero. (A 16-bit weight may still stand for some steps: it jumps when its master has gathered half a gap. The update is late, not lost.) (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
+# In pure bf16 some four weights of ten did not move by a bit, and its loss falls behind that of fp32. The gap is small, but it grows (in 36 steps, with one seed, of a small model). With masters those dots stay on zero. A 16-bit weight may still stand for some steps, but its master keeps every update, and when half a gap has gathered the weight jumps: the update is late, not lost. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
 #
 # ### What masters cost
 #
@@ -169,12 +170,6 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # Only pure bf16 is half as large, and that is the one that falls behind. `megatron` and `autocast` take even 14 GB more than fp32. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
-#
-# <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
-#
-# The textbook's bill of mixed precision has weights, Adam and gradients, and no line for the masters, another 28 GB: `sum(bill["mixed"].values())` is 112 GB, and 84 without them.
-#
-# </details>
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -227,7 +222,11 @@ lab.table(rows)
 # %% [markdown] sections="S3, 19.2.3"
 # autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; without NCCL DDP refuses to register it.)
 #
+# <details><summary>More: the sum of messages in fp16</summary>
+#
 # If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum.
+#
+# </details>
 #
 # ## The loss scale
 #
@@ -316,12 +315,6 @@ lab.table(rows, heads=["step", *heads, "updated, rank 1"])
 
 # %% [markdown] sections="19.2.3"
 # Both skip the step, and both halve their scale. (It was 8192, because here it doubles after three steps without an overflow.) Infinity plus anything is infinity or NaN, so after the all-reduce of the gradients every rank sees it.
-#
-# <details><summary>Erratum 19.2.3: "all GPUs roll back"</summary>
-#
-# Nothing is rolled back. The gradients are looked at before the update, so the step has not been made yet: in the table above step 3 has not updated.
-#
-# </details>
 #
 # ### Sharded gradients: the others must be told
 #
@@ -519,12 +512,6 @@ lab.table(
 
 # %% [markdown] sections="S9"
 # Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides a constant factor out again, so the run looks healthy, but each gradient is pressed to one norm, and large or small no longer counts. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
-#
-# <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
-#
-# The section's loop steps when `(i + 1) % 4 == 0`, and the two microbatches left over go into the first update of the next epoch: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives 3, 7, 13 and 17 (counted from 0): the third update holds six microbatches. Step also at the end of an epoch, divided by as many as are left; or drop them.
-#
-# </details>
 
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
@@ -685,18 +672,6 @@ trained.score(rows[0][1])
 # %% [markdown] sections="S4, 19.4.2"
 # With ours and torch's old way one layer of five gets a gradient. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's at least warns. Both call `backward` inside a `backward`, which is called *reentrant*. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
 #
-# <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
-#
-# Without the argument torch takes the old way, and warns: `layers_with_gradient(checkpoint)` is 1 of 5.
-#
-# </details>
-#
-# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
-#
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2, so up to there it is best to recompute each alone.
-#
-# </details>
-#
 # ### The price
 #
 # One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed; with torch's `checkpoint` it is less.
@@ -777,7 +752,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in fp32 (156 in TF32, by `torch.set_float32_matmul_precision("high")`).
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in plain fp32.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit.
 # - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks (products alone), by nearly a third where sequences are long or a library repeats the whole block.
@@ -805,6 +780,47 @@ planner.card(before, after)
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
+# **Next**: chapter 06 shards the states that no precision makes smaller.
+
+# %% [markdown] sections="8.1.1, 19.2.3, 19.4.2, S4, S9"
+# ## Errata of the textbook
+#
+# They correct a textbook that many readers know; if you don't, you lose nothing here.
+#
+# <details><summary>Five boxes</summary>
+#
+# <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
+#
+# The textbook's bill of mixed precision has weights, Adam and gradients, and no line for the masters, another 28 GB: `sum(bill["mixed"].values())` is 112 GB, and 84 without them.
+#
+# </details>
+#
+# <details><summary>Erratum 19.2.3: "all GPUs roll back"</summary>
+#
+# Nothing is rolled back. The gradients are looked at before the update, so the step has not been made yet: in the table of *An overflow on one rank* step 3 has not updated.
+#
+# </details>
+#
+# <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
+#
+# The textbook's loop steps when `(i + 1) % 4 == 0`, and the two microbatches left over go into the first update of the next epoch: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives 3, 7, 13 and 17 (counted from 0): the third update holds six microbatches. Step also at the end of an epoch, divided by as many as are left; or drop them.
+#
+# </details>
+#
+# <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
+#
+# Without `use_reentrant` torch takes the old way, and warns: `layers_with_gradient(checkpoint)` is 1 of 5.
+#
+# </details>
+#
+# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
+#
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2, so up to there it is best to recompute each alone.
+#
+# </details>
+#
+# </details>
+#
 # **Further reading**
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
@@ -812,8 +828,6 @@ planner.card(before, after)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck.
-#
-# **Next**: chapter 06 shards the states that no precision makes smaller.
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 

@@ -11,7 +11,7 @@
 #
 # *Two hours, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
 #
-# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Of the eight times 112 GB seven are copies, 784 GB.
+# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. The eight cards would hold 896 GB, and 784 of it are copies.
 #
 # ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. First, play with them:
 
@@ -22,7 +22,7 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
-from labkit.zero import check, stages
+from labkit.zero import check, order_picture, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -63,30 +63,18 @@ first.score(7 * held(ranks=64, stage=1))
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
 # Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
 #
-# ### How much does it save?
-#
-# You will often read that the stages save "4 times, 8 times, 64 times". Is a saving one number? Let's draw it over the number of ranks:
-
-# %%
-ranks = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-lab.curves(
-    predicted={
-        f"ZeRO {stage}": {n: 16 / held(n, stage) for n in ranks} for stage in (1, 2, 3)
-    },
-    x="ranks",
-    y="times less memory",
-    log_x=True,
-    log_y=True,
-    title="What the stages save",
-)
-
-# %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Look at the right end. Stages 1 and 2 become flat, because 4 (or 2) bytes of each parameter stay on every rank: they come near to 16/4 = 4 and 16/2 = 8 and never pass them. Only stage 3 goes on, since it shards everything.
+# You will often read that the stages save "4 times, 8 times, 64 times". But a saving is no fixed number: stage 1 comes near to 16/4 = 4 and stage 2 to 16/2 = 8, and neither ever gets there, because 4 (or 2) bytes stay on every rank. Only stage 3 saves as many times as there are ranks.
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
 #
-# How can a rank update a model of which it has only a part? We need two [collectives](GLOSSARY.md#collective) of chapter 02. A [reduce-scatter](GLOSSARY.md#reduce-scatter) adds up a tensor over all ranks and leaves each of them its own part of the sum. An [all-gather](GLOSSARY.md#all-gather) puts the parts together again, so that everyone has all of them.
+# How can a rank update a model of which it has only a part? We need two [collectives](GLOSSARY.md#collective) of chapter 02. A [reduce-scatter](GLOSSARY.md#reduce-scatter) adds up a tensor over all ranks and leaves each of them its own part of the sum. An [all-gather](GLOSSARY.md#all-gather) puts the parts together again, so that everyone has all of them. Here is a step of a model with two layers, 0 and 1, under each stage:
+
+# %%
+lab.show(order_picture.drawn())
+
+# %% [markdown]
+# Read it from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. And ZeRO 3 gathers a layer whenever it is needed. We write all four, one after the other; each needs these:
 
 
 # %%
@@ -245,12 +233,7 @@ def zero2(num_steps):
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed:
-#
-# ```text
-# forward    gather 0, compute 0, free 0 | gather 1, compute 1, free 1 | ...
-# backward   ... | gather 1, backward 1, free 1, reduce 1 | gather 0, backward 0, free 0, reduce 0
-# ```
+# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture). The next three cells are the steepest of the chapter: first a layer that can be gathered and freed, then a step that does so.
 #
 # To have one message per layer and not one per weight, we lay a layer's weights end to end in one tensor, `whole`:
 
@@ -382,7 +365,7 @@ lab.bars(
 # %% [markdown]
 # The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Does sharding save nothing, then?
 #
-# The reason is the activations. ZeRO does not touch them, and our model is small beside its batch, so they are large. They take 5.6 bytes per parameter: that is 11.6 at the end of the forward, when stages 1 and 2 have no gradient yet, less 4 + 2 for parameters and Adam. For a model that is large beside its batch they count for little, and the first bars decide. (`plain` has its peak in the update, which needs a copy of its own. In stage 3 a layer is whole while it computes, with its gradients.)
+# The reason is the activations, which ZeRO does not touch. At the end of the forward `zero1` and `zero2` hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations. Our model is small beside its batch. For one that is large beside its batch activations count for little, and the first bars decide.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -401,11 +384,10 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count each message. The four programs call these names, so they need no change:
+# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count each message. The four programs call these names, so they need no change. From here on they use our ring; to have torch's calls again, run the two cells that defined them.
 
 
 # %%
-# from here on our ring; to have torch's calls again, run their two cells
 def around(name, tensor):
     """One collective, message by message around the ring."""
     plan = collectives.plan(name, "ring", dist.get_world_size())
@@ -457,7 +439,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. The wire shows 1.9, because each message carries some bytes besides its numbers: `plain` sends one for each of 29 weights, stage 3 one for each of four layers.
+# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (The wire shows 1.9, because each message carries some bytes besides its numbers, and `plain` sends many more messages.)
 #
 # ## DeepSpeed
 #
@@ -518,9 +500,9 @@ rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})
 
 # %%
 def on_a_ring(handed, ranks=2):
-    """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
+    """Bytes that a ring sends for these payloads, up to a common factor."""
     times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1}
-    times["all_gather"] = ranks  # handed: one part; a ring moves all of them
+    times["all_gather"] = ranks  # it is handed one part, and moves all N
     return sum(times[call] * handed.get(call, 0) for call in times)
 
 
@@ -538,7 +520,7 @@ beside_ddp(rows)
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
 # For stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms. The loss is the same in each row: the method changes what is sent, not what is learned.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
-# "ZeRO 3" makes more calls, because each parameter is gathered twice, in a message of its own.
+# "ZeRO 3" makes 34 calls: the weights of each module are gathered by themselves, once for the forward and once for the backward.
 #
 # ### When gradients accumulate
 #
@@ -548,7 +530,7 @@ beside_ddp(rows)
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-four = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (1, 2)}
+four = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (0, 1, 2)}
 more = lab.launch(lambda: {name: train(each) for name, each in four.items()})[0]
 beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
 
@@ -556,7 +538,7 @@ beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
 four_times.score(on_a_ring(more["ZeRO 2, 4 microbatches"]) / on_a_ring(rows["ZeRO 0"]))
 
 # %% [markdown] sections="10.7.2"
-# Stage 1 reduces once. Stage 2 must reduce in each microbatch, so its gradients are sent four times. (The parameters are gathered once, hence 4.5 and not 6.)
+# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, so its gradients are sent four times. (The parameters are gathered once, hence 4.5 and not 6. The four microbatches are one and the same batch, so the loss does not change.)
 #
 # ### Exercise 2. Which stage is running?
 #
@@ -585,9 +567,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# Most people write the configuration as a JSON file. Three of its numbers belong together; if you give two of them, DeepSpeed works out the third:
-#
-# $$\text{batch} = \text{microbatch} \times \text{accumulation steps} \times \text{ranks}$$
+# Most people write the configuration as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; if you give two of them, DeepSpeed works out the third. Here the batch is 32 on four ranks, with four steps:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -595,29 +575,22 @@ zero = {"stage": 2, "overlap_comm": True}
 file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 
 # %% [markdown]
-# <details><summary>The fields that you will meet, one by one</summary>
+# <details><summary>Fields that you will meet</summary>
 #
 # | field | meaning |
 # | --- | --- |
-# | `train_batch_size` | samples per update, all ranks together |
-# | `train_micro_batch_size_per_gpu` | samples of a rank in one forward and backward |
-# | `gradient_accumulation_steps` | microbatches per update |
+# | `train_batch_size`, `train_micro_batch_size_per_gpu`, `gradient_accumulation_steps` | samples per update, all ranks together; samples of a rank in one forward and backward; microbatches per update |
 # | `gradient_clipping` | largest norm of all gradients together; **1.0 if you say nothing**, 0 is off |
 # | `bf16.enabled`, `fp16.enabled` | train in 16 bit with an fp32 copy of the parameters; one of the two |
-# | `fp16.loss_scale`, `initial_scale_power` | 0: a dynamic scale, which begins at 2 to that power (chapter 05) |
-# | `zero_optimization.stage` | 0 to 3 |
-# | `reduce_bucket_size`, `allgather_bucket_size` | elements (not bytes) per message of the reduction, and of the gather in stages 1 and 2 |
-# | `reduce_scatter`, `allgather_partitions` | true: reduce for owners (how, says the next field), and gather in one call instead of N broadcasts |
+# | `reduce_bucket_size`, `allgather_bucket_size` | elements (not bytes) per message |
 # | `use_multi_rank_bucket_allreduce` | true if you say nothing: an all-reduce per bucket, as measured above; false: each part goes to its owner alone |
 # | `overlap_comm` | reduce while the backward still runs |
-# | `contiguous_gradients` | copy gradients into one buffer as they come, against fragmented memory |
 # | `offload_optimizer`, `offload_param` | where the states, or stage 3's parameters, lie: `cpu` or `nvme`; `pin_memory` for faster copies |
-# | `sub_group_size` | stage 3 updates so many elements at a time |
-# | `stage3_prefetch_bucket_size` | elements to gather ahead of their use |
 # | `stage3_param_persistence_threshold` | a parameter smaller than this stays whole once it has been gathered |
-# | `stage3_max_live_parameters`, `stage3_max_reuse_distance` | when not to free what was gathered |
 # | `stage3_gather_16bit_weights_on_model_save` | put the weights together for a checkpoint |
 # | `optimizer`, `scheduler` | a name and its arguments; or pass objects to `initialize` |
+#
+# [DeepSpeed's page](https://www.deepspeed.ai/docs/config-json/) has the others.
 #
 # </details>
 #
@@ -704,13 +677,13 @@ check.same_training(my_config)
 check.hint("same_training")
 
 # %% [markdown] sections="8.5.2, D-train"
-# ## The Hugging Face Trainer
+# ### The Hugging Face Trainer
 #
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them, and refuses a file that contradicts them. Where the file says "auto", it fills in its own number.
-#
-# Does it train with DeepSpeed, then? Look at the class, `type(trainer.model_wrapped).__name__`. If it is `DistributedDataParallel` and not `DeepSpeedEngine`, the file was not used at all.
+# Many scripts have no loop at all, but a Trainer, which takes the file as `deepspeed=`. Does it train with DeepSpeed, then? `type(trainer.model_wrapped).__name__` tells: `DeepSpeedEngine`, or the file was not used at all.
 #
 # <details><summary>Try it: our file, and one that says "auto"</summary>
+#
+# The Trainer has a batch size, an accumulation and a precision of its own, so it refuses a file that contradicts them. Where the file says "auto", it fills in its own number.
 #
 # ```python
 # def hf_trainer(file):
@@ -728,14 +701,14 @@ check.hint("same_training")
 # lab.launch(hf_trainer, file)
 # ```
 #
-# It raises a ValueError that says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). With "auto" for the three numbers of the batch and for `enabled` of bf16, every rank returns `DeepSpeedEngine`.
+# Our file raises a ValueError that says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). With "auto" for the three numbers of the batch and for `enabled` of bf16, every rank returns `DeepSpeedEngine`.
 #
 # </details>
 
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# What if even stage 3 is too large? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here we count the link.
+# What if even stage 3 is too large? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. (On a laptop it does so anyway, so we measure the link alone.)
 
 
 # %%
@@ -800,19 +773,18 @@ stages.Offload(mode="zero2", model="7B").board()
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with speeds fitted to published runs on A100s: of Megatron, a library of chapter 09, for the left, and of FSDP, which is chapter 07, for the right:
+# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it. Both sides have the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s, so the difference is that of the stages:
 
 # %%
-cards = planner.Plan(
-    model="LLaMA 7B", gpus=8, batch=64, recompute="full", recipe="mixed"
-)
+cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
+cards = cards.but(recompute="full", recipe="mixed")
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# Both fit. Stage 3 frees some 20 GB more, and every step takes almost a fifth longer, 5.2 s for 4.4. (A part of that may be the libraries, which differ too.) Room that you don't use is no gain, so:
+# Both fit. Stage 3 frees about 22 GB more, and its step is predicted hardly longer, 5.22 s for 5.18: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than this difference.) Between machines stage 3 can cost far more. How much, no constant that we ship knows, and the planner says so (`cards.but(zero=3, per_node=4).warnings()`): time it there. And room that you don't use is no gain, so:
 #
 # - **Stage 1** need send no more than data parallelism, so it is the first to take. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
-# - **Stage 2** if stage 1 misses by less than the gradients, 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
+# - **Stage 2** if stage 1 does not fit, and up to 2 bytes per parameter less would. Without accumulation it sends the same; with it, it reduces in every microbatch.
 # - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
 # - **Offload** when there is no other way to fit, and with batches as large as you can make them.
 
@@ -885,7 +857,7 @@ planner.card(cards.but(zero=1), cards.but(zero=3))
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
-# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides; and seconds of transfers in every step need a very large batch to reach its 45 % utilisation.
+# Neither is possible: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Of GPUs with 80 GB stage 2 fits on no number, since 2 bytes per parameter stay whole (140 GB), and stage 3 needs more than 14. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and its 45 % utilisation only with a very large batch.
 #
 # </details>
 #

@@ -3,51 +3,47 @@
 #   labkit:
 #     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
 #     needs: ["chapters 02, 03 and 05"]
-#     minutes: 80
+#     minutes: 70
 # ---
 
 # %% [markdown]
 # # FSDP
 #
-# *About 80 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
+# *About 70 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
 # We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are the same numbers once more.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
 # %%
-import labkit as lab
-from labkit import devices, fsdp, model, planner, sharding
-
-lab.begin("en", deadline_s=120)
 import math
+import labkit as lab
 import torch
 import torch.distributed as dist
+from labkit import fsdp, model, planner, sharding
 from labkit.fsdp import check
 from labkit.measure import memory, traffic
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted; the button trains the small model for real.
+# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted, in the second of two microbatches, so the first one's gradients are there from the start; the button trains the small model for real.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, use torch's `fully_shard` with the right units, types and loop, and say what it costs in messages, time and memory before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. Of every part an FSDP rank holds a quarter, but for some padding. Is the highest point of its step a quarter of DDP's, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks. An FSDP rank holds a quarter of every part, plus a little padding. Is the highest point of its step a quarter of DDP's, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
-ddp_run, full_run = ddp.run(), full.run()
-
-# %%
-peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
+peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
@@ -84,7 +80,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
+# Now a layer. We lay its parameters one after another in one flat tensor, pad it to a multiple of the number of ranks, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
 
 
 # %%
@@ -146,7 +142,6 @@ def in_layers(net, wrap):
     return net
 
 
-# %%
 def train(wrap, num_steps=3):
     torch.manual_seed(0)
     with memory.watch() as watched:
@@ -181,6 +176,7 @@ def train_all():
 runs = lab.launch(train_all, ranks=RANKS)
 
 
+# %%
 def distance(name):
     """The largest difference between the joined slices of a run and DDP's weights."""
     right = runs[0]["DDP"][0]
@@ -190,10 +186,8 @@ def distance(name):
 
 
 # %%
-lab.table(
-    [{name: distance(name) for name in ("Kept", "Freed")}],
-    title="Difference from DDP's weights",
-)
+rows = [{name: distance(name) for name in ("Kept", "Freed")}]
+lab.table(rows, title="Difference from DDP's weights")
 
 # %% [markdown]
 # Rounding, no more. And the memory?
@@ -202,7 +196,7 @@ lab.table(
 peaks = {name: found[1].totals for name, found in runs[0].items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment: forwards 0 to 5, then backwards 5 to 0",
+    x="moment: 0 to 5 are F0 to F5, 6 to 11 are B5 to B0",
     y="rank 0",
     unit="bytes",
     title="Bytes over a step, by hand",
@@ -210,7 +204,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and comes down again. `Freed` climbs by the activations and one layer at a time.
+# DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and peaks at 5 (`F5`), when every layer is whole. `Freed` climbs by the activations and one layer at a time, and peaks at 7, in `B4`.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
 #
@@ -218,7 +212,7 @@ lab.curves(
 #
 # A check never stops the notebook. It runs your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong; `check.hint(name)` tells more.
 #
-# Build FSDP's step without autograd functions, for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time.
+# Build FSDP's step without an `autograd.Function` of your own (`torch.autograd.grad` is fine), for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time.
 
 
 # %%
@@ -294,7 +288,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. *wire* is what really left the process (counted on Linux; see [wire](GLOSSARY.md#wire)). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. *[wire](GLOSSARY.md#wire)* is what really left the process (counted on Linux). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
 #
 # ## `fully_shard`
 #
@@ -312,7 +306,7 @@ def sharded(net, **options):
 # %% [markdown]
 # It changes the module in place. Each parameter becomes a `DTensor`, a tensor that knows how it is cut over the ranks and holds this rank's slice (`to_local()`; `full_tensor()` gathers the whole). It is cut along its first dimension, as `torch.chunk` cuts; names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.)
 #
-# ### Who comes when
+# ### In which order
 #
 # Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can gather the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if asked (`set_modules_to_forward_prefetch`), so the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
 
@@ -328,13 +322,11 @@ def fsdp_step():
         model.loss(net(tokens), targets).backward()
 
 
+# %% [markdown]
+# We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+
 # %%
 moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
-
-# %% [markdown]
-# We recorded the second of two steps. Here is rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
-
-# %%
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %%
@@ -346,7 +338,7 @@ when.score("before B3" if again < moves.index("B3") else "after B3")
 #
 # ### Messages that hide
 #
-# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
+# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. The Python thread only fills the queues, and is done with `F2` long before the GPU is: it puts `g3` in its queue while `F2` still computes. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=2_000)
@@ -356,7 +348,7 @@ fsdp.replay(moves, forward_us=8_000, message_us=2_000)
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Between machines a ring leaves each machine once, so all network links of a machine count together: with 25 GB/s in all it is 8,000, four sequences of 2,048. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
+# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Between machines only one hop of the ring leaves each machine, and it may use all of the machine's network links together: with 25 GB/s in all it is 8,000 tokens, four sequences of 2,048. With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
@@ -378,28 +370,23 @@ WRAPS = {
     "each Linear": lambda net: [m for m in net.modules() if type(m) is torch.nn.Linear],
 }
 
-
-def in_units(way):
-    net = model.Transformer(6, 64, 4, max_len=32)
-    for unit in [*WRAPS[way](net), net]:
-        fully_shard(unit)
-    return net
+# %%
+leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
 
 
 # %%
 def one_step(way):
     """A step of the model in these units: its peak, and how often it gathers."""
     with memory.watch() as watched, traffic.count() as counted:
-        net = in_units(way)
+        net = model.Transformer(6, 64, 4, max_len=32)
+        for unit in [*WRAPS[way](net), net]:
+            fully_shard(unit)
         watched.mark("step")
         tokens, targets = model.story_tokens(1, 32, seed=dist.get_rank())
         model.loss(net(tokens), targets).backward()
     gathers = counted.calls["all_gather"]
     return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
 
-
-# %%
-leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
 
 # %%
 found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
@@ -409,7 +396,7 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages (25 units gathered twice, and once what is left to the root), and each pays its latency. That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages (25 units gathered twice, and once what is left to the root), and each pays its latency. That saves about another seventh of the peak, for three times as many messages. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
@@ -443,16 +430,7 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. Look for the types in which some of the gradients become zero. (`off` in the table is how far the gradient is from that of fp32.)
-
-# %%
-bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
-TYPES = {
-    "fp32, fp32": (fp32, fp32),
-    "bf16, fp32": (bf16, fp32),
-    "bf16, bf16": (bf16, bf16),
-    "fp16, fp16": (fp16, fp16),
-}
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do gradients become zero? (*zeros* is the share of zeros in the gradient; in fp32 it is mostly the rows of tokens that did not occur.)
 
 
 # %%
@@ -464,40 +442,24 @@ def step_in(params, reduced):
     with traffic.count() as counted:
         (model.loss(net(tokens).float(), targets) / 1024).backward()
     grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
-    held = sum(each.to_local().nbytes for each in net.parameters())
-    return torch.cat(grads), held, counted.payload_bytes
+    row = {"gathered_bytes": counted.payload_bytes["all_gather"]}
+    row["reduced_bytes"] = counted.payload_bytes["reduce_scatter"]
+    row["held_bytes"] = sum(each.to_local().nbytes for each in net.parameters())
+    return row | {"zeros": (torch.cat(grads) == 0).float().mean().item()}
 
 
 # %%
-def in_all():
-    return {name: step_in(*types) for name, types in TYPES.items()}
-
-
-found = lab.launch(in_all)[0]
-
-# %%
-right = found["fp32, fp32"][0]
-off = {name: (grad - right).norm() / right.norm() for name, (grad, *_) in found.items()}
-zero = {
-    name: (grad == 0)[right != 0].float().mean() for name, (grad, *_) in found.items()
+TYPES = {
+    "fp32, fp32": (torch.float32, torch.float32),
+    "bf16, fp32": (torch.bfloat16, torch.float32),
+    "fp16, fp16": (torch.float16, torch.float16),
 }
-
-# %%
-rows = [
-    {
-        "types": name,
-        "gathered_bytes": payload["all_gather"],
-        "reduced_bytes": payload["reduce_scatter"],
-        "held_bytes": held,
-        "off": off[name].item(),
-        "became zero": zero[name].item(),
-    }
-    for name, (_, held, payload) in found.items()
-]
-lab.table(rows, units={"off": "share", "became zero": "share"})
+found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items()})[0]
+rows = [{"types": name, **row} for name, row in found.items()]
+lab.table(rows, units={"zeros": "share"})
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve; the slices that a rank holds stay fp32. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32 (two ranks do not show it), so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Messages in 16 bit halve; the slices that a rank holds stay fp32. fp16 makes more of the gradients zero, so it needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -528,23 +490,16 @@ STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
 }
 
 
-# %%
-def on_mesh(sizes, freed):
-    device = torch.get_default_device().type
-    shape, names = tuple(sizes.values()), tuple(sizes)
-    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=names)
-    net = model.Transformer(1, 64, 4, max_len=32)
-    return sharded(net, mesh=mesh, reshard_after_forward=freed)
-
-
 def step_on(sizes, freed):
-    net = on_mesh(sizes, freed)
+    device, shape = torch.get_default_device().type, tuple(sizes.values())
+    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
+    net = model.Transformer(1, 64, 4, max_len=32)
+    sharded(net, mesh=mesh, reshard_after_forward=freed)
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         model.loss(net(tokens), targets).backward()
-    held = sum(each.to_local().nbytes for each in net.parameters())
+    row = {"weights_bytes": sum(each.to_local().nbytes for each in net.parameters())}
     between = {"all_reduce": counted.payload_bytes.pop("all_reduce", 0)}
-    row = {"weights_bytes": held}
     row["in a group_bytes"] = ring_bytes(counted.payload_bytes, sizes["shard"])
     return row | {"between_bytes": ring_bytes(between, sizes.get("replicate", 1))}
 
@@ -564,12 +519,10 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # %% [markdown] sections="8.4.2, S6"
 # Why 44 %? FULL_SHARD sends three times 3/4 of the weights over that link, 9/4. With HYBRID_SHARD each of a machine's two ranks sends half of the weights to the other machine, 1 in all; and 1 / (9/4) is 4/9.
 #
-# - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when the whole 16-bit weights do not fit beside a card's part of the states and its activations.
-# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states and its activations, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
+# - **FULL_SHARD** is our `Freed`, and ZeRO 3 of chapter 06. Take it when the next one does not fit.
+# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded, too. If the 16-bit weights fit on each card beside its part of the states and its activations, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
 # - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
-# - **NO_SHARD** is DDP, and right if everything fits on each card.
-#
-# No strategy shards the optimizer alone, as ZeRO 1 does. torch has `ZeroRedundancyOptimizer` for that.
+# - **NO_SHARD** is DDP, for what fits on each card.
 #
 # <details><summary>More: the old class, and its names</summary>
 #
@@ -593,35 +546,26 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # The loop is torch's own, but four places matter. They are numbered below.
 
 # %%
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
+from torch.distributed.checkpoint import state_dict
 
 
-def my_part(batch):
-    """This rank's rows of a batch."""
-    return [each.chunk(dist.get_world_size())[dist.get_rank()] for each in batch]
-
-
-# %%
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
+    mine = slice(dist.get_rank(), None, dist.get_world_size())  # this rank's rows
     net = sharded(model.Transformer(2, 32, 2, max_len=32))  # 1 children, then the root
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # 2 after sharding
     for step in range(num_steps):
-        tokens, targets = my_part(model.story_tokens(8, 32, seed=step))
+        tokens, targets = model.story_tokens(8, 32, seed=step)
         optimizer.zero_grad()
-        loss = model.loss(net(tokens), targets)
+        loss = model.loss(net(tokens[mine]), targets[mine])
         loss.backward()
         slices = [each.grad.to_local() for each in net.parameters()]
         own = torch.nn.utils.get_total_norm(slices)
         # 3 the norm over all ranks
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(net, options=options)  # 4 on every rank
+    options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = state_dict.get_model_state_dict(net, options=options)  # 4 on every rank
     log = {"loss": loss.item(), "own norm": own.item()}
     return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
 
@@ -640,7 +584,7 @@ lab.table(
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
 # 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
-# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
+# 4. Only rank 0 gets the tensors (29 against 0 in the table), but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
 # The second one is the most treacherous. What does its loss look like?
 
@@ -651,16 +595,17 @@ def optimizer_first(num_steps):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # of weights that go
     sharded(net)
     tokens, targets = model.story_tokens(4, 32, seed=0)
-    losses = {}
-    for step in range(num_steps):
+    losses = []
+    for _ in range(num_steps):
         loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
-        losses[str(step)] = f"{loss.item():.7f}"
+        losses.append(f"{loss.item():.7f}")
     return losses
 
 
-lab.launch(optimizer_first, 4)
+rows = enumerate(lab.launch(optimizer_first, 4)[0])
+lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
 # It is the same in every step, to the last digit. A loss that stands *perfectly* still was never trained.
@@ -699,7 +644,7 @@ left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed in between, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network, not the memory, is your bottleneck.
+# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed in between, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network is the bottleneck.
 #
 # ### Exercise 3. Repair a training
 #
@@ -758,8 +703,10 @@ def setup_fsdp_model(build, all_read=False):
     net.to_empty(device=torch.get_default_device())
     with torch.device("cpu"):  # whole in the host's memory alone
         weights = build().state_dict() if all_read or dist.get_rank() == 0 else {}
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=not all_read)
-    set_model_state_dict(net, weights, options=options)
+    options = state_dict.StateDictOptions(
+        full_state_dict=True, broadcast_from_rank0=not all_read
+    )
+    state_dict.set_model_state_dict(net, weights, options=options)
     return net
 
 
@@ -776,7 +723,7 @@ rows = zip(("all read", "rank 0 reads"), *run)
 lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.11.1, D-fsdp"
-# Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
+# Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way. (In the first row torch makes the slices a second time, beside those that are there, so even rank 0 needs more.)
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
@@ -801,8 +748,8 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #     loss(net(inputs), targets).backward()
 #     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
 #     optimizer.step()
-# options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-# weights = get_model_state_dict(net, options=options)  # every rank calls it
+# options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+# weights = state_dict.get_model_state_dict(net, options=options)  # every rank calls it
 # if dist.get_rank() == 0:
 #     torch.save(weights, "weights.pt")
 # dist.destroy_process_group()
@@ -810,29 +757,7 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # </details>
 #
-# <details><summary>The same through Accelerate</summary>
-#
-# With [Accelerate](https://huggingface.co/docs/accelerate) the configuration file of chapter 04 says `distributed_type: FSDP`, and has these settings under `fsdp_config`. A script can make the *plugin* itself:
-#
-# ```python
-# from accelerate import Accelerator, FullyShardedDataParallelPlugin
-#
-# plugin = FullyShardedDataParallelPlugin(
-#     fsdp_version=2,
-#     reshard_after_forward=True,
-#     auto_wrap_policy="transformer_based_wrap",
-#     transformer_cls_names_to_wrap=["Block"],
-# )
-# accelerator = Accelerator(fsdp_plugin=plugin)
-# net, optimizer = accelerator.prepare(net, optimizer)
-# accelerator.backward(loss(net(inputs), targets))
-# accelerator.clip_grad_norm_(net.parameters(), 1.0)
-# optimizer.step()
-# ```
-#
-# The optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters. Without a GPU, Accelerate 1.15 ignores the plugin without a word, and trains with DDP; only `PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU` before the plugin makes it shard there, too.
-#
-# </details>
+# Through Accelerate (chapter 04) an optimizer is made *before* the sharding, our mistake 2. There it is right, because `prepare` is given both, and puts the slices in the place of the old parameters. But without a GPU Accelerate 1.15 ignores FSDP's plugin without a word, and trains with DDP.
 #
 # ## When it still does not fit
 #
@@ -854,61 +779,52 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # ### Offload
 #
-# `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count the copies we use **pretend devices**, which have a memory of their own and count every byte that goes in or out (GPUs would not tell). How much does it save, with one sequence and with eight?
+# States can leave the device, too, as in chapter 06: `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload) the slices, their gradients and the optimizer to the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. How much of the peak does that save, with one sequence and with eight? (Pretend devices have a memory of their own, and count it.)
 
 # %%
 import gc
-from itertools import product
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 
-def on_device(policy, sequences, num_steps=2):
+def device_peak(policy, sequences):
     gc.collect()  # the last model goes
     torch.accelerator.reset_peak_memory_stats()
-    torch.manual_seed(0)
     net = sharded(model.Transformer(6, 128, 4, max_len=64), offload_policy=policy)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)  # tensor by tensor
     tokens, targets = model.story_tokens(sequences, 64, seed=dist.get_rank())
-    for _ in range(num_steps):
-        devices.pretend.reset_copied()
+    for _ in range(2):
         model.loss(net(tokens), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
-    moved = devices.pretend.copied()
-    row = {"in_bytes": moved.to_device_bytes, "out_bytes": moved.to_host_bytes}
-    return row | {"peak_bytes": torch.accelerator.max_memory_allocated()}
+    return torch.accelerator.max_memory_allocated()
 
 
 # %%
-policies = {"sharded": OffloadPolicy(), "on the host": CPUOffloadPolicy()}
-sizes = {"one sequence": 1, "8 sequences": 8}
-cases = list(product(sizes, policies))
+def both_ways(sequences):
+    whole, less = (device_peak(each(), sequences) for each in POLICIES)
+    row = {"sequences": sequences, "sharded_bytes": whole, "on the host_bytes": less}
+    return row | {"saved_bytes": whole - less}
 
 
 # %%
-def in_each_case():
-    return [on_device(policies[name], sizes[size]) for size, name in cases]
-
-
-rows = lab.launch(in_each_case, devices=lab.pretend())[0]
-lab.table({"batch": c[0], "states": c[1], **row} for c, row in zip(cases, rows))
+POLICIES = (OffloadPolicy, CPUOffloadPolicy)
+rows = lab.launch(lambda: [both_ways(1), both_ways(8)], devices=lab.pretend())[0]
+lab.table(rows)
 
 # %% [markdown] sections="8.4.4, 8.10"
-# Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. (At the peak, early in the backward, most gradients are not there yet.) The larger the batch, the smaller its share, because activations stay where they are.
+# It saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 bytes of every parameter's 16, divided by two devices, are 7.6 MB. (At the peak, early in the backward, most gradients are not there yet.) The activations stay where they are. With few tokens in a step the copies and the host's AdamW take longer than the computation itself (box), so offload is for many. Accumulation spreads only AdamW; the copies come again with every microbatch.
 #
 # <details><summary>What offload costs, in time</summary>
 #
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Take eight cards, one microbatch in a step, nothing overlapped: the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$.
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. With eight cards, one microbatch in a step and nothing overlapped, the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$.
 #
 # </details>
 #
-# With few tokens in a step offload takes longer than the computation itself (box), so it is for many. Accumulation spreads only the host's AdamW; the copies come again with every microbatch.
-#
 # ## When is it worth it?
 #
-# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code. What it asks for is bandwidth, in every step. It is the wrong choice for a model that fits whole with room to spare, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
+# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. It is the wrong choice for a model that fits whole, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
 #
-# Now our own 7 B model on eight cards, before this chapter and after:
+# Now our own 7 B model on eight cards, 64 sequences in a step (eight microbatches of one on each card), before this chapter and after:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
@@ -916,11 +832,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does (the planner writes FULL_SHARD as `zero=3`). There is room for the whole 16-bit weights, 14 GB, so `reshard_after_forward=False` is possible: with reduces in the same type, a third fewer bytes. How much time that saves depends on how much of them hides; over NVLink, by the rule above, little.
-#
-# ### Across a slow network
-#
-# What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
+# On the left it does not fit; on the right it does (the planner writes FULL_SHARD as `zero=3`), with room for the whole 16-bit weights, 14 GB. What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
 
 # %%
 slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
@@ -930,16 +842,16 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# A rank's eight sequences are eight microbatches, and each gathers the weights twice and reduces once. Three cures: larger microbatches, so fewer messages; weights kept whole over all eight (accumulation, above); or HYBRID_SHARD: each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
+# The rule above tells the size of it. Four links of 3 GB/s make 12 GB/s for a machine, of which the planner counts half as reached; that asks for 200,000 / 6 = 33,000 tokens in a microbatch. A microbatch of one sequence has 2,048, a sixteenth. (It comes out better because a card does not reach 200 TFLOP/s either.) Three cures: larger microbatches, so fewer messages; weights kept whole over all eight (accumulation, above); or HYBRID_SHARD: each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states. At the peak it also holds activations, and some copies of the largest unit. So make each block a unit.
+# - Each of N ranks holds an N-th of the states; at the peak also activations, and some copies of the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the microbatch of a rank has as many tokens as FLOP/s of the card over bytes/s of the link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
-# - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away. Offload takes states off the device, and is cheap only with large microbatches, and many tokens in a step.
+# - Mixed precision halves the gathers. Recomputation takes activations away. Offload takes states off the device, and is cheap only with many tokens in a microbatch.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
 #
@@ -958,7 +870,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
 #
-# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
+# Those are methods of a DeepSpeed engine; FSDP has neither. The section's `default_auto_wrap_policy` and `BackwardPrefetch.PRE_FORWARD` don't exist, and `MixedPrecision` is never imported. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
 #
 # </details>
 #
@@ -976,7 +888,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
 #
-# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as above; both do the same.
+# It lives in a private module, `torch.distributed.algorithms._checkpoint`, so it may go. The public way is `torch.utils.checkpoint`, as above; both do the same.
 #
 # </details>
 #

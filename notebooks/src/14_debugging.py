@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Debugging
 #
-# *Two sessions of an hour and a quarter, hangs and wrong numbers, then memory and two cases; and two more cases for another day. You need chapters 02, 03 and 05; for the cures of full memories 06 and 07 help. No GPU is needed.*
+# *Two sessions of 75 minutes: hangs and wrong numbers; then memory, and cases two and three. Cases four and five are for another day. You need chapters 02, 03 and 05; 06 and 07 help with memory. No GPU is needed.*
 #
 # It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later 64 tracebacks run through one terminal, and nearly all say the same: a collective timed out. That was more than ten hours of card time for a wait. Which rank was it, and which line?
 #
@@ -67,19 +67,13 @@ def four_ways():
 verdict(four_ways, ranks=4)
 
 # %% [markdown] sections="8.11.2, 19.9"
-# The one that waits: no message, no exit code. (An arrow points from who waits to whom it waits for.) The report knows its line because labkit asked it. Rank 1 is marked because it was the first to fail. Rank 0 has *returned* and is still alive, like a rank that has gone on to save or to evaluate. (labkit keeps its process until the launch is over. Had it ended, gloo would have given rank 3 an echo.)
+# The one that waits: no message, no exit code. (An arrow points from who waits to whom it waits for.) Rank 1 is marked because it was the first to fail. Rank 0 has *returned* and is still alive, like a rank that has gone on to save or to evaluate.
 #
 # A rank that dies without a word was often ended by the system, because the host's memory was full; `dmesg` tells.
 #
 # ## Collectives that do not match
 #
-# Ranks that wait for something that never comes **[hang](GLOSSARY.md#hang)**. Now rank 0 broadcasts, while the others reduce. What would you see with plain torchrun?
-
-# %%
-sees = lab.guess(
-    "rank 0 broadcasts, the others all-reduce",
-    choices=("an error", "a hang", "wrong numbers"),
-)
+# Ranks that wait for something that never comes **[hang](GLOSSARY.md#hang)**. Now rank 0 broadcasts, while the others reduce:
 
 
 # %%
@@ -93,15 +87,12 @@ def two_minds():
 
 verdict(two_minds, ranks=4)
 
-# %%
-sees.score("a hang")
-
 # %% [markdown]
-# torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). labkit is faster because it asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number of one group prove a mismatch. (`[4]` is the shape of the tensor.)
+# All four wait, and torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). labkit is faster because it asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number of one group prove a mismatch. (`[4]` is the shape of the tensor.)
 #
 # A wrong *shape* is a mismatch, too. gloo notices the size and ends a process, not always the guilty one. NCCL compares nothing: it may hang, or mix up memory.
 #
-# Next, a barrier that only rank 0 reaches, after it has saved a file. The report marks whoever does something other than what the line asks of its group. At a barrier of all ranks these are the ones who never come:
+# Next, a barrier that only rank 0 reaches, after it has saved a file. Whom will the report mark, the one that waits or those that never come?
 
 
 # %%
@@ -118,10 +109,7 @@ verdict(save_and_wait, ranks=3)
 #
 # ### The wrong group
 #
-# Four ranks make a [process group](GLOSSARY.md#process-group) for two of them, and these two forget to pass it. For whom do they wait?
-
-# %%
-waits_for = lab.guess("ranks 0 and 1 wait for", choices=("each other", "ranks 2 and 3"))
+# Four ranks make a [process group](GLOSSARY.md#process-group) for two of them, and these two forget to pass it:
 
 
 # %%
@@ -134,11 +122,10 @@ def forgotten_group():
 
 verdict(forgotten_group, ranks=4)
 
-# %%
-waits_for.score("ranks 2 and 3")
-
 # %% [markdown] sections="19.9"
-# Without `group=` the call goes to all four ranks. Here the two that wait are marked: they called a group that nobody else meant to enter. The mend is `dist.all_reduce(x, group=group)`: the `if` was right and the call was wrong. So first check in which group a line calls, then who reaches it.
+# Without `group=` the call goes to all four ranks. The picture is that of `save_and_wait`, and yet this time the two that wait are marked. labkit guesses: those who wait are exactly the members of a group that was made, so they probably forgot to pass it. No log of a cluster guesses that for you.
+#
+# The mend is `dist.all_reduce(x, group=group)`: the `if` was right and the call was wrong. So first check in which group a line calls, then who reaches it.
 #
 # ### One batch less
 #
@@ -157,7 +144,7 @@ def epoch():
 verdict(epoch)
 
 # %% [markdown]
-# Usually a sampler gives every rank the same number of batches: `drop_last=True` drops the rest; by default it repeats some samples. Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default these are still divided by the number of **all** ranks, so the last batch of rank 1 would count half. (In case three you will do it right.)
+# (`[5]` are five numbers, the four weights and the bias, in one bucket.) Usually a sampler gives every rank the same number of batches: `drop_last=True` drops the rest; by default it repeats some samples. Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default these are still divided by the number of **all** ranks, so the last batch of rank 1 would count half. (In case three you will do it right.)
 #
 # ## Case one: the log
 #
@@ -165,22 +152,29 @@ verdict(epoch)
 #
 # - the odd **rank**: a number, or a tuple of several;
 # - the **line**, a piece of its text: the one that ranks wait in, the condition that keeps others from it, or the one that makes a wrong number;
-# - the **fault**, a name of this table. (Those that you have not met come in the next sections.)
+# - the **fault**, a name of this table:
 #
 # | what the ranks do | marked | fault |
 # | --- | --- | --- |
-# | one raises by itself | that one; of several, the first | `exception`, `out_of_memory`, `nan` |
-# | one dies without a word | that one | `sigkill`, `unclean_exit` |
+# | one raises by itself | that one; of several, the first | `exception` |
 # | they call different operations | the minority | `mismatched_op` |
+# | some never make a call that others wait in | those who never come | `missing_rank` |
+# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
+# | some run out of batches first | those with fewer | `uneven_inputs` |
+#
+# <details><summary>More names, for the later cases</summary>
+#
+# | what the ranks do | marked | fault |
+# | --- | --- | --- |
+# | one raises by itself, for want of memory or because of a NaN | that one; of several, the first | `out_of_memory`, `nan` |
 # | they bring different shapes | the minority | `mismatched_shape` |
 # | they make the same calls in another order | the minority | `swapped_order` |
-# | some never make a call that others wait in | those who never come | `missing_rank` |
-# | some run out of batches first | those with fewer | `uneven_inputs` |
-# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
 # | they send to each other, in a circle | all in the circle | `send_cycle` |
 # | their replicas differ | whoever's weights are not the ones meant | `diverged_replica` |
 #
-# For our first run it would be `return 2, "len(words[", "exception"`. Odd are those whom a report would mark; between two ranks that differ, both.
+# </details>
+#
+# For our first run it would be `return 2, "len(words[", "exception"`. The odd ranks are those that a report would mark. Where only two ranks differ from each other, name both.
 #
 # The check runs your function on real ranks, with other data and other numbers of ranks. It must return what the broken one was meant to return; hiding the fault does not count.
 #
@@ -316,16 +310,17 @@ check.trace(run)
 # | the report | the watchdog's lines of all ranks, sorted by `SeqNum` |
 # | the flight recorder, read by labkit | it is on by default. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank |
 # | `check.trace(run)` | `torchfrtrace -p trace_ /shared` compares these files; it comes with torch |
-# | (an error in place of a hang) | `TORCH_DISTRIBUTED_DEBUG=DETAIL`: torch compares operation, size and type before each call. For a search, not for training |
-# | where each rank is, `job.stacks()` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
-# | who never comes to a barrier | `dist.monitored_barrier()` on a group of gloo names them |
-# | the echo and the cause | `@record` of `torch.distributed.elastic`: torchrun then reports the rank that failed first |
-# | what each rank printed | `torchrun --redirects 3 --log-dir logs`: a file per rank |
-# | (no network to look at) | `NCCL_DEBUG=INFO`: which network and which ring NCCL took |
+# | where each rank is, `places(error)` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
+# | the echo and the cause | decorate `main` with `@record` from `torch.distributed.elastic.multiprocessing.errors`: torchrun then reports the rank that failed first |
 #
-# <details><summary>More about the flight recorder: on demand, and its older names</summary>
+# <details><summary>More helpers, and older names</summary>
 #
-# It keeps the last 2000 calls (`TORCH_FR_BUFFER_SIZE`). With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, a write to `/tmp/fr_<rank>.pipe` asks for its file at any time. Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`.
+# - An error in place of a hang: with `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares operation, size and type before each call. That is for a search, not for training.
+# - Who never comes to a barrier: `dist.monitored_barrier()` on a group of gloo names them.
+# - What each rank printed: `torchrun --redirects 3 --log-dir logs` leaves a file per rank.
+# - Which network and which ring NCCL took: `NCCL_DEBUG=INFO`.
+#
+# The flight recorder keeps the last 2000 calls (`TORCH_FR_BUFFER_SIZE`). With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, a write to `/tmp/fr_<rank>.pipe` asks for its file at any time. Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`.
 #
 # </details>
 
@@ -357,7 +352,7 @@ def guarded():
 verdict(guarded, ranks=4)
 
 # %% [markdown] sections="19.9"
-# The right rank raises, and the others only lose their peer. (With NCCL they wait until torchrun ends them, so look for the first error. And on a GPU this `if` waits for the card, so take the hook out in the end.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. `torch.autograd.set_detect_anomaly(True)` names the forward line of the first backward that gave NaN; where the forward itself made it, put `isfinite` into a forward hook of each layer. Both are slow: one step.
+# The right rank raises, and the others only lose their peer. (With NCCL they wait until torchrun ends them, so look for the first error. And on a GPU this `if` waits for the card, so use it only while you search.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. `torch.autograd.set_detect_anomaly(True)` names the forward line of the first backward that gave NaN; where the forward itself made it, put `isfinite` into a forward hook of each layer. Both are slow: one step.
 #
 # ## Replicas that drift apart
 #
@@ -377,13 +372,13 @@ def one_update_alone():
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, digest)
     loss = f"{net(torch.ones(1, 4)).item():.4f}"
-    return {"loss": loss, "digest": digest, "with me": everyone.count(digest)}
+    return {"loss": loss, "digest": digest, "same digest": everyone.count(digest)}
 
 
 lab.launch(one_update_alone, ranks=3)
 
 # %% [markdown] sections="10.5.2, 19.9"
-# Only the digest does; the last column counts who has the same one. `health.compare(net.named_parameters())` does this for each tensor, and names the first that differs. But a vote finds who differs, not who is right: two ranks may agree and both be wrong.
+# Only the digest does; the last column counts the ranks with this digest. (`health.compare(net.named_parameters())` does it tensor by tensor.) But a vote finds who differs, not who is right: two ranks may agree and both be wrong.
 
 # %% [markdown] sections="8.11.1, 19.9"
 # ## Out of memory
@@ -433,7 +428,7 @@ fails_in.score("step 2, forward")
 #
 # </details>
 #
-# With four [microbatches](GLOSSARY.md#microbatch) the same batch fits:
+# With four [microbatches](GLOSSARY.md#microbatch) the same batch fits. (The last column is the last line that each rank printed.)
 
 # %%
 lab.launch(two_steps, 4, devices=small)
@@ -443,7 +438,7 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells who holds how much, at the highest moment. `cure_run.steps` makes two steps without a limit, with rank 1's lengths on both ranks: first plainly, then with each of five cures, for the next section. It counts every byte of the second step, from the forward (embedding F0 to head F3) over the loss and the backward (B3 to B0) to the update. *Temporary* is what lives inside one operation. What will be the largest part?
+# A **snapshot** tells who holds how much, at the highest moment. `cure_run.steps` makes two steps without a limit, with the long sequences on both ranks, and counts every byte of the second. What will be the largest part?
 
 
 # %%
@@ -458,11 +453,13 @@ tried["none"].footprint
 largest.score("activations")
 
 # %% [markdown] sections="8.11.1"
+# F0 to F3 are the forward (embedding to head), then comes the loss; B3 to B0 are the backward, and the update is last. *Temporary* is what lives inside one operation.
+#
 # On a GPU torch keeps such a history: `torch.cuda.memory._record_memory_history(max_entries=100_000)` before the step, `_dump_snapshot(file)` after it; https://pytorch.org/memory_viz draws the file.
 #
 # ### Which cure first?
 #
-# Here are five cures, one at a time. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
+# The same launch has also tried five cures, one at a time. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
 
 # %%
 best = lab.guess("the cure that saves most", choices=cure_run.CURES)
@@ -476,18 +473,20 @@ lab.bars(peaks, unit="bytes", marks=limit, title="Peak of a rank, one cure at a 
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown] sections="8.11.1"
-# So yes: it was the right cure. Activations are the load, microbatches divide them, and they cost only time. The dashed line is the device of before, whose 14 MiB are 14.7 MB. [FSDP](GLOSSARY.md#fsdp), here on two ranks, alone would stand at its edge: it divides the states of the model, which are the smaller part. More ranks would lower that part further, but never the activations.
+# So yes: it was the right cure. Activations are the load, microbatches divide them, and they cost only time. The dashed line is the device of before, whose 14 MiB are 14.7 MB. [FSDP](GLOSSARY.md#fsdp) on two ranks ends a hair below it, with no room for anything else: it divides the states of the model, which are the smaller part. More ranks would lower that part further, but never the activations.
 #
 # And if rank 1 had one long sequence, not four? Then microbatches have nothing to divide, and checkpointing comes first.
 #
-# The price decides the order. First come those that cost time and leave the update as it is, but for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP. bf16 and shorter sequences change the update, so choose them before a run. [Offload](GLOSSARY.md#offload) comes last: the states lie on the host, and in each step gradients cross the link down and new weights up (chapter 06).
+# So ask two things: which cures touch the largest part, and which of these is the cheapest? Cheap are those that cost time but leave the update as it is, except for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP. bf16 and shorter sequences change the update, so choose them before a run. [Offload](GLOSSARY.md#offload) comes last: the states lie on the host, and in each step gradients cross the link down and new weights up (chapter 06).
 
 # %% [markdown] sections="10.5.2"
 # ## Prepare before you need it
 #
-# ### Logs of every rank
+# <details><summary>Logs of every rank</summary>
 #
 # In a long training each rank writes a file, and only rank 0 speaks on the console. For that, make the *handler* of the console quieter on the other ranks, `console.setLevel("WARNING")`, and not the logger: a logger stands before all its handlers, so the files would become empty as well. And put rank and time into each line, `format=f"%(asctime)s rank {rank} %(message)s"`, or 64 files cannot be laid side by side.
+#
+# </details>
 #
 # ### The same run twice
 #
@@ -530,7 +529,7 @@ bits.score("rounding")
 #
 # ## Exercises
 #
-# Four more cases, the last two perhaps another day. The names of the faults stand at case one.
+# Four more cases, the last two perhaps another day. The names of the faults stand at case one, some of them in its folded table.
 #
 # ### Case two: the dashboard
 #
@@ -735,7 +734,7 @@ check.hint("case_five")
 #
 # 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
 # 2. **Slow or stuck?** Take `py-spy dump` of a few ranks twice, a minute apart: a slow run moves, a stuck one does not.
-# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations is a mismatch.
+# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations (80078, twice) is a mismatch.
 # 4. **Go to that line, and up to the nearest `if`**, loop, group or dict: every rank of a group calls the same collectives, in the same order, with the same shapes.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 #
@@ -743,7 +742,7 @@ check.hint("case_five")
 #
 # - Different operations under one number hang; the same ones in another order give wrong sums in silence. So never reduce in the order of a dict that each rank fills by itself, or of a set: sort the names, or send one tensor with all the numbers.
 # - NaN: look before the all-reduce. Replicas: compare digests.
-# - Out of memory: try two steps, read the snapshot, then cure the largest part.
+# - Out of memory: try two steps, read the snapshot, then take the cheapest cure of the largest part.
 # - Prepare logs of every rank, the flight recorder's files, seeds, and two runs that agree bit for bit.
 #
 # Words learned: [hang](GLOSSARY.md#hang), [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog).

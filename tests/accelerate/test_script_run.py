@@ -17,6 +17,7 @@ net, optimizer = accelerator.prepare(net, optimizer)
 loss = net(torch.ones(int(sys.argv[1]), 2, device=accelerator.device)).mean()
 accelerator.backward(loss)
 optimizer.step()
+accelerator.end_training()
 """
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from labkit import collectives
+from labkit import collectives, planner
 from labkit.case_studies import Perception, Script, foreseen, llama, small, stories
 from labkit.case_studies.story_run import Story, _net
+from labkit.planner.models import DATA
 
 
 def test_thirteen_billion_on_four_cards():
@@ -15,12 +16,41 @@ def test_thirteen_billion_on_four_cards():
     rows = {(row["card_gb"], number % 2): row for number, row in enumerate(llama.on_four_cards())}
     assert [rows[gb, 0]["over_bytes"] > 0 for gb in (24, 40, 80)] == [True, True, False]
     assert rows[80, 0]["layout"].startswith("pp 4")
+    assert not any(
+        "ZeRO" in row["layout"] for row in llama.on_four_cards() if "dp" not in row["layout"]
+    )
 
 
 def test_a_third_of_a_microbatch_is_reading():
     script = Script()
     reading_ms = script.batch * script.read_ms
     assert (reading_ms, reading_ms + script.microbatch_ms) == (30, 90)
+
+
+def test_three_strategies_for_ten_billion_by_one_program():
+    shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
+    story = planner.Plan(model=shape, gpus=8, batch=512, stack="megatron-a100")
+    assert [story.but(zero=zero).fits for zero in (0, 1, 3)] == [False, False, True]
+    others = [story.but(tp=8, sp=True), story.but(pp=8)]
+    sharded_us = story.but(zero=3).time().step_us
+    assert all(each.fits and each.time().step_us > sharded_us for each in others)
+
+
+def test_seventy_billion_in_half_as_many_stages_is_hardly_slower():
+    found = planner.search(planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512))
+    assert (found.best.tp, found.best.pp) == (2, 16)
+    half = next(each for each in found.fitting if (each.layout.tp, each.layout.pp) == (2, 8))
+    assert half.step_us / found.fitting[0].step_us < 1.01
+
+
+def test_two_runs_of_zero_3_foretell_the_third():
+    runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
+    early = [run for run in runs if run.id.startswith("sc21t2_z3_175B")]
+    last = early[2]
+    predicted = planner.predicted_us(last, planner.fit(early[:2]).stack(last)) / last.step_us()
+    assert predicted == pytest.approx(0.94, abs=0.01)
+    assert early[1].step_us() == last.step_us() == pytest.approx(66.7e6, rel=0.001)
+    assert max(run.told["tflops_gpu"] for run in runs) == 171
 
 
 def test_the_story_model_is_as_small_as_the_page_says():
@@ -64,9 +94,17 @@ def test_what_small_clusters_do():
     layouts = {(row["cards"], number % 2): row for number, row in enumerate(small.rows())}
     assert [layouts[cards, 0]["fit"] > 0 for cards in small.COUNTS] == [False, False, False, True]
     assert [layouts[cards, 1]["fit"] > 0 for cards in small.COUNTS] == [False, True, True, True]
-    assert layouts[2, 1]["layout"].startswith("pp 2") and "recompute" in layouts[2, 1]["layout"]
-    assert layouts[4, 1]["layout"].startswith("pp 4") and "recompute" not in layouts[4, 1]["layout"]
-    assert layouts[8, 1]["token_rate"] > layouts[8, 0]["token_rate"]
+    assert layouts[2, 1]["layout"].startswith("pp 2") and layouts[4, 1]["layout"].startswith("pp 4")
+    assert "mbs 2" in layouts[4, 1]["layout"] and layouts[8, 0]["layout"].startswith("pp 8")
+    assert not any("recompute" in row["layout"] for row in layouts.values() if row["fit"])
+    assert layouts[8, 1]["token_rate"] < layouts[8, 0]["token_rate"]
+    assert 23.5e9 < layouts[8, 0]["held_bytes"] < 24e9
+    one = planner.Plan(model="LLaMA 7B", gpu="RTX 4090 24 GB", gpus=8, batch=64, seq=1024)
+    ahead = [
+        1 / planner.search(one.but(recipe="mixed", offload=where)).fitting[0].step_us
+        for where in ("none", "optimizer")
+    ]
+    assert ahead[1] > ahead[0]  # its layout alone is the better one
 
 
 def test_the_numbers_to_remember():

@@ -61,6 +61,18 @@ def judged(name, answer):
     return check(answer, **{claim: CLAIMS[claim][name] for claim in claims})
 
 
+def test_the_first_wrong_case_ends_the_grading():
+    tried = []
+
+    def grade(answer):
+        for case, state in enumerate(("over budget", "wrong", "wrong")):
+            tried.append(case)
+            yield state, f"case {case}"
+
+    verdict = exercises._graded(grade, len, {})
+    assert (verdict.state, verdict.counterexample, tried) == ("wrong", "case 1", [0, 1])
+
+
 @pytest.mark.a_few(10)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_stub_is_not_attempted(name):

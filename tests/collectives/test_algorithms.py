@@ -90,6 +90,13 @@ def test_every_option_leads_to_the_same_result(primitive, algorithm, options):
     assert made.root == options.get("root", 0)
 
 
+def test_in_step_s_of_a_pairwise_exchange_a_rank_sends_to_the_rank_s_further_on():
+    steps = plan("all_to_all", "pairwise", 4).steps
+    sent = [{message.src: message.dst for message in step} for step in steps]
+    assert [step[0] for step in sent] == [1, 2, 3]
+    assert [step[3] for step in sent] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("num_ranks", SIZES)
 def test_ring_moves_the_lower_bound_from_every_rank(num_ranks):
     """2(N-1)/N of the data for an all-reduce; (N-1)/N for all-gather, reduce-scatter and pairwise

@@ -26,6 +26,7 @@ from labkit.scaling.series import Scaling
 from labkit.serving.generation import Generation
 from labkit.serving.load import Load
 from labkit.tensor_parallel.layer import Layer
+from labkit.your_own import Step as OwnStep
 from labkit.zero.stages import Offload, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("built")]
@@ -33,6 +34,16 @@ BY_DEEPSPEED = Attention(
     way="ulysses", engine="deepspeed", ranks=2, heads=2, sequence=32, pair_ms=1.0
 )
 MEGATRON = Layer(engine="megatron", vocab=50, sequence_parallel=True)
+
+
+def own():
+    """A module of torch's own."""
+    import torch
+
+    net = torch.nn.Transformer(32, 2, 2, 2, 64, dropout=0.0, batch_first=True)
+    return net, (torch.randn(2, 8, 32), torch.randn(2, 8, 32))
+
+
 LAW = (
     pipeline.Step(ranks=2, microbatches=2, forward_ms=5.0),
     pipeline.Step(
@@ -79,6 +90,7 @@ LAW = (
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
     Scaling(ranks=(1, 2), batch=2, sample_ms=2.0, num_steps=1),
     Feeding(batches=2, read_ms=2.0, step_ms=5.0),
+    *(OwnStep(make=own, engine=engine) for engine in ("fsdp", "ddp", "pipeline")),
     Perception(ranks=2, batch=8, steps=2, encoders_ms=4.0, fusion_ms=2.0, heads_ms=1.0),
 )
 OF_TIME = re.compile(

@@ -27,6 +27,11 @@ def test_one_gather_lies_under_the_layer_before_it():
     assert times(EARLY, **us)[1][-1] == times(PLAIN, **us)[1][-1]
 
 
+def test_a_backward_takes_two_forwards_and_its_reduce_waits_for_it():
+    _, found = times("g0 F0 B0 r0", forward_us=10, message_us=3)
+    assert found == [("g0", 0, 3), ("F0", 3, 13), ("B0", 13, 33), ("r0", 33, 36)]
+
+
 def test_where_messages_are_slower_the_computation_waits_for_them():
     us = {"forward_us": 1, "message_us": 4}
     assert [begins(PLAIN, f"F{layer}", **us)[0] for layer in range(3)] == [4, 8, 12]

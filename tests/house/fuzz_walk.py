@@ -120,6 +120,7 @@ REASONS = {
         "serving.cached_run",
         "serving.dispatch_run.dispatched",
         "serving.run",
+        *(f"your_own.{each}" for each in ("run", "cut_run")),
         "experiment.keep",
         "mesh.Mesh.device_mesh",
         "devices.place",

@@ -12,6 +12,7 @@ PINS = {
     "labkit/data_parallel/server_run.py": (1, "NCCL can't receive from whoever comes first"),
     "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
+    "labkit/your_own/run.py": (1, "a reader's module is built on the host, and goes in shards"),
     "notebooks/src/03_data_parallel.py": (
         2,
         "two machines played on one would share GPU 0; a script's function names its device itself",

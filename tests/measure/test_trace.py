@@ -258,6 +258,19 @@ def test_labels_come_off_after_an_error_too(alone):
     assert vars(stage) == {} and not list(alone.iterdir())
 
 
+def test_recordings_that_count_from_other_moments_stand_on_one_clock(tmp_path):
+    """Rank 1's zero is 2 ms after rank 0's, so what both call 100 us is 2 ms apart."""
+    kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 10.0, "ts": 100.0, "args": {}}
+    for number in (0, 1):
+        content = {
+            "traceEvents": [{**kernel, "name": "gemm"}],
+            "baseTimeNanoseconds": 10**18 + 2_000_000 * number,
+            "labkit": {"rank": number, "num_ranks": 2, "notes": []},
+        }
+        (tmp_path / f"trace-{number}.json").write_text(json.dumps(content))
+    assert trace.read(tmp_path).start_us.tolist() == [0.0, 2000.0]
+
+
 def test_gpu_kernels_are_the_compute_where_there_are_some(tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 10.0}
     reduce = {"Collective name": "allreduce", "In msg nelems": 100, "dtype": "BFloat16"}

@@ -10,7 +10,7 @@ from labkit import mesh_3d, widgets
 from labkit.mesh_3d import board as mesh_board
 from labkit.mesh_3d import held, picture, times
 from labkit.pictures.sketch import Box, Line
-from labkit.units import format_bytes, format_share
+from labkit.units import format_bytes, format_share, format_us
 
 AXES = [
     {"pp": 2, "dp_shard": 2, "tp": 2},
@@ -212,3 +212,20 @@ def test_its_time_ends_with_the_last_message_and_sums_have_a_colour_for_each_axi
     told = times.by_axis(line)
     along_tp = line.label[told.kind == "all_reduce_tp"]
     assert set(along_tp) == {"tp"} and (told.start_us == line.start_us).all()
+
+
+def test_two_steps_stand_on_one_axis_with_what_their_messages_take():
+    stated = {"forward_ms": 120, "node_size": 2, "node_mb_per_s": 12, "nic_mb_per_s": 1}
+    near = mesh_3d.Step(pp=1, dp_replicate=2, microbatches=1, layers=2, **stated)
+    far = near.but(inside="dp_replicate")
+    drawn = mesh_3d.beside({"inside": near, "across": far}, title="tp", language="en")
+    assert drawn.heading == "tp"
+    assert [each.text for each in drawn.headings] == ["inside", "across"]
+    assert drawn.end_us == max(each.predict().end_us.max() for each in (near, far))
+    for name, step, note in zip(("inside", "across"), (near, far), drawn.notes, strict=True):
+        took = step.times().axis_us(0)
+        assert set(took) == {"tp", "dp_replicate"}
+        assert note.startswith(name)
+        assert all(f"{format_us(us)} along {axis}" in note for axis, us in took.items())
+    with pytest.raises(ValueError, match="two steps"):
+        mesh_3d.beside({"inside": near})

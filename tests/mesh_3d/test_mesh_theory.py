@@ -277,6 +277,13 @@ def test_what_hides_on_a_gpu_does_not_at_stated_times():
         assert not ((work.start_us < end - 1e-6) & (work.end_us > start + 1e-6)).any()
 
 
+def test_gradients_travel_in_fp32_but_where_everything_is_fp16():
+    found = {name: messages.gradient_bytes(name) for name in ("fp32", "bf16", "fp16")}
+    assert found == {"fp32": 4, "bf16": 4, "fp16": 2}
+    with pytest.raises(ValueError, match="precision"):
+        messages.gradient_bytes("fp64")
+
+
 def test_the_source_s_175_b_model_needs_what_its_zero_stage_says():
     """64 GPUs, 8 x 4 x 2: 43.75 GB of states is ZeRO 3; the stage that its file names needs 120."""
     step = LARGE.but(layers=96, hidden=12_288, heads=96, pp=4, tp=2, batch=512, precision="fp16")

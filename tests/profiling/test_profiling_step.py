@@ -51,6 +51,7 @@ def test_what_is_no_step_is_refused(wrong):
         Step(**wrong)
 
 
+@pytest.mark.real
 def test_real_ranks_do_what_was_simulated():
     experiment = Bottleneck(kind="save", severity=0.0)
     run = experiment.run()
@@ -83,6 +84,7 @@ def _late():
     return recorded(slow_compute, 0.05)
 
 
+@pytest.mark.real
 def test_what_is_recorded_is_the_work_alone_and_a_slow_card_computes():
     line = lab.launch(_late, ranks=2).timeline()
     slept = line.select(line.label == "slow card")

@@ -103,6 +103,7 @@ def test_a_script_of_ones_own_is_recorded_unchanged(tmp_path, capsys):
     assert "<svg" in (out / "report.html").read_text()
 
 
+@pytest.mark.real
 def test_one_process_is_recorded_without_a_launcher(tmp_path, capsys):
     script = tmp_path / "alone.py"
     script.write_text(ALONE)

@@ -55,6 +55,11 @@ def test_pages_waste_less_than_one_page_a_request():
     assert kv_cache.reserved_bytes(STORY, 4, 2048) == 4 * 2048 * token
 
 
+def test_messages_stand_behind_computing_and_reading_which_hide_each_other():
+    one = phases.Phase(compute_us=3.0, memory_us=5.0, messages_us=2.0, num_tokens=2)
+    assert (one.total_us, one.token_us, one.bound) == (7.0, 3.5, "memory")
+
+
 def test_prefill_waits_for_compute_decode_for_memory_and_on_many_ranks_for_messages():
     prefill = phases.prefill(STORY, 512, A100)
     decode = phases.decode(STORY, 512, A100)

@@ -63,6 +63,14 @@ def test_payload_and_calls_sum_the_messages(layer):
     assert sum(messages.calls(found).values()) == len(found)
 
 
+def test_what_is_held_whole_is_summed_where_tokens_are_cut():
+    """Two norms of a weight and a bias each, and the biases behind the two rows: six widths."""
+    layer = Layer(ranks=2, hidden=64, sequence_parallel=True, precision="fp32")
+    (found,) = messages.of_whole_weights(layer.stream())
+    assert (found.place, found.collective, found.num_bytes) == ("norms", "all_reduce", 6 * 64 * 4)
+    assert messages.of_whole_weights(layer.but(sequence_parallel=False).stream()) == []
+
+
 def test_bytes_are_those_of_the_planner_s_tensor_strategy():
     layer = Layer(ranks=2, hidden=SMALL["dim"], heads=4, sequence=SMALL["seq_len"], batch=4)
     (payload,) = {each.payload["all_reduce"] for each in predicted("tensor", 2, 4)}

@@ -180,11 +180,12 @@ def as_plan(plan: Plan, layout: Layout) -> Plan:
 
 def layouts(plan: Plan) -> Iterator[Layout]:
     """All that might be, before ``refusals``: tensor parallelism stays in the node, context
-    parallelism is for long sequences, chunks are for pipelines, ZeRO 3 is without one."""
+    parallelism is for long sequences, chunks are for pipelines, ZeRO is for copies, and its stage 3
+    without a pipeline."""
     for tp, cp, pp in _axes(plan):
         dp = plan.gpus // (tp * cp * pp)
         for ep in _experts(plan, dp):
-            for zero in (0, 1) if pp > 1 else (0, 1, 3):
+            for zero in _stages(pp, dp):
                 yield from _finer(plan, tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, zero=zero)
 
 
@@ -196,6 +197,13 @@ def _axes(plan: Plan) -> Iterator[tuple[int, int, int]]:
             for pp in divisors(plan.gpus // (tp * cp)):
                 if pp <= plan.shape.layers:
                     yield tp, cp, pp
+
+
+def _stages(pp: int, dp: int) -> tuple[int, ...]:
+    """Of ZeRO: a single copy has nothing to shard."""
+    if dp == 1:
+        return (0,)
+    return (0, 1) if pp > 1 else (0, 1, 3)
 
 
 def _experts(plan: Plan, dp: int) -> list[int]:

@@ -16,7 +16,7 @@ from labkit.profiling.advice import Advice, advise
 from labkit.profiling.recording import flops_run
 from labkit.profiling.recording.window import Window, window
 from labkit.shown import Shown
-from labkit.timeline import Timeline, step_us
+from labkit.timeline import COMM, Timeline, step_us
 from labkit.units import format_share, format_us
 from labkit.words import say
 
@@ -108,15 +108,21 @@ def of_folder(folder: Path, ranks: int) -> Record:
         steps=part.steps,
         step_us=max(spans_us) / part.steps if part.steps else step_us(whole),
         mfu=mfu,
-        remarks=tuple(filter(None, [*_remarks(facts, part.steps, ranks), why])),
+        remarks=tuple(filter(None, [*_remarks(facts, part, ranks), why])),
         folder=folder,
     )
 
 
-def _remarks(facts: list[dict], steps: int, ranks: int) -> list[str]:
+def _remarks(facts: list[dict], part: Window, ranks: int) -> list[str]:
     """What is odd about a script."""
+    steps = part.steps
     told = []
-    if not any(each["group"] for each in facts):
+    grouped = any(each["group"] for each in facts)
+    if grouped and ranks > 1 and steps and not (part.timeline.lane == COMM).any():
+        told.append(
+            say("In these steps nothing was sent: each rank trained alone, whatever group it made.")
+        )
+    if not grouped:
         told.append(
             say("The script made no group: its {ranks} ranks never spoke.", ranks=ranks)
             if ranks > 1

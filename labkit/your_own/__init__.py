@@ -1,0 +1,18 @@
+"""Your own: a module that nobody here wrote, planned, sharded or cut, and read out beside its plan.
+
+``step`` is the experiment: a function that makes your module and a batch, trained for a few steps
+in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and beside it what the
+planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
+module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module.
+Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapter 19.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "unknown": ["doubts"],
+        "step": ["ENGINES", "Step"],
+    },
+)

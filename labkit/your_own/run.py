@@ -1,0 +1,193 @@
+"""A module of the reader's own on real ranks: built on the host by each, then copied (DDP), sharded
+(FSDP2) or cut (``cut_run``), trained for three steps, its bytes read out in the third."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from labkit.measure import memory, trace
+from labkit.planner.real.counted import Counted
+from labkit.planner.real.module_run import measured, repeated
+from labkit.sharding import engines
+from labkit.your_own.step import Step
+
+if TYPE_CHECKING:
+    from labkit.launching.job import Job
+
+TIMEOUT_S = 180.0
+
+
+def start(step: Step) -> "Job":
+    """Trains three steps, in the background. ``step.run()`` starts it and waits."""
+    from labkit.launching import launcher
+
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
+
+
+def built(make: Callable[[], Any]) -> tuple[nn.Module, Any]:
+    """What the reader's function gives. Raises ValueError where that is no module and a batch."""
+    found = make()
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
+        raise ValueError(
+            f"make gives a torch.nn.Module and a batch for it, return net, batch; got {found!r:.80}"
+        )
+    rows = {each.shape[0] for each in tree_iter(found[1]) if isinstance(each, Tensor)}
+    if len(rows) != 1:
+        raise ValueError(
+            "the tensors of a batch have as many rows, samples first, and there is one or more; "
+            f"got rows {sorted(rows)}"
+        )
+    return found
+
+
+class Looked(NamedTuple):
+    """What was learned of a module without running it."""
+
+    shape: Counted
+    """as the planner takes it"""
+    num_rows: int
+    """samples of the batch"""
+    output_bytes: int
+    """of the first tensor of floats in its output"""
+
+
+@functools.lru_cache(maxsize=32)
+def looked(make: Callable[[], Any]) -> Looked:
+    """The module measured under fake tensors, on the meta device where it can be built there.
+    Raises ValueError where it can't be measured."""
+    try:
+        with torch.device("meta"):
+            module, batch = built(make)
+    except (RuntimeError, NotImplementedError):  # it reads values while it is built
+        module, batch = built(make)
+    sizes: list[int] = []
+    hook = module.register_forward_hook(lambda _, args, output: sizes.append(first(output).nbytes))
+    try:
+        shape = measured(module, batch)
+    finally:
+        hook.remove()
+    return Looked(shape, num_rows(batch), sizes[-1])
+
+
+def num_rows(batch: Any) -> int:
+    """Samples of a batch."""
+    return next(each for each in tree_iter(batch) if isinstance(each, Tensor)).shape[0]
+
+
+# --- in the ranks ---
+
+
+def first(output: Any) -> Tensor:
+    """The first tensor of floats in an output: the logits of most models, or a loss. Raises
+    ValueError where there is none."""
+    for each in tree_iter(output):
+        if isinstance(each, Tensor) and each.is_floating_point():
+            return each
+    raise ValueError(f"the output has no tensor of floats to train on; it is a {type(output)}")
+
+
+def loss_of(step: Step, output: Any, batch: Any) -> Tensor:
+    """By the reader's function, or the stand-in."""
+    found = first(output)
+    if step.loss:
+        return step.loss(found, batch)
+    return found if not found.dim() else found.float().square().mean()
+
+
+def called(module: nn.Module, batch: Any) -> Any:
+    """A forward."""
+    args, kwargs = given(batch)
+    return module(*args, **kwargs)
+
+
+def given(batch: Any) -> tuple[tuple, dict]:
+    """A batch as what a forward is called with."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return batch if isinstance(batch, tuple) else (batch,), {}
+
+
+def _train(step: Step) -> dict:
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        module, batch = built(step.make)
+        with torch.no_grad():
+            alone = loss_of(step, called(module, batch), batch).item()
+    device = torch.get_default_device()
+    batch = tree_map_only(Tensor, lambda each: each.to(device), batch)
+    if step.engine == "pipeline":
+        from labkit.your_own import cut_run
+
+        found = cut_run.train(step, module, batch)
+    else:
+        found = _data_parallel(step, module, batch)
+    return {"loss_alone": alone, **found}
+
+
+def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
+    """Copies or shards."""
+    with memory.watch() as watched:
+        engine = _wrapped(step, module)
+        optimizer = torch.optim.AdamW(engine.parameters(), lr=1e-3, foreach=False)
+        values = [_one_step(step, engine, optimizer, batch) for _ in range(2)]
+        engines.claim(watched, engine, optimizer)
+        memory.reset_allocated_peak()
+        watched.mark("start")
+        values.append(_one_step(step, engine, optimizer, batch, watched))
+        engines.claim(watched, engine, optimizer)
+    allocated = memory.allocated_peak_bytes()
+    with trace.record(operators=False):
+        _one_step(step, engine, optimizer, batch)
+    return {"losses": values, **told(engine, optimizer, watched), "allocated_bytes": allocated}
+
+
+def _wrapped(step: Step, module: nn.Module) -> nn.Module:
+    """The engine around the module, on the rank's device."""
+    device = torch.get_default_device()
+    if step.engine == "ddp":
+        return DistributedDataParallel(module.to(device), gradient_as_bucket_view=True)
+    mesh = dist.init_device_mesh(device.type, (step.ranks,))
+    for unit in (*repeated(module)[1], module):
+        fully_shard(unit, mesh=mesh)
+    for buffer in module.buffers():
+        buffer.data = buffer.data.to(device)
+    return module
+
+
+def _one_step(
+    step: Step,
+    engine: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    watched: memory.Watch | None = None,
+) -> float:
+    """Forward, backward, update; DDP keeps its gradients, which lie in its buckets."""
+    if watched:
+        watched.mark("F")
+    loss = loss_of(step, called(engine, batch), batch)
+    if watched:
+        dist.barrier()  # or gloo's thread may still hold what it has gathered
+        watched.kept()
+        watched.mark("B")
+    value = loss.item()
+    loss.backward()
+    del loss
+    if watched:
+        engines.claim(watched, engine, optimizer)
+        watched.mark("step")
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=step.engine != "ddp")
+    return value
+
+
+def told(module: nn.Module, optimizer: Any, watched: memory.Watch) -> dict:
+    """What a rank held."""
+    held = engines.shards(module, optimizer).bytes_by()["parameter"]
+    return {"parameters_bytes": int(held.sum()), "footprint": watched.footprint()}

@@ -1,0 +1,155 @@
+"""The experiment of this subject: a module of the reader's own, what its plan says of its bytes,
+and the same with torch's own engines.
+
+    def mine():
+        net = GPT2LMHeadModel(GPT2Config(n_layer=4, use_cache=False))
+        return net, {"input_ids": torch.randint(1000, (4, 64))}
+
+    your_own.Step(make=mine, engine="fsdp", ranks=2).compare()
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from labkit import words
+from labkit.devices.rung import Pretend
+from labkit.experiment import Difference, Experiment, Reading
+from labkit.footprint import Footprint
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.stacks import EAGER
+from labkit.planner.real.counted import Counted
+from labkit.units import check_whole, check_word, format_bytes
+from labkit.words import both
+from labkit.your_own.holds import bill
+
+if TYPE_CHECKING:
+    from labkit.launching.job import Job
+    from labkit.launching.run import Run
+
+ENGINES = ("ddp", "fsdp", "pipeline")
+"""Copies, shards, stages."""
+PRECISIONS = {2: "bf16", 4: "fp32"}
+"""bytes of an element -> how a plan calls the module's own type"""
+_WORDS = words.catalogue(
+    [
+        ("ddp", "{}: copies on {} ranks (DDP), rank {}"),
+        ("fsdp", "{}: shards on {} ranks (FSDP), rank {}"),
+        ("pipeline", "{}: {} stages, {} microbatches, stage {}"),
+        ("peak", "Peak"),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Experiment):
+    """A module, a batch for it, and who holds what of it.
+
+    ``run()[r]`` is a dict: loss_alone (of the module in one piece, before the first step), losses
+    (of three steps; a pipeline's on its last rank), parameters_bytes and footprint (of the
+    third step), and allocated_bytes (the highest point of the device's own allocator; None on
+    the CPU). Every rank has the same batch, so that the losses can be compared.
+    """
+
+    make: Callable[[], tuple[Any, Any]]
+    """gives the module and a batch for it: a tensor, a tuple of them, or a dict by name"""
+    loss: Callable[[Any, Any], Any] | None = None
+    """of the first tensor of floats in the output, and the batch; None: that tensor if it is a
+    scalar, else the mean of its squares, a stand-in with the same memory up to the output"""
+    engine: str = "fsdp"
+    """one of ENGINES"""
+    ranks: int = 2
+    """how many ranks"""
+    microbatches: int = 2
+    """of a pipeline's step"""
+    rank: int = 0
+    """whose bytes are shown"""
+    devices: str | Pretend | None = None
+    """what ranks compute on, as ``lab.launch`` takes it: lab.pretend(memory_mib=64)"""
+
+    board_home: ClassVar[None] = None
+    """it has none"""
+    reading: ClassVar[Reading] = Reading(
+        words.in_every("peak", _WORDS), lambda found: found.peak_bytes, format_bytes
+    )
+    """the highest point"""
+
+    def __post_init__(self) -> None:
+        check_word(self.engine, ENGINES, "an engine")
+        check_whole(1, 1_000_000, ranks=self.ranks, microbatches=self.microbatches)
+        if not callable(self.make):
+            raise ValueError(
+                "make is a function without arguments that gives (module, batch), so that each "
+                f"rank can call it; got {type(self.make).__name__}"
+            )
+        check_whole(0, self.ranks - 1, rank=self.rank)
+        if self.engine == "pipeline" and self.ranks < 2:
+            raise ValueError(f"a pipeline has two stages or more; got {self.ranks}")
+
+    def shape(self) -> Counted:
+        """The module as the planner sees it; measured without values, and once."""
+        from labkit.your_own import run
+
+        return run.looked(self.make).shape
+
+    def plan(self, **fields: Any) -> Plan:
+        """This step as a plan; ``fields`` change it: ``plan(gpus=64, zero=3)``. Memory is that of
+        torch's own operators, ``stacks.EAGER``, unless ``stack`` says otherwise."""
+        from labkit.your_own import run
+
+        shape, sequences, _ = run.looked(self.make)
+        same: dict[str, Any] = {
+            "model": shape,
+            "gpus": self.ranks,
+            "seq": shape.seq,
+            "precision": PRECISIONS.get(shape.itemsize, "fp32"),
+            "recipe": PRECISIONS.get(shape.itemsize, "fp32"),
+            "stack": EAGER,
+            "mbs": sequences,
+            "zero": 3 if self.engine == "fsdp" else 0,
+        }
+        if self.engine == "pipeline":
+            same["pp"] = self.ranks
+            same["mbs"] = max(1, sequences // self.microbatches)
+            same["batch"] = self.microbatches * same["mbs"]
+            same["schedule"] = "gpipe"
+        return Plan(**same | fields)
+
+    def predict(self) -> Footprint:
+        """The bytes of ``rank`` over the step, by its plan. Raises ValueError for a module that
+        can't be measured."""
+        from labkit.your_own import run
+
+        return bill(self.plan(), self.rank, output_bytes=run.looked(self.make).output_bytes)
+
+    def start(self) -> "Job":
+        """Trains three steps with the real engine, in the background."""
+        from labkit.your_own import run
+
+        return run.start(self)
+
+    def as_run(self) -> "Step":
+        """One run has the bytes of all ranks."""
+        return self.but(rank=0)
+
+    def measured(self, run: "Run") -> Footprint:
+        """What ``rank`` of a run held."""
+        return run[self.rank]["footprint"]
+
+    def difference(self, predicted: Footprint, measured: Footprint) -> Difference:
+        """Of the two highest points."""
+        more = measured.peak_bytes - predicted.peak_bytes
+        return Difference(
+            of=words.in_every("peak", _WORDS),
+            causes={"peak": more},
+            names={"peak": both("read out, less planned")},
+            written=format_bytes,
+        )
+
+    def title(self, language: str | None = None) -> str:
+        """Module, engine, ranks."""
+        name = self.shape().name
+        counts = (self.ranks, self.rank)
+        if self.engine == "pipeline":
+            counts = (self.ranks, self.microbatches, self.rank)
+        return _WORDS[words.spoken_in(language)][self.engine].format(name, *counts)

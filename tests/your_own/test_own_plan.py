@@ -1,0 +1,131 @@
+"""What is said of a module that nobody here wrote, before anything runs."""
+
+import pytest
+import strangers
+import torch
+from torch import nn
+
+from labkit import planner, your_own
+from labkit.footprint import PARTS
+from labkit.your_own.holds import OUTPUTS, bill
+
+TRIED = (strangers.gpt2, strangers.t5, strangers.transformer, strangers.vit)
+
+
+def at(footprint, moment: str) -> dict[str, int]:
+    """The parts of a moment."""
+    row = footprint.num_bytes[footprint.labels.index(moment)].tolist()
+    return dict(zip(PARTS, row, strict=True))
+
+
+@pytest.mark.parametrize("make", TRIED)
+def test_the_states_of_a_plan_are_four_numbers_a_parameter(make):
+    num_params = sum(each.numel() for each in make()[0].parameters())
+    step = your_own.Step(make=make, ranks=2)
+    assert step.shape().params == num_params
+    held = at(step.predict(), "step")
+    states = ("parameters", "gradients", "optimizer")
+    assert [held[part] for part in states] == [2 * num_params, 2 * num_params, 4 * num_params]
+    copies = at(step.but(engine="ddp").predict(), "start")
+    assert sum(copies.values()) == 16 * num_params
+
+
+def test_the_backward_begins_with_the_output_and_all_that_was_kept():
+    step = your_own.Step(make=strangers.gpt2, engine="ddp")
+    found = step.predict()
+    shape = step.shape()
+    assert at(found, "B")["temporary"] == OUTPUTS * 4 * 500 * 4 * 32
+    kept = shape.layers * shape.kept_bytes(4 * 32, 4) + 4 * 32 * shape.outer_kept_bytes
+    assert at(found, "F")["activations"] == round(kept)
+    assert found.peak == "B"
+
+
+def test_stages_hold_the_whole_and_tied_weights_twice():
+    step = your_own.Step(make=strangers.gpt2, engine="pipeline", ranks=4, microbatches=4)
+    held = [at(step.but(rank=rank).predict(), "start")["parameters"] for rank in range(4)]
+    assert sum(held) == 4 * (step.shape().params + 500 * 64)
+
+
+def test_a_plan_at_another_size_has_the_same_module():
+    step = your_own.Step(make=strangers.vit)
+    plan = step.plan(gpus=64, zero=1)
+    assert plan.shape is step.shape()
+    assert plan.layout.dp == 64 and plan.layout.mbs == 4
+
+
+def test_the_module_is_built_on_the_meta_device_where_it_can_be():
+    devices = []
+
+    def watched():
+        net, batch = strangers.transformer()
+        devices.append(next(net.parameters()).device.type)
+        return net, batch
+
+    def reads():
+        net, batch = strangers.transformer()
+        assert float(next(net.parameters()).detach().sum()) < 1e9
+        return net, batch
+
+    your_own.Step(make=watched).shape()
+    assert devices == ["meta"]
+    assert your_own.Step(make=reads).shape().layers == 4
+
+
+def said(make, **fields) -> str:
+    """All doubts together."""
+    return "\n".join(
+        row["not known"] for row in your_own.doubts(your_own.Step(make=make, **fields))
+    )
+
+
+def test_doubts_are_those_of_the_module():
+    assert "tied" in said(strangers.gpt2) and "causal" in said(strangers.gpt2)
+    assert "tied" not in said(strangers.transformer)
+    assert "outside" in said(strangers.transformer)  # the encoder
+    assert "99%" in said(strangers.resnet) and "causal" not in said(strangers.resnet)
+    assert "stand-in" not in said(strangers.vit, loss=lambda output, batch: output.mean())
+
+
+def none_of_both():
+    return nn.Linear(2, 2)
+
+
+def unequal_rows():
+    return strangers.transformer()[0], (torch.zeros(4, 8, 64), torch.zeros(3, 8, 64))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"make": nn.Linear(2, 2)}, None),
+        ({"make": 3}, "function without arguments"),
+        ({"make": strangers.vit, "engine": "zero9"}, "engine"),
+        ({"make": strangers.vit, "rank": 2}, "rank"),
+        ({"make": strangers.vit, "engine": "pipeline", "ranks": 1}, "two stages"),
+    ],
+)
+def test_what_can_not_be_is_refused(fields, words):
+    if words is None:
+        with pytest.raises((ValueError, TypeError)):
+            your_own.Step(**fields).shape()
+        return
+    with pytest.raises(ValueError, match=words):
+        your_own.Step(**fields)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (none_of_both, "return net, batch"),
+        (unequal_rows, "as many rows"),
+        (strangers.lstm, "which layers repeat"),
+    ],
+)
+def test_a_module_that_can_not_be_planned_says_why(make, words):
+    with pytest.raises(ValueError, match=words):
+        your_own.Step(make=make).predict()
+
+
+def test_a_bill_is_of_a_measured_module():
+    with pytest.raises(ValueError, match="measured module"):
+        bill(planner.Plan(gpus=8, zero=3))

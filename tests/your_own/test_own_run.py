@@ -1,0 +1,109 @@
+"""Modules that nobody here wrote, on real ranks: sharded and cut they learn what they learn alone,
+and hold what was planned."""
+
+import math
+
+import pytest
+import strangers
+import torch
+
+from labkit import your_own
+from labkit.footprint import PARTS
+from labkit.launching.verdicts.verdict import RankFailed
+from labkit.your_own import run as own_run
+
+pytestmark = pytest.mark.real
+again = pytest.mark.again
+OTHERS = (strangers.t5, strangers.vit, strangers.transformer, strangers.mamba)
+NEAR = {"gpt2": 0.15, "bert": 0.15, "vit": 0.25, "transformer": 0.25, "t5": 0.35, "mamba": 0.35}
+"""how far the highest point may be from its plan, as a share"""
+
+
+def alone(make, loss=None) -> list[float]:
+    """Losses of three steps in one process, of the very weights that ranks begin with."""
+    step = your_own.Step(make=make, loss=loss)
+    torch.manual_seed(0)
+    module, batch = make()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    found = []
+    for _ in range(3):
+        value = own_run.loss_of(step, own_run.called(module, batch), batch)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(value.item())
+    return found
+
+
+def held(footprint, moment: str) -> list[int]:
+    """Parameters and optimizer at a moment."""
+    row = footprint.num_bytes[footprint.labels.index(moment)]
+    return [int(row[PARTS.index(part)]) for part in ("parameters", "optimizer")]
+
+
+@pytest.mark.parametrize(
+    ("make", "engine"),
+    [
+        (strangers.gpt2, "fsdp"),
+        (strangers.bert, "pipeline"),
+        *(pytest.param(each, "fsdp", marks=again) for each in (strangers.bert, *OTHERS)),
+        *(pytest.param(each, "ddp", marks=again) for each in (strangers.gpt2, *OTHERS)),
+        *(pytest.param(each, "pipeline", marks=again) for each in (strangers.gpt2, *OTHERS)),
+    ],
+)
+def test_a_stranger_learns_in_parts_what_it_learns_alone(make, engine):
+    step = your_own.Step(make=make, engine=engine)
+    found = step.compare()
+    results = found.run
+    wanted = alone(make)
+    assert results[-1]["losses"] == pytest.approx(wanted, rel=1e-4)
+    assert results[0]["loss_alone"] == pytest.approx(wanted[0], rel=1e-5)
+    assert found.measured.labels == found.predicted.labels
+    peaks = {"planned": 0, "read out": 0}
+    for rank in range(2):
+        of_rank = step.but(rank=rank)
+        planned = of_rank.predict()
+        read_out = of_rank.measured(results)
+        # Adam counts its steps; FSDP cuts by rows, and adds a row where there is one too few
+        for mine, other in zip(held(planned, "step"), held(read_out, "step"), strict=True):
+            assert other == pytest.approx(mine, rel=0.02)
+        peaks["planned"] += planned.peak_bytes
+        peaks["read out"] += read_out.peak_bytes
+    # together: a plan has what an encoder keeps on the stage of the decoder's end
+    assert peaks["read out"] == pytest.approx(peaks["planned"], rel=NEAR[make.__name__])
+
+
+def summed(output: torch.Tensor, batch: dict) -> torch.Tensor:
+    """A loss that reads the batch."""
+    logits = output[:, :-1].flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, batch["input_ids"][:, 1:].flatten())
+
+
+@again
+def test_a_loss_of_ones_own_is_taken_behind_the_last_stage():
+    step = your_own.Step(make=strangers.gpt2, loss=summed, engine="pipeline")
+    found = step.run()
+    assert found[0]["losses"] is None
+    assert found[1]["losses"] == pytest.approx(alone(strangers.gpt2, summed), rel=1e-4)
+    assert found[1]["losses"][0] == pytest.approx(math.log(500), rel=0.05)
+
+
+def with_labels():
+    net, batch = strangers.gpt2()
+    return net, {**batch, "labels": batch["input_ids"]}
+
+
+@again
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(strangers.whisper, "torch.export"), (with_labels, "only the first stage")],
+)
+def test_what_can_not_be_cut_is_refused_in_words(make, words):
+    with pytest.raises(RankFailed, match=words):
+        your_own.Step(make=make, engine="pipeline").run()
+
+
+@again
+def test_resnet_is_sharded_though_hardly_any_of_it_is_layers():
+    found = your_own.Step(make=strangers.resnet).run()
+    assert found[0]["losses"][0] == pytest.approx(found[0]["loss_alone"], rel=1e-4)
