@@ -14,6 +14,8 @@ _EXPORTS = {
     "launch": "launching.launcher",
     "launch_script": "launching.script",
     "pretend": "devices.rung",
+    "Slurm": "launching.nodes.places",
+    "Hosts": "launching.nodes.places",
     "sweep": "sweeps",
     "start": "launching.launcher",
     "warm": "launching.launcher",

@@ -1,5 +1,6 @@
 """``python -m labkit``: look at this machine, build what is compiled, run the demo, measure what
-this machine does, run a script on pretend devices, record one, list saved runs."""
+this machine does, run a script on pretend devices, record one, start a practice cluster, list saved
+runs."""
 
 import argparse
 import os
@@ -50,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
             _plan_options(command)
         if name == "record":
             _record_options(command)
+        if name == "cluster":
+            _cluster_options(command)
         if name in ("runs", "demo"):
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
@@ -152,6 +155,18 @@ def _record(chosen: argparse.Namespace) -> int:
     return command.main(chosen)
 
 
+def _cluster_options(command: argparse.ArgumentParser) -> None:
+    from labkit.cluster.command import add_options
+
+    add_options(command)
+
+
+def _cluster(chosen: argparse.Namespace) -> int:
+    from labkit.cluster import command
+
+    return command.main(chosen)
+
+
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
 
@@ -196,6 +211,11 @@ _COMMANDS = (
         "record",
         _record,
         "record a script of your own: where its time goes, and what would help",
+    ),
+    (
+        "cluster",
+        _cluster,
+        "a practice cluster on this machine: Slurm and a network of its own; up, status, down",
     ),
     ("runs", _runs, "list the runs saved in a folder"),
 )

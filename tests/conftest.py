@@ -36,8 +36,9 @@ SLOW = {"browser", "notebooks", "alone", "real", "again"}
 take long."""
 
 
-TOGETHER = ("browser", "notebooks")
-"""Folders whose tests share a JupyterLab and a Chromium, or the book: one worker has each."""
+TOGETHER = ("browser", "notebooks", "cluster")
+"""Folders whose tests share a JupyterLab and a Chromium, the book, or the practice cluster: one
+worker has each."""
 LENGTHY = (*TOGETHER, "test_script", "test_recovery_check", "test_sockets", "test_crowd")
 """What takes longest for few tests, side by side begun first: at the end no worker waits for it."""
 

@@ -7,16 +7,16 @@ Ranks are forked from a zygote that has imported torch already
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 
-from labkit import words
 from labkit.devices import library, place, rung
 from labkit.devices.rung import Pretend, Rung
 from labkit.launching import engines, settings
 from labkit.launching.fork import pickling, zygote_client
-from labkit.launching.fork.request import Request, cell_sources
+from labkit.launching.fork.request import surroundings
 from labkit.launching.job import Job
+from labkit.launching.nodes import spread
+from labkit.launching.nodes.places import Hosts, Slurm
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import Refused
 from labkit.machine import ops, resources
@@ -31,6 +31,7 @@ _OPTIONS = {
     "seed": "where the random numbers of rank 0 start",
     "timeout_s": "how long the run may take",
     "hang_s": "how long it may be silent",
+    "on": "which machines the ranks are on",
     "record": "whether the ranks record what they do",
 }
 """What launch is told, and what it means."""
@@ -87,6 +88,7 @@ def start(
     seed: int | None = None,
     timeout_s: float | None = None,
     hang_s: float | None = None,
+    on: Slurm | Hosts | None = None,
     record: bool = False,
     **kwargs: object,
 ) -> Job:
@@ -97,27 +99,26 @@ def start(
     GPU each, else the CPU. It is torch's default device there. ``backend`` ("nccl", "gloo") is for
     where that is the subject. Rank r's random numbers start from ``seed + r``. A run without a sign
     of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s`` seconds, or
-    longer than ``timeout_s``, is ended. ``record=True`` records all that ``fn`` does. What is left
-    out is as ``lab.begin`` has set it, or 2 ranks, seed 0, 600 s, 60 s. Raises Refused at once
-    where the machine can't do it, ``fn`` can't be called so, or one of these could be meant for it.
+    longer than ``timeout_s``, is ended. ``on`` (``lab.Slurm``, ``lab.Hosts``) has the ranks on
+    other machines, as many on each. ``record=True`` records all that ``fn`` does. What is left out
+    is as ``lab.begin`` has set it, or 2 ranks, seed 0, 600 s, 60 s. Raises Refused at once where
+    the machine can't do it, ``fn`` can't be called so, or one of these could be meant for it.
     """
     told = settings.filled(seed=seed, timeout_s=timeout_s, hang_s=hang_s)
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(_recorded(fn) if record else fn, args, kwargs)
+    if on is not None:
+        return spread.start(call, on, ranks, told, devices=devices, backend=backend)
     _check_room(ranks, len(call))
     chosen, deepspeed = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
     client = zygote_client.running()
-    request = Request(
+    request = surroundings(
         num_ranks=ranks,
         rung=chosen,
         seed=int(told.seed),
         folder=client.new_folder(),
         num_threads=resources.threads(ranks),
-        cwd=os.getcwd(),
-        sys_path=tuple(entry or os.getcwd() for entry in sys.path if isinstance(entry, str)),
         environ=_environ(ranks, chosen),
-        sources=cell_sources(),
-        language=words.language(),
         deepspeed=deepspeed,
     )
     request.call_file.write_bytes(call)

@@ -21,6 +21,7 @@ from labkit.large_batch import recorded as large_recorded
 from labkit.large_batch import rules as large_rules
 from labkit.large_batch import run as large_run
 from labkit.launching import run
+from labkit.launching.nodes.places import Hosts, Slurm
 from labkit.launching.verdicts import outcome
 from labkit.long_context import attention
 from labkit.machine import doctor, topology
@@ -298,6 +299,9 @@ def nouns() -> dict[type, list]:
         ],
         doctor.Row: [doctor.Row(name="gloo", value="", ok=False, fix="make env")],
         doctor.Report: [doctor.Report(rows=())],
+        # none of them starts a job: nobody is named, or no drawn number of ranks fits
+        Hosts: [Hosts()],
+        Slurm: [Slurm(nodes=99_991)],
         tables.Table: [
             tables.table([{"rank": 0, "held_bytes": 9.0}], title="t"),
             tables.table([], heads=["a"], language="zh"),

@@ -23,6 +23,7 @@ ALLOWED = {
     "labkit/devices/on_pretend.py": {"exec": "the script that its command line names"},
     "labkit/launching/fork/worker.py": {"pickle.loads": PRIVATE},
     "labkit/launching/job.py": {"pickle.loads": PRIVATE},
+    "labkit/launching/nodes/worker.py": {"pickle.loads": PRIVATE},
     "labkit/launching/script.py": {"pickle.loads": PRIVATE},
     "labkit/launching/verdicts/introspect.py": {
         "pickle.loads": "torch's flight recorder of this very process, from memory"

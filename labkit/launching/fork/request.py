@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit import words
 from labkit.devices.rung import Rung
 
 
@@ -73,6 +74,18 @@ class Request:
             "sources": sources,
         }
         return cls(**{**content, **parts})
+
+
+def surroundings(**parts: object) -> Request:
+    """The request of a run that finds everything as it is here: its folder, where modules are
+    looked for, the cells, the language. ``parts``: what else a request has."""
+    return Request(
+        cwd=os.getcwd(),
+        sys_path=tuple(entry or os.getcwd() for entry in sys.path if isinstance(entry, str)),
+        sources=cell_sources(),
+        language=words.language(),
+        **parts,
+    )
 
 
 def cell_sources() -> dict[str, Source]:

@@ -56,9 +56,9 @@ def main(sock: socket.socket, rank: int, request: Request) -> NoReturn:
         _hand_over(result, here, files, request, tell)
         answering.join()  # it ends the process when the notebook says bye
     except BaseException as error:
-        _flush()
+        flush()
         with contextlib.suppress(Exception):
-            _write_calls(files, request)
+            write_calls(files, request)
         tell(Failed(**introspect.describe(error, request.sources)))
     os._exit(1)
 
@@ -80,7 +80,7 @@ def _settle(files: RankFiles, request: Request) -> None:
     os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the zygote
-    _redirect_output(files)
+    redirect_output(files)
     os.environ.clear()
     os.environ.update(request.environ, RANK=str(files.rank), LOCAL_RANK=str(files.rank))
     os.chdir(request.cwd)
@@ -89,14 +89,14 @@ def _settle(files: RankFiles, request: Request) -> None:
     words.use(request.language)
     _dump_stack_when_asked(files)
     place.take(request.rung, files.rank, request.num_ranks)
-    _seed(request.seed + files.rank, request.num_threads)
+    seed_all(request.seed + files.rank, request.num_threads)
     for file, source in request.sources.items():
         num_chars = sum(map(len, source.lines))
         linecache.cache[file] = (num_chars, None, list(source.lines), source.name)
     sys.modules["__main__"] = types.ModuleType("__main__")
 
 
-def _redirect_output(files: RankFiles) -> None:
+def redirect_output(files: RankFiles) -> None:
     """What the rank and its children print goes to its log; there is nothing to read."""
     for number, path in ((0, os.devnull), (1, files.log), (2, files.log)):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -112,7 +112,7 @@ def _dump_stack_when_asked(files: RankFiles) -> None:
     faulthandler.register(signal.SIGUSR1, file=fd, all_threads=False)
 
 
-def _seed(seed: int, num_threads: int) -> None:
+def seed_all(seed: int, num_threads: int) -> None:
     """Sets every source of random numbers, and torch's threads."""
     import numpy as np
     import torch
@@ -128,13 +128,23 @@ def _call(here: Rank, request: Request, tell: Tell) -> bytes:
     for note in request.rung.notes:
         here.note(note)
     fn, args, kwargs = pickle.loads(request.call_file.read_bytes())
-    _adopt_main()
-    _init_process_group(here, request)
+    adopt_main()
+    _meet(here, request)
     tell(Started())
     return pack_result(fn(*args, **kwargs), here.rank)
 
 
-def _init_process_group(here: Rank, request: Request) -> None:
+def _meet(here: Rank, request: Request) -> None:
+    """The ranks of one machine find each other by a file."""
+    from torch.distributed import FileStore
+
+    store = FileStore(str(request.folder / "store"), request.num_ranks)
+    init_process_group(request, store=store, rank=here.rank, world_size=request.num_ranks)
+
+
+def init_process_group(request: Request, **meeting: object) -> None:
+    """Brings the default group up. ``meeting``: how its ranks find each other, where their
+    environment does not say it."""
     import torch.distributed as dist
 
     for name, before in _RENAMED.items():
@@ -146,11 +156,8 @@ def _init_process_group(here: Rank, request: Request) -> None:
     warnings.filterwarnings(
         "ignore", message=r"barrier\(\): using the device under current context"
     )
-    store = dist.FileStore(str(request.folder / "store"), request.num_ranks)
     with _patient_threads():
-        dist.init_process_group(
-            request.rung.backend, store=store, rank=here.rank, world_size=request.num_ranks
-        )
+        dist.init_process_group(request.rung.backend, **meeting)
 
 
 @contextlib.contextmanager
@@ -170,7 +177,7 @@ def _patient_threads() -> Iterator[None]:
     os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-def _adopt_main() -> None:
+def adopt_main() -> None:
     """Classes defined in a cell live in this process's ``__main__`` too, where torch.save and
     all_gather_object look for them."""
     from cloudpickle import cloudpickle
@@ -185,8 +192,8 @@ def _hand_over(result: bytes, here: Rank, files: RankFiles, request: Request, te
     usage = resource.getrusage(resource.RUSAGE_SELF)
     unit_bytes = 1 if sys.platform == "darwin" else 1024
     files.result.write_bytes(result)
-    _write_calls(files, request)
-    _flush()
+    write_calls(files, request)
+    flush()
     tell(
         Returned(
             notes=tuple(here.notes),
@@ -196,7 +203,8 @@ def _hand_over(result: bytes, here: Rank, files: RankFiles, request: Request, te
     )
 
 
-def _write_calls(files: RankFiles, request: Request) -> None:
+def write_calls(files: RankFiles, request: Request) -> None:
+    """Leaves the collectives that this rank has called in their file."""
     calls = introspect.calls(request.sources)
     if calls is not None:
         files.write_calls(calls)
@@ -209,19 +217,19 @@ def _answer(sock: socket.socket, tell: Tell, files: RankFiles, request: Request)
     while True:
         question, _ = messages.receive(sock)
         if question is None or isinstance(question, Bye):
-            _flush()
+            flush()
             os._exit(0 if question else 1)
-        report = _look(request)
+        report = look(request)
         if report.pending and report.last == last != written:
             # it waits where it waited before: time to say what came before
             with contextlib.suppress(Exception):
-                _write_calls(files, request)
+                write_calls(files, request)
                 written = last
         last = report.last
         tell(report)
 
 
-def _look(request: Request) -> Report:
+def look(request: Request) -> Report:
     """Where the main thread is. It moves on while we look: what then can't be read is left out."""
     told = {"where": {}, "pending": (), "groups": {}, "last": None}
     with contextlib.suppress(Exception):
@@ -231,7 +239,8 @@ def _look(request: Request) -> Report:
     return Report(**told)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Has all that was printed written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,0 +1,83 @@
+"""The matrix of a set-up check as a drawing: a box for every two ranks, the fuller the faster."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labkit.pictures.drawing import WIDTH_PX
+from labkit.pictures.sketch import Box, Shape, Sketch, Words
+from labkit.pictures.style import CYCLE
+from labkit.words import catalogue, sentence, speaking
+
+if TYPE_CHECKING:
+    from labkit.cluster.matrix import Matrix
+
+_WORDS = catalogue(
+    (
+        ("title", "Bandwidth from rank to rank, MB/s"),
+        ("full", "A box is filled in proportion; a full one is the fastest: {:.3g} MB/s"),
+        ("slow", "slow link: {}"),
+        ("even", "no link is slow"),
+    )
+)
+_TOP_PX = 92.0
+_LEFT_PX = 120.0
+_ROW_PX = 30.0
+_GAP_PX = 4.0
+MOST_DRAWN = 16
+"""ranks in a picture"""
+
+
+def matrix(found: "Matrix", *, language: str | None = None) -> Sketch:
+    """A row for each rank that sends, a column for each that receives; slow links have a thick
+    edge. Raises ValueError for more ranks than one can look at."""
+    if len(found.ranks) > MOST_DRAWN:
+        raise ValueError(
+            f"a picture shows {MOST_DRAWN} ranks at most; got {len(found.ranks)}: found.links() is "
+            "the table of all links"
+        )
+    return speaking(language, lambda words: _drawn(found, words))
+
+
+def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
+    say = _WORDS[words["code"]]
+    fastest = float(np.nanmax(found.mb_per_s)) if len(found.ranks) > 1 else 0.0
+    slow = found.slow_links()
+    verdicts = [say["slow"].format(f"{start} → {end}") for start, end in slow] or [say["even"]]
+    names = [f"{host} · {rank}" for rank, host in enumerate(found.hosts)]
+    height_px = _TOP_PX + len(names) * _ROW_PX
+    full = say["full"].format(fastest)
+    shapes = [*_boxes(found, fastest, set(slow), names), Words(0, height_px + 22, full)]
+    rows = [("", *names)]
+    for name, speeds in zip(names, found.mb_per_s, strict=True):
+        rows.append((name, *("" if np.isnan(each) else f"{each:.3g}" for each in speeds)))
+    return Sketch(
+        shapes=tuple(shapes),
+        height_px=height_px + 34,
+        heading=say["title"],
+        badge=found.badge,
+        numbers=tuple((verdict, "") for verdict in verdicts[:2]),
+        table=tuple(rows),
+        summary=sentence(say["title"], [tuple(verdicts), (full,)], found.badge, words["code"]),
+        language=words["code"],
+    )
+
+
+def _boxes(found: "Matrix", fastest: float, slow: set, names: list[str]) -> list[Shape]:
+    """The names on both sides, and a box for every two ranks."""
+    column_px = (WIDTH_PX - _LEFT_PX) / len(names)
+    shapes: list[Shape] = []
+    for source, name in enumerate(names):
+        y_px = _TOP_PX + source * _ROW_PX
+        middle_px = _LEFT_PX + (source + 0.5) * column_px
+        shapes.append(Words(_LEFT_PX - 10, y_px + 18, name, anchor="end"))
+        shapes.append(Words(middle_px, _TOP_PX - 10, name, anchor="middle"))
+        for target, speed in enumerate(found.mb_per_s[source]):
+            if source != target:
+                x_px = _LEFT_PX + target * column_px
+                link = (found.hosts[source], found.hosts[target])
+                size = (column_px - _GAP_PX, _ROW_PX - _GAP_PX)
+                about = {"texts": (f"{speed:.3g}",), "marked": link in slow}
+                share = float(speed) / fastest
+                shapes.append(Box(x_px, y_px, *size, CYCLE[0][0], fill=share, **about))
+    return shapes

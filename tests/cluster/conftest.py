@@ -1,0 +1,40 @@
+"""What tests of the practice cluster need: a record of their own, and Slurm or namespaces, else a
+reason to skip. As root in CI they must run."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.cluster.one_machine import network_run, slurm_run, up_run
+from labkit.cluster.one_machine.plan import Layout
+
+
+def needs_slurm() -> None:
+    """Skips where Slurm is missing; fails where root runs CI, which installs it."""
+    if why := slurm_run.obstacle():
+        stop = pytest.fail if os.environ.get("CI") and os.geteuid() == 0 else pytest.skip
+        stop(why)
+
+
+@pytest.fixture(scope="package")
+def own_record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The practice cluster of the person who runs the tests is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+        up_run.down()
+
+
+@pytest.fixture(scope="package")
+def namespaces() -> None:
+    """Network namespaces can be made here."""
+    if why := network_run.obstacle():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="package")
+def two_nodes(own_record, namespaces) -> Iterator[object]:
+    """Two nodes with Slurm, 200 Mbit/s and 1 ms between them."""
+    needs_slurm()
+    yield up_run.up(Layout(bandwidth_bit_per_s=200e6, latency_s=1e-3))
