@@ -93,9 +93,9 @@ class Shards(Shown):
                 f"the origin of Shards is one of {', '.join(ORIGINS)}; got {self.origin!r}"
             )
         check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
-        lengths = {len(getattr(self, name)) for name in COLUMNS}
-        if len(lengths) != 1:
-            raise ValueError(f"the columns of Shards have one length; got {sorted(lengths)}")
+        lengths = {name: len(getattr(self, name)) for name in COLUMNS}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the columns of Shards have one length; got {lengths}")
         if (self.stop < self.start).any() or (self.start < 0).any():
             bad = int(np.argmax((self.stop < self.start) | (self.start < 0)))
             raise ValueError(

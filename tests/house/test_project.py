@@ -28,6 +28,8 @@ EXPORTS = {
     "start",
     "warm",
     "Job",
+    "Slurm",
+    "Hosts",
     "Run",
     "LaunchError",
     "RankFailed",
