@@ -95,7 +95,11 @@ class Shards(Shown):
         check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
         lengths = {name: len(getattr(self, name)) for name in COLUMNS}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"the columns of Shards have one length; got {lengths}")
+            short = min(lengths, key=lengths.__getitem__)
+            begins = getattr(self, short)[:3].tolist()
+            raise ValueError(
+                f"the columns of Shards have one length; got {lengths}, {short} is {begins}"
+            )
         if (self.stop < self.start).any() or (self.start < 0).any():
             bad = int(np.argmax((self.stop < self.start) | (self.start < 0)))
             raise ValueError(
