@@ -32,7 +32,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # **When you are done** you can
 #
 # - write each of the three stages by hand, and say what it saves and what it sends before you run it;
-# - hand the same work to DeepSpeed, and see whether it really does it; know where to look in a Trainer;
+# - hand the same work to DeepSpeed, and see whether it really does it;
 # - say what it costs to move states to the host, and measure it.
 
 # %% [markdown] sections="8.5.1"
@@ -74,7 +74,7 @@ first.score(7 * held(ranks=64, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# Read it from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. And ZeRO 3 gathers a layer whenever it is needed. We write all four, one after the other; each needs these:
+# The boxes show the order, not the time. Read from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Layer 1 is gathered twice in a row, because ours frees a layer after every use. A real engine can keep the last one.) We write all four, one after the other; each needs these:
 
 
 # %%
@@ -365,7 +365,7 @@ lab.bars(
 # %% [markdown]
 # The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Does sharding save nothing, then?
 #
-# The reason is the activations, which ZeRO does not touch. At the end of the forward `zero1` and `zero2` hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations. Our model is small beside its batch. For one that is large beside its batch activations count for little, and the first bars decide.
+# In `plain` the peak is the update: 16 bytes, and 4 for a temporary of Adam. Sharding shrinks that one, so another moment becomes the highest: for `zero1` and `zero2` the end of the forward. There they hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations, which ZeRO does not touch. Our model is small beside its batch. For one that is large beside its batch, activations count for little and the first bars decide.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -373,7 +373,7 @@ lab.bars(
 max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.values())
 
 # %% [markdown] sections="10.2.5, D-train"
-# The second losses do not differ by a bit, in any of the four.
+# The losses of all four are equal to the last bit, the second ones too.
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -384,7 +384,7 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count each message. The four programs call these names, so they need no change. From here on they use our ring; to have torch's calls again, run the two cells that defined them.
+# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs call these names, so they need no change. From here on they use our ring; to have torch's calls again, run the two cells that defined them.
 
 
 # %%
@@ -495,7 +495,7 @@ configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 
 # %% [markdown]
-# The table says how many bytes the third step handed to each collective, its [payload](GLOSSARY.md#payload). What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S. The column *on a ring* has that, in multiples of ZeRO 0:
+# The table says how many bytes the third step handed to each collective. What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S. The column *on a ring* has that, in multiples of ZeRO 0:
 
 
 # %%
@@ -520,7 +520,7 @@ beside_ddp(rows)
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
 # For stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms. The loss is the same in each row: the method changes what is sent, not what is learned.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
-# "ZeRO 3" makes 34 calls: the weights of each module are gathered by themselves, once for the forward and once for the backward.
+# "ZeRO 3" makes 34 calls: each of the 16 modules that have weights gathers its own, once for the forward and once for the backward; then come one reduce-scatter and one norm.
 #
 # ### When gradients accumulate
 #
@@ -632,7 +632,9 @@ lab.table(rows)
 typo.score(rows[2]["stage"])
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And note the clipping: nobody has asked for it.
+# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts.
+#
+# A Hugging Face Trainer takes the same file as `deepspeed=`. Write "auto" for the three numbers of the batch and for `enabled`, so that the Trainer fills in its own, and check that `type(trainer.model_wrapped).__name__` is `DeepSpeedEngine`.
 #
 # <details><summary>A script of your own: how it starts, and asks for the file</summary>
 #
@@ -676,39 +678,10 @@ check.same_training(my_config)
 # %%
 check.hint("same_training")
 
-# %% [markdown] sections="8.5.2, D-train"
-# ### The Hugging Face Trainer
-#
-# Many scripts have no loop at all, but a Trainer, which takes the file as `deepspeed=`. Does it train with DeepSpeed, then? `type(trainer.model_wrapped).__name__` tells: `DeepSpeedEngine`, or the file was not used at all.
-#
-# <details><summary>Try it: our file, and one that says "auto"</summary>
-#
-# The Trainer has a batch size, an accumulation and a precision of its own, so it refuses a file that contradicts them. Where the file says "auto", it fills in its own number.
-#
-# ```python
-# def hf_trainer(file):
-#     from labkit.zero import opt_run  # a small OPT model, and passages of our story
-#     from transformers import Trainer, TrainingArguments
-#
-#     sizes = {"per_device_train_batch_size": 8, "max_steps": 3, "save_strategy": "no"}
-#     device = {"use_cpu": not torch.cuda.is_available()}
-#     arguments = TrainingArguments(deepspeed=file, bf16=True, **sizes, **device)
-#     net, passages = opt_run.net_and_data()
-#     trainer = Trainer(net, arguments, train_dataset=passages)
-#     trainer.train()
-#     return type(trainer.model_wrapped).__name__
-#
-# lab.launch(hf_trainer, file)
-# ```
-#
-# Our file raises a ValueError that says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). With "auto" for the three numbers of the batch and for `enabled` of bf16, every rank returns `DeepSpeedEngine`.
-#
-# </details>
-
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# What if even stage 3 is too large? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. (On a laptop it does so anyway, so we measure the link alone.)
+# What if even stage 3 does not fit? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. (On a laptop it does so anyway, so we measure the link alone.)
 
 
 # %%
@@ -761,7 +734,7 @@ crossing.score(found[1]["copies_ms"])
 lab.table(found)
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest goes to starting the copies, one for each weight, and is more on a busy machine. (A real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest is probably the start of each copy, one for each weight and direction, and is more on a busy machine. (A real GPU hides some of it by copying while it computes.)
 #
 # With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (The board's 25 GB/s are about what PCIe 4 gives.)
 
@@ -769,11 +742,11 @@ lab.table(found)
 stages.Offload(mode="zero2", model="7B").board()
 
 # %% [markdown] sections="8.5.3"
-# Gradients go down in fp32, since the host updates in fp32; the new parameters come up in 16 bit. (With stage 3 and its parameters offloaded they come up twice, for the forward and for the backward: try it on the board.) The bytes do not depend on how many samples are in the microbatch. So make it large: then there is more compute to hide them under.
+# DeepSpeed turns gradients into fp32 on the card, so 4 bytes each go down; the paper (ZeRO-Offload, see *Further reading*) sends them in 16 bit. The new parameters come up in 16 bit. (With stage 3 and its parameters offloaded they come up twice, for the forward and for the backward: try it on the board.) The bytes do not depend on how many samples are in the microbatch. So make it large: then there is more compute to hide them under.
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left ZeRO 1, with 16-bit gradients (`recipe="mixed"`), on the right ZeRO 3. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it. Both sides have the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s, so the difference is that of the stages:
+# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left is ZeRO 1, on the right ZeRO 3, both with 16-bit gradients (`recipe="mixed"`; the card names this only on the left, because for stage 3 it is usual). What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it. Both sides have the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s, so the difference is that of the stages:
 
 # %%
 cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
@@ -781,10 +754,10 @@ cards = cards.but(recompute="full", recipe="mixed")
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# Both fit. Stage 3 frees about 22 GB more, and its step is predicted hardly longer, 5.22 s for 5.18: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than this difference.) Between machines stage 3 can cost far more. How much, no constant that we ship knows, and the planner says so (`cards.but(zero=3, per_node=4).warnings()`): time it there. And room that you don't use is no gain, so:
+# Both fit. Stage 3 frees about 22 GB more, and its step is predicted hardly longer, 5.22 s for 5.18: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than this difference.) Between machines stage 3 can cost far more. We have no measured speeds for that case, and `cards.but(zero=3, per_node=4).warnings()` says so: time it there. Memory that you don't use is no gain, so:
 #
-# - **Stage 1** need send no more than data parallelism, so it is the first to take. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
-# - **Stage 2** if stage 1 does not fit, and up to 2 bytes per parameter less would. Without accumulation it sends the same; with it, it reduces in every microbatch.
+# - **Stage 1** first: it can send as little as data parallelism. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
+# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
 # - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
 # - **Offload** when there is no other way to fit, and with batches as large as you can make them.
 

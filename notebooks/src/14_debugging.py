@@ -174,7 +174,7 @@ verdict(epoch)
 #
 # </details>
 #
-# For our first run it would be `return 2, "len(words[", "exception"`. The odd ranks are those that a report would mark. Where only two ranks differ from each other, name both.
+# For our first run it would be `return 2, "len(words[", "exception"`. The odd ranks are those that a report would mark. (A minority needs three ranks. Where two ranks call different things, name both.)
 #
 # The check runs your function on real ranks, with other data and other numbers of ranks. It must return what the broken one was meant to return; hiding the fault does not count.
 #
@@ -229,7 +229,7 @@ check.hint("case_one")
 # %% [markdown] sections="8.11.2"
 # ## Messages in a circle
 #
-# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small?
+# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small? (`hang_s=1` below: labkit waits a second for a sign of life, by default a minute. A mismatch of collectives it finds sooner.)
 
 # %%
 passes = lab.guess(
@@ -250,7 +250,7 @@ verdict(cycle, hang_s=1)
 passes.score("a hang")
 
 # %% [markdown] sections="8.11.2"
-# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) With two ranks, let one of them receive first. With many, `isend` and `irecv` return at once; but then **both** requests must be waited for. (`hang_s` is how long labkit waits for a sign of life, a minute if you say nothing. Collectives that can never match it finds sooner.)
+# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) With two ranks, let one of them receive first. With many, `isend` and `irecv` return at once; but then **both** requests must be waited for.
 #
 # "Raise the timeout" is the first advice that one finds. But a timeout cures no hang, it ends it: the rank that gives up leaves the call, and all that come later get an echo. So raise it, in `init_process_group` or `new_group`, only where a rank is really that slow.
 #
@@ -352,7 +352,7 @@ def guarded():
 verdict(guarded, ranks=4)
 
 # %% [markdown] sections="19.9"
-# The right rank raises, and the others only lose their peer. (With NCCL they wait until torchrun ends them, so look for the first error. And on a GPU this `if` waits for the card, so use it only while you search.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. `torch.autograd.set_detect_anomaly(True)` names the forward line of the first backward that gave NaN; where the forward itself made it, put `isfinite` into a forward hook of each layer. Both are slow: one step.
+# The right rank raises, and the others only lose their peer. (With NCCL they wait until torchrun ends them, so look for the first error. And on a GPU this `if` waits for the card, so use it only while you search.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. `torch.autograd.set_detect_anomaly(True)` names the forward line of the first backward that gave NaN; where the forward itself made it, put `isfinite` into a forward hook of each layer. Both are slow, so use them for one step only.
 #
 # ## Replicas that drift apart
 #
@@ -522,10 +522,13 @@ lab.table(
 )
 
 # %%
-bits.score("rounding")
+moved = lab.difference(four, first)
+bits.score(
+    "the same bits" if not moved else "rounding" if moved < 1e-5 else "other weights"
+)
 
 # %% [markdown]
-# Another number of ranks gives other bits, but only by rounding, because the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes.
+# Another number of ranks gives other bits, but only by rounding, because the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes. (On a GPU also set `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the start: without it the first matrix product may raise.)
 #
 # ## Exercises
 #
