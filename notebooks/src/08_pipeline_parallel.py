@@ -11,7 +11,7 @@
 #
 # *About an hour and a half. You need chapters 00 and 02, and for the last section ZeRO from chapter 06. No GPU is needed.*
 #
-# Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as on one enormous card, because at any moment three of our four cards wait. We pay for four and use one.
+# Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait. We pay for four and use one.
 #
 # Where does that time go, and how much of it can we get back?
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 import labkit as lab
-from labkit import model, pipeline, planner, widgets
+from labkit import model, pipeline, planner
 from labkit.pipeline import check, pipedream_run
 from labkit.timeline import bubble
 
@@ -97,7 +97,7 @@ lab.difference(by_hand[0] + by_hand[1], [each.grad for each in whole.parameters(
 #
 # From here on we use `pipeline.Step`. It trains a smaller transformer (width 32) of eight blocks through torch's own pipeline library, whose code you will see later. Each of four real ranks holds two blocks.
 #
-# Four ranks on a laptop with two cores would fight for the cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores. How much that matters is told below the picture, where an *action* is one forward or one backward.
+# Four ranks on a laptop with two cores would fight for the cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores; how much that matters is told below the picture (there an *action* is one forward or one backward).
 
 # %%
 step = pipeline.Step(
@@ -115,7 +115,7 @@ step.compare()
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
-# The cure is to let several pieces travel at once. While rank 1 works on the first piece, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch); there are m of them. **GPipe** sends all of them forward, and only then the first one back. A microbatch always has the same size here, so more of them mean a larger batch.
+# The cure is to let several pieces travel at once. While rank 1 works on the first piece, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch); there are m of them. **GPipe** does the forwards of all of them, and only then begins the first backward. A microbatch always has the same size here, so more of them mean a larger batch.
 #
 # Say we have four ranks and eight microbatches. How idle are the ranks still?
 
@@ -123,20 +123,18 @@ step.compare()
 idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
 
 # %% [markdown]
-# A [schedule](GLOSSARY.md#schedule) is only an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline:
+# A [schedule](GLOSSARY.md#schedule) is only an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. Here is rank 0's order under GPipe, and below it the timeline of all four:
 
 # %%
 step = step.but(schedule="gpipe", microbatches=8)
-print(step.order())
-
-# %%
+print(*step.order().orders[0])
 step.compare()
 
 # %%
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Every rank works on 8 microbatches and waits for the time of 3, one for each other rank. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the last forward has walked to rank 3 and the first backward has walked back. So 3 of 11 slots are idle. What a microbatch costs doesn't matter, as long as all stages cost the same:
+# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (in rank 0's row: the 180 ms in the middle), because a piece of data passes three other ranks on its way there and back. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the last forward has walked to rank 3 and the first backward has walked back. So 3 of 11 slots are idle. How long a slot is doesn't matter, as long as all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
@@ -148,20 +146,11 @@ idle.score(bubble(step.predict()))
 enough = lab.guess("fewest microbatches for a bubble of 10 %", between=(1, 100))
 
 # %%
-lab.sweep(
-    step,
-    microbatches=[1, 2, 4, 8, 16, 32],
-    run=[8],
-    title="Bubble by microbatches",
-    x="microbatches",
-)
-
-# %%
 tries = (step.but(microbatches=m) for m in range(1, 100))
 enough.score(next(each.microbatches for each in tries if bubble(each.predict()) <= 0.1))
 
 # %% [markdown] sections="8.6.1"
-# The line is predicted, and the dot is our run. From $3/(m+3) \le 1/10$ follow at least 27 microbatches. Doubling helps less and less: from 4 to 8 it takes 15.6 points off the bubble, from 16 to 32 only 7.2.
+# From $3/(m+3) \le 1/10$ follow at least 27 microbatches. Doubling helps less and less: from 4 microbatches to 8 the bubble falls from 3/7 to 3/11, from 16 to 32 only from 3/19 to 3/35.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
@@ -202,23 +191,6 @@ check.real_pipeline(my_step)
 # %%
 check.hint("real_pipeline")
 
-# %% [markdown] sections="8.6.1"
-# ## Look closer
-#
-# The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (The bar of a send is drawn until torch next looks whether it has arrived, so don't read its length.)
-#
-# In the lower half rank 0 waits a little before some of its backwards. Take the widest such gap after B0. Which message does it wait for? Was rank 1 late with that backward, or did the message take long?
-
-# %%
-widgets.trace(step.predict(), step.compare().run, title=step.title())
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# The gradient of the same microbatch, from rank 1. Follow the arrow back to the box that sent it. If the gap ends as soon as that box does, rank 1 was late: look at *its* gap in the same way. If the box had ended long before, the message was slow.
-#
-# </details>
-
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
@@ -245,7 +217,7 @@ check.better_order(my_order)
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn, until nothing is left. What does that do to the bubble?
+# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. What does that do to the bubble?
 
 # %%
 turns = lab.guess("bubble of 1F1B, 4 ranks, 8 microbatches", between=(0, 1))
@@ -306,35 +278,29 @@ check.choose_microbatches(my_choice)
 #
 # ### Interleaving: more stages
 #
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. With four ranks and eight microbatches, what is left of the 27 %?
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. From here on we draw four microbatches, so that the boxes can be read. For four ranks and four microbatches the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
 
 # %%
 less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
 
 # %%
-less.score(bubble(step.but(schedule="interleaved_1f1b").predict()))
-
-# %% [markdown]
-# The next two pictures have only four microbatches, so that the boxes can be read, and so larger bubbles: 42.9 % for 1F1B, 27.3 % interleaved (3 of 11 again, by chance).
-
-# %%
 few = step.but(microbatches=4)
-lab.show(few.predict(), title=few.title())
-
-# %%
 interleaved = few.but(schedule="interleaved_1f1b")
 lab.show(interleaved.predict(), title=interleaved.title())
+
+# %%
+less.score(bubble(interleaved.predict()))
 
 # %% [markdown]
 # `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For eight microbatches and v = 2 that is 3 of 19 slots. It has two prices. There are more messages, over seven borders between stages instead of three. And it needs more memory, whose bytes we shall count: *peak in flight* in this picture counts halves of a stage. Rank 0's 8 weigh no more than 1F1B's 4, but rank 3's 5 weigh 2.5, where 1F1B had 1.
+# For four microbatches and v = 2 that is 3 of 11 slots. It has two prices. There are more messages, over seven borders between stages instead of three. And it needs more memory, whose bytes we shall count: *peak in flight* in this picture counts halves of a stage. Rank 0's 8 weigh no more than 1F1B's 4, but rank 3's 5 weigh 2.5, where 1F1B had 1.
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. This is **ZB-H1**, with one stage a rank. 1F1B has a bubble of 42.9 % for four microbatches. How much of it is left?
+# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. This is **ZB-H1**, with one stage a rank. How much is left of the 42.9 % now?
 
 # %%
 filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
@@ -347,9 +313,9 @@ lab.show(half.predict(), title=half.title())
 filled.score(bubble(half.predict()))
 
 # %% [markdown]
-# Compare it with 1F1B, two pictures up. The stage before now waits for I only, and not for a whole backward, so rank 0 begins its first backward at 140 ms instead of 200. The delayed W's fill two places: the gaps between the last I's, and the ends of rows that were empty. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
+# The stage before now waits for I only, and not for a whole backward. So rank 0 begins its first backward at 140 ms, and no longer at 200. (1F1B: four forwards down, then three backwards up, 4 x 20 + 3 x 40.) The delayed W's fill two places: the gaps between the last I's, and the ends of rows that were empty. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration, here 20 ms. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
 #
-# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches (and *peak in flight* counts halves again):
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches. (Dark boxes are a rank's first stage, lighter ones its second, and *peak in flight* counts halves again.)
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
@@ -372,17 +338,17 @@ for name, key in zip(names, keys):
     bubbles = {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
     rows.append({"schedule": name, **bubbles, "activations": kept_bytes})
 units = {"predicted": "share", "measured": "share", "activations": "bytes"}
-lab.table(rows, units=units, title="Bubble, and activations of the fullest rank")
+lab.table(rows, units=units, title="Bubble and peak of activations (largest rank)")
 
 # %% [markdown]
-# From the top down the predicted bubble stays or shrinks, and nothing holds less than 1F1B. (ZB-H1 was only predicted.) The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
+# From the top down the predicted bubble stays or shrinks. Look at the last two rows: interleaving brings it down to 15.8 %, and keeps more than a third more activations; ZBV brings it down to 5.9 %, and keeps hardly more than 1F1B. (ZB-H1 was only predicted.) The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
 #
 # ### Turn the knobs
 #
 # So far the predictions took messages to be free. Give one 20 ms, as long as a forward, and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and is anything left of it at 50 ms?
 
 # %%
-step.board()
+interleaved.but(microbatches=8).board()
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -398,7 +364,7 @@ step.board()
 #
 # ### torch.distributed.pipelining
 #
-# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`.
+# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`. Only the last rank knows the loss of the step:
 
 
 # %%
@@ -411,28 +377,20 @@ def torch_pipeline():
     stage = PipelineStage(part, rank, size, torch.get_default_device())
     schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=model.loss)
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
-    means = []
-    for number in range(2):
-        tokens, targets = model.story_tokens(8, 32, seed=number)
-        losses = []
-        optimizer.zero_grad()
-        if rank == 0:
-            schedule.step(tokens)
-        elif rank < size - 1:
-            schedule.step()
-        else:
-            schedule.step(target=targets, losses=losses)
-        optimizer.step()
-        means.append(sum(losses).item() / 8 if losses else None)
-    return means
+    tokens, targets = model.story_tokens(8, 32)
+    losses = []
+    if rank == 0:
+        schedule.step(tokens)
+    elif rank < size - 1:
+        schedule.step()
+    else:
+        schedule.step(target=targets, losses=losses)
+    optimizer.step()
+    return sum(losses).item() / 8 if losses else None
 
 
 # %%
-by_torch = lab.launch(torch_pipeline, ranks=4)
-by_torch[3]
-
-# %% [markdown]
-# These are the mean losses of two steps, which only the last rank knows.
+lab.launch(torch_pipeline, ranks=4)[3]
 
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
@@ -452,16 +410,13 @@ def deepspeed_pipeline(config, method="parameters"):
     net = PipelineModule(layers, 4, loss_fn=model.loss, partition_method=method)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
-    losses = []
-    for number in range(2):
-        tokens, targets = model.story_tokens(8, 32, seed=number)
-        batch = zip(tokens.split(1), targets.split(1))
-        losses.append(engine.train_batch(batch).item())
+    tokens, targets = model.story_tokens(8, 32)
+    loss = engine.train_batch(zip(tokens.split(1), targets.split(1))).item()
     commands = TrainSchedule(micro_batches=8, stages=4, stage_id=dist.get_rank())
     names = [command.name for step in commands for command in step]
     order = [name[0] for name in names if name in ("ForwardPass", "BackwardPass")]
-    told = {"first loss": losses[0], "second loss": losses[1]}
-    return {"rank": dist.get_rank(), **told, "order": "".join(order), "cuts": net.parts}
+    told = {"rank": dist.get_rank(), "loss": loss, "order": "".join(order)}
+    return told | {"cuts": net.parts}
 
 
 # %%
@@ -470,7 +425,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The losses are torch's, to the digits printed. Read *order* from the bottom: the last rank has one forward and one backward in turn from the start, and each row above begins with one forward more, up to three on rank 0: 1F1B. *Cuts* says where the stages begin, and the last 6 is the number of layers: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
+# The loss is torch's, to the digits printed. Read *order* from the bottom: the last rank has one forward and one backward in turn from the start, and each row above begins with one forward more, up to three on rank 0: 1F1B. *Cuts* says where the stages begin, and the last 6 is the number of layers: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
 #
 # <details><summary>More: the same loop in Megatron-LM</summary>
 #
@@ -482,15 +437,9 @@ lab.table(list(by_deepspeed))
 # ## PipeDream: never drain
 #
 # The bubble comes from filling and draining, and we drain because all microbatches of a batch must see the same weights. Draining before an update is called a [flush](GLOSSARY.md#flush). What if we never flush? **PipeDream** runs 1F1B for ever, and each stage updates itself after every backward.
-
-# %%
-endless = pipedream_run.launch(4, 8, forward_us=20_000)
-lab.show(endless, title="PipeDream: never a flush")
-
-# %% [markdown]
-# The boxes lie as in the 1F1B of eight microbatches above. What differs is that the weights have been updated after every backward. A 1F1B that flushes and updates after every four microbatches repeats its picture of four again and again, and 3 of 7 slots stay idle. Here nothing begins anew: after eight microbatches only 3 of 11 slots are. (Measured it is more, since a box or a message that is late holds up every rank that waits for it.) Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
-
-# %% [markdown]
+#
+# In a picture nothing would show: each rank has the order of 1F1B. But a 1F1B that flushes and updates after every four microbatches fills and drains anew each time, and 3 of 7 slots stay idle. Here nothing begins anew. Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
+#
 # ### The price: old weights
 #
 # Between the forward of a microbatch and its backward, the stage has been updated by other microbatches. To compute the gradient that belongs to that forward, it must keep the weights that it used: **weight stashing**. With p stages, stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. They are called [stale](GLOSSARY.md#staleness), and training on four stages is no longer the same as on one process. Compare the losses with those of one process that updates as often:
@@ -504,6 +453,7 @@ def apart(run, flush_every=None):
 
 
 flushed = pipedream_run.launch(4, 8, flush_every=4)
+endless = pipedream_run.launch(4, 8)
 gaps = {"a flush every 4": apart(flushed, 4), "never a flush": apart(endless)}
 lab.bars(gaps, title="Largest difference of a loss from one process")
 
@@ -532,34 +482,30 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a pipeline of eight stages? (`mbs` is the number of sequences in a microbatch, `pp` that of stages, and `dp` in the picture how many copies data parallelism runs.)
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a step of a pipeline of eight stages? And what if the same eight cards stand in one machine with NVLink, and if then the batch is small? (`mbs` is the number of sequences in a microbatch: 4, 4 and 2 for ZeRO 3, and 1 for the others; `pp` is the number of stages.)
 
 # %%
 slow = planner.Plan(
     model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=3, mbs=4, batch=64
 )
-planner.card(slow, slow.but(zero=0, mbs=1, pp=8))
-
-# %% [markdown]
-# (`fsdp-a100` and `megatron-a100` name two sets of constants: what those programs reach on an A100, such as the share of its rated speed.) Now put the same eight cards into one machine with NVLink, and then take a small batch:
-
-# %%
 node = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=2, batch=16)
 plans = {
     "slow network, batch 64": slow,
     "NVLink, batch 64": node.but(mbs=4, batch=64),
     "NVLink, batch 16": node,
 }
+
+# %%
 rows = []
 for name, plan in plans.items():
     stages = plan.but(zero=0, mbs=1, pp=8)
     ways = {"ZeRO 3": plan, "ZeRO 1": plan.but(zero=1, mbs=1), "pipeline": stages}
     times = {f"{way}_us": each.time().step_us for way, each in ways.items()}
     rows.append({"case": name} | times)
-lab.table(rows, title="Time of a step")
+lab.table(rows, title="Time of a step, predicted")
 
 # %% [markdown]
-# On the slow network, ZeRO 1 takes longer than the bars suggest: the planner sends gradients in fp32, which is twice the bytes, and counts on a smaller share of the link for Megatron than for FSDP.
+# On the slow network the pipeline is about 13 times as fast as ZeRO 3. ZeRO 3 takes twice as long as in the bars, because for FSDP the planner counts on half of the link's rated speed. ZeRO 1 suffers even more: the planner takes Megatron's, which sends gradients in fp32, twice the bytes, and gets a smaller share of the link than FSDP.
 #
 # On NVLink the pipeline's advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64.
 #
