@@ -40,7 +40,7 @@ mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Eight ranks, three numbers each
 #
-# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two shares of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
+# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two shares of the batch (`dp`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh). (The boards know two kinds of `dp`: along `dp_shard` the weights are sharded, as FSDP does; along `dp_replicate` they are copied, as DDP does. Here it is `dp_shard`.)
 #
 # We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
 
@@ -81,7 +81,7 @@ partner.score(rows[0]["dp"][1])  # of rank 5's group
 # %% [markdown] sections="8.8.1"
 # ## Exercise 1. All groups of an axis
 #
-# Axes need not have two ranks each. Write the function that lists the groups along one axis of any mesh. `sizes` names the axes with their sizes, the one whose neighbours are farthest apart first: `{"pp": 4, "dp_shard": 8, "tp": 2}`. Return a list of lists of ranks.
+# Axes need not have two ranks each. Write the function that lists the groups along one axis of any mesh. `sizes` names the axes with their sizes, the one whose neighbours are farthest apart first: `{"pp": 4, "dp_shard": 8, "tp": 2}`. Return a list of lists of ranks. (`check.hint("groups")` gives a hint.)
 
 
 # %%
@@ -96,9 +96,6 @@ def my_groups(sizes, axis):
 
 # %%
 check.groups(my_groups)
-
-# %%
-check.hint("groups")
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Training on three axes
@@ -193,7 +190,7 @@ lab.show(mesh_3d.parts(step))
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` gradients travel once a step (with FSDP the weights too, but ahead of the layer that needs them), and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
+# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` gradients travel once a step (with FSDP the weights too, in every microbatch, but ahead of the layer that needs them; so under a pipeline with many microbatches one often takes ZeRO 1 instead, as the plans below do), and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
 #
 # Let's put two copies of a small model, of two slices each, into two machines, with cables inside that are twelve times as fast as those between. To keep the picture simple the copies are plain ones, as in chapter 03: the axis is `dp_replicate`, with one all-reduce of the gradients at the end. (`dp_shard` and `dp_replicate` together are [HSDP](GLOSSARY.md#hsdp): shards inside a machine, copies between machines. Then only gradients cross, but each machine holds all the weights.)
 #
@@ -237,7 +234,7 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 #
 # For the same reason the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
 #
-# <details><summary>The same by DeepSpeed: its code, and the command for eight machines</summary>
+# <details><summary>The same by DeepSpeed</summary>
 #
 # DeepSpeed's pipeline engine does what `on_three_axes` did, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP:
 #
@@ -248,7 +245,7 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 # loss = engine.train_batch(iter(microbatches))
 # ```
 #
-# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`. On real machines a *hostfile* lists them with their GPUs, a line like `node0 slots=8` for each, and one command starts all processes: `deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 train.py --deepspeed_config settings.json`. In the settings three numbers belong together, of which two are enough: the batch is microbatch x accumulation x `dp`.
+# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`.
 #
 # </details>
 
@@ -337,7 +334,9 @@ lab.curves(
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
 #
-# Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Below are three of them: the numbers of tokens, so that everybody knows how many will come; the tokens to their experts; the results back home.
+# Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all).
+#
+# In `travel` below each rank (1) sorts its tokens by the rank of their expert, (2) tells every rank how many will come, (3) sends them, and lets its one expert work on its guests, (4) sends the results home and undoes the sort. Steps 2, 3 and 4 are an all-to-all each.
 
 
 # %%
@@ -349,15 +348,15 @@ def travel():
     everyones = torch.randn(ranks * 64, 16)
     tokens = everyones.chunk(ranks)[rank]
     weight, chosen = router(tokens).softmax(-1).max(-1)
-    order = chosen.argsort(stable=True)  # tokens by the rank of their expert
-    leaving = chosen.bincount(minlength=ranks)  # tokens that I send to each rank
+    order = chosen.argsort(stable=True)  # 1: by the rank of their expert
+    leaving = chosen.bincount(minlength=ranks)  # 2: tokens that I send to each rank
     coming = torch.empty_like(leaving)  # tokens that each rank sends me
     dist.all_to_all_single(coming, leaving)
     come, leave = coming.tolist(), leaving.tolist()
     guests = tokens.new_empty(sum(come), 16)
-    dist.all_to_all_single(guests, tokens[order], come, leave)  # there
+    dist.all_to_all_single(guests, tokens[order], come, leave)  # 3: there
     home = torch.empty_like(tokens)
-    dist.all_to_all_single(home, mlps[rank](guests), leave, come)  # and back
+    dist.all_to_all_single(home, mlps[rank](guests), leave, come)  # 4: and back
     out = torch.empty_like(tokens)
     out[order] = home
     out = weight[:, None] * out
@@ -378,7 +377,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The four colours of a bar are the ranks 0 to 3 that its tokens come from. Each rank sent off 64 tokens, but they did not get 64 each.
+# The four colours of a bar are the ranks 0 to 3 that its tokens come from. Each rank sent off 64 tokens, but they did not get 64 each. To train, both all-to-alls of tokens need a backward, which is an all-to-all the other way round: `all_to_all_single_autograd` in `torch.distributed._functional_collectives`, or what `experts.Layer` does.
 
 # %% [markdown] sections="19.3.3"
 # ## The busiest rank holds up all
@@ -411,7 +410,7 @@ idle.score(1 - taken.mean() / taken.max())
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 102 choices of 256, two in five. Set the capacity to "all that come", and back. With 1.25 the predicted step falls from 109 to 48 ms, because nobody works for the dropped tokens: they go past the layer by its residual connection, unchanged. Now turn the router's unevenness down to 0: only 15 are dropped, so an even router needs hardly any capacity.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 102 choices of 256, two in five. Set the capacity to "all that come", and back. With 1.25 the predicted step falls from 109 to 48 ms, because nobody works for the dropped tokens: they go past the layer by its residual connection, unchanged. Now turn the router's unevenness down to 0: only 15 are dropped. The better the router spreads its tokens, the less a capacity costs. So don't rely on dropping: train the router.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
@@ -420,7 +419,7 @@ layer.but(capacity=1.25).board()
 #
 # - the experts of each token, as whole numbers, all different;
 # - their weights, which sum to 1 for each token;
-# - a number that is added to the loss as it is. Write it without `experts.auxiliary_loss`, and choose its weight: what grows when few experts get many tokens, and has a gradient?
+# - a number that is added to the loss as it is. Write it without `experts.auxiliary_loss`, and choose its weight: what grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed.
 #
 # <details><summary>What the check asks for</summary>
 #
@@ -438,6 +437,7 @@ def my_router(scores, top_k):
     weights, chosen = probabilities.topk(top_k, -1)
     taken = F.one_hot(chosen, num_experts).sum((0, 1)) / chosen.numel()
     uneven = num_experts * (taken * probabilities.mean(0)).sum()
+    # weight 1: the check has only 120 steps
     return chosen, weights / weights.sum(-1, keepdim=True), uneven
     ### END SOLUTION
 
@@ -445,13 +445,17 @@ def my_router(scores, top_k):
 # %%
 router_check.busy_router(my_router)
 
-# %%
-router_check.hint("busy_router")
-
 # %% [markdown] sections="19.3.3"
 # ## An axis that borrows
 #
-# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention, beside them, still runs data parallel on all eight. Expert 0 then has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
+# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention, beside them, still runs data parallel on all eight.
+#
+# | ranks | 0 1 2 3 | 4 5 6 7 |
+# | --- | --- | --- |
+# | experts | 0 1 2 3 | 0 1 2 3 |
+# | attention | one group | of all eight |
+#
+# In terms of exercise 1: attention's groups are `my_groups({"dp_shard": 8}, "dp_shard")`, the experts' are `my_groups({"copies": 2, "ep": 4}, "ep")`. Expert 0 has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
 #
 # By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 
@@ -483,9 +487,11 @@ fastest.score(min(step_us, key=step_us.get))
 lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
 
 # %% [markdown]
-# The less `tp`, the faster, because `tp` pays for messages in every layer. But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`.
+# The less `tp`, the faster, because `tp` pays for messages in every layer. (The bubble of `pp` costs little here: each copy has 64 microbatches, so it is 1/64 of the work for two stages and 3/64 for four.) But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`.
 #
-# And ZeRO 3 alone? It takes about as little memory as `tp` 8, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) lets the planner search all layouts, and has an exercise on it.)
+# ### And ZeRO 3 alone?
+#
+# It takes about as little memory as `tp` 8, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) lets the planner search all layouts, and has an exercise on it.)
 
 # %% [markdown]
 # ## Summary
