@@ -23,7 +23,8 @@ def bill(plan: Plan, rank: int = 0, *, output_bytes: float = 0.0) -> Footprint:
     """
     if not isinstance(plan.shape, Counted):
         raise ValueError(
-            f"a bill is of a measured module, planner.measured(...); got {plan.shape.name}"
+            "a bill is of a measured module, planner.measured(...); "
+            f"got {plan.shape.name or 'the numbers of one'!r}, {plan.shape.layers} layers"
         )
     layout = plan.layout
     stage = plan.memory().stages[rank if layout.pp > 1 else 0]

@@ -86,6 +86,13 @@ class Step(Experiment):
         if self.engine == "pipeline" and self.ranks < 2:
             raise ValueError(f"a pipeline has two stages or more; got {self.ranks}")
 
+    def __repr__(self) -> str:
+        """Functions by their names, so that it is the same in every process."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("make", "loss"):
+            told[name] = getattr(told[name], "__name__", told[name])
+        return f"Step({', '.join(f'{name}={value}' for name, value in told.items())})"
+
     def shape(self) -> Counted:
         """The module as the planner sees it; measured without values, and once."""
         from labkit.your_own import run

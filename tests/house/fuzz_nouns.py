@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from labkit import experiment, footprint, mesh, shards, sweeps, tables, timeline
 from labkit.accelerate import update
@@ -42,6 +43,7 @@ from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
+from labkit.your_own import step as your_own_step
 from labkit.zero import offload_times, stages
 
 SLOW = Bottleneck(kind="straggler")
@@ -110,6 +112,12 @@ PLANS = [plan.Plan(), plan.Plan(model=SHAPES[1], gpus=16, tp=2, pp=2, batch=64, 
 ROW = {"gpu": "A100-80", "n_gpus": 8, "layers": 2, "hidden": 64, "seq": 32, "gbs": 8, "iter_s": 1}
 
 
+def _own() -> tuple:
+    """A module of torch's own, and a batch for it."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2), torch.randn(2, 4, 16)
+
+
 def experiments() -> dict[type, list]:
     """Valid ones of every experiment, and what comes of them."""
     toss = pipeline_step.Step(ranks=2, microbatches=2, forward_ms=1.0)
@@ -153,6 +161,7 @@ def experiments() -> dict[type, list]:
         feeding.Feeding(),
         feeding.Feeding(workers=2, batches=1),
         *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
+        your_own_step.Step(make=_own),
     ]
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
