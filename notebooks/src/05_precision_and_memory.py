@@ -13,11 +13,11 @@
 #
 # To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
-# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight moves only if it is pushed by at least half a gap.
+# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least half a gap.
 
 # %%
 import labkit as lab
-from labkit import model, planner
+from labkit import model
 
 lab.begin("en")
 import torch
@@ -74,6 +74,7 @@ def pushed(dtype):
     return weight.item()
 
 
+# %%
 ends.score(pushed(torch.bfloat16))
 
 # %%
@@ -126,26 +127,22 @@ def train(kind, num_steps=36):
     before, has = flat(masters), flat(weight.grad for weight in weights) != 0
     update(weights, masters, optimizer)
     still = (before == flat(masters))[has].float().mean().item()
-    return torch.stack(losses).unflatten(0, (-1, 12)).mean(1).tolist(), still
+    return torch.stack(losses[-12:]).mean().item(), still
 
 
 # %%
 KINDS = ("fp32", "bf16", "bf16 + masters")
 runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
-rows = [{"training": kind, "unmoved": runs[kind][1]} for kind in KINDS]
-lab.table(rows, units={"unmoved": "share"})
 
 # %%
-right, steps = runs["fp32"][0], (12, 24, 36)
-above = {
-    kind: {step: a / b - 1 for step, a, b in zip(steps, runs[kind][0], right)}
-    for kind in KINDS[1:]
-}
-axes = {"x": "step", "y": "share above", "unit": "share", "joined": True}
-lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
+right, rows = runs["fp32"][0], []
+for kind, (loss, still) in runs.items():
+    rows.append({"training": kind, "unmoved": still, "loss above": loss / right - 1})
+units = {"unmoved": "share", "loss above": "share"}
+lab.table(rows, units=units, title="The last update, and the loss above that of fp32")
 
 # %% [markdown]
-# In pure bf16 some four weights of ten did not move by a bit, and its loss falls behind that of fp32. The gap is small, but it grows (in 36 steps, with one seed, of a small model). With masters those dots stay on zero. A 16-bit weight may still stand for some steps, but its master keeps every update, and when half a gap has gathered the weight jumps: the update is late, not lost. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
+# In pure bf16 some four weights of ten did not move by a bit, and its loss (the mean of the last 12 steps) is above that of fp32. The gap is small (36 steps, one seed, a small model). Mind that the third row counts masters: beside them many a 16-bit weight may stand still in this step, too. But no update is lost: the master keeps it, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
 #
 # ### What masters cost
 #
@@ -164,7 +161,12 @@ bill = {
     for name, parts in RECIPES.items()
 }
 looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
-lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
+lab.bars(
+    bill,
+    unit="bytes",
+    **looks,
+    title="States of 7 B parameters (the casts are temporary)",
+)
 
 # %% [markdown] sections="19.2.3, 8.1.1"
 # Only pure bf16 is half as large, and that is the one that falls behind. `megatron` and `autocast` take even 14 GB more than fp32. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
@@ -220,7 +222,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown] sections="S3, 19.2.3"
-# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; without NCCL DDP refuses to register it.)
+# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32: 8 x 32 x 256 numbers, 262 kB for each copy. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; without NCCL DDP refuses to register it.)
 #
 # <details><summary>More: the sum of messages in fp16</summary>
 #
@@ -267,7 +269,7 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: with one too small gradients become zero, with one too large infinite. This batch has 1024 tokens, and without a scale it still lies inside. A scale of 1/256 (at -8) does what 256 times as many tokens would do: so the larger the batch, the further right the window begins. At the vertical line on the right there are infinities already.
+# The scales that work are a window: with one too small gradients become zero, with one too large infinite. Look at the left: up to about 1 (at 0) the error falls steeply, and further right it is flat. This batch has 1024 tokens, and without a scale it still lies inside. A scale of 1/256 (at -8) does what 256 times as many tokens would do: so the larger the batch, the further right the window begins. At the vertical line on the right there are infinities already.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; when an infinity turns up, it halves the scale and skips that step. bf16 needs none of it.
 
@@ -390,7 +392,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, at once and in four microbatches. How large is the gradient's error, against all 16 at once on a single rank? We ask in fp32 and in fp64:
+# 16 sequences on two ranks, at once and in four microbatches. How large is the gradient's error, against all 16 at once on a single rank? We ask in fp32, and for four microbatches also in fp64:
 
 
 # %%
@@ -401,8 +403,8 @@ def compared(dtype, num_microbatches):
 
 
 # %%
-dtypes = (torch.float32, torch.float64)
-rows = [compared(dtype, num) for dtype in dtypes for num in (1, 4)]
+cases = ((torch.float32, 1), (torch.float32, 4), (torch.float64, 4))
+rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
@@ -412,9 +414,9 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # In three cases the result differs from that of the whole batch. First, layers that look across the batch: BatchNorm takes the mean of what it is given, and four microbatches have four means.
 #
-# Second, unequal microbatches: chapter 03's mean of means again, now by tokens. With four sequences of 32 real tokens in one microbatch and four of 4 in the other, a short one's token weighs eight times as much. Exercise 2 mends it.
+# Second, microbatches that differ in their number of real tokens: chapter 03's mean of means again, now by tokens. With four sequences of 32 real tokens in one microbatch and four of 4 in the other, a short one's token weighs eight times as much. Exercise 2 mends it.
 #
-# Third, the type of the sum. When the running sum is much larger than what is added, bf16 rounds the addend away. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# Third, the type of the sum. Half-way through, the sum is much larger than the next addend, and bf16 rounds the addend away. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -590,9 +592,6 @@ peaks = {k: max(held[k]) for k in held}
 best.score(min(peaks, key=peaks.get))
 
 # %%
-lab.table({"recomputed": k, "peak_bytes": peaks[k]} for k in (0, 4, 6, 7, 8))
-
-# %%
 lab.curves(
     measured={"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))},
     at={"recompute: backward begins": 8},
@@ -604,7 +603,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block in its turn, the last one first, is there in full for a moment. The first of these peaks is the highest, because below it lie the inputs of all the others. So the last block gains nothing: in the table, seven are as good as eight.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block in its turn, the last one first, computes all its activations again and frees them after use: a peak each. The first one is the highest, because then the inputs of all other blocks are still there. So the last block gains nothing: seven recomputed blocks are as good as eight.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -636,10 +635,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its argument
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that argument matter? We try our own class, and torch's with it set to True and to False. Four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. With ours, how many of the five layers get one?
-
-# %%
-trained = lab.guess("layers of five that get a gradient", between=(0, 5))
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. How many of the five layers get one?
 
 
 # %%
@@ -653,24 +649,14 @@ def layers_with_gradient(way):
 
 
 # %%
-import warnings
 from functools import partial
 from torch.utils.checkpoint import checkpoint
 
-rows = [("ours", layers_with_gradient(Recompute.apply), "")]
-for reentrant in (True, False):
-    way = partial(checkpoint, use_reentrant=reentrant)
-    with warnings.catch_warnings(record=True, action="always") as told:
-        num = layers_with_gradient(way)
-    warning = str(told[0].message) if told else ""
-    rows.append((f"use_reentrant={reentrant}", num, warning))
-
-# %%
-lab.show(lab.table(rows, heads=["way", "layers with a gradient", "warning"]))
-trained.score(rows[0][1])
+ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=False)}
+lab.table([{name: layers_with_gradient(way) for name, way in ways.items()}])
 
 # %% [markdown] sections="S4, 19.4.2"
-# With ours and torch's old way one layer of five gets a gradient. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's at least warns. Both call `backward` inside a `backward`, which is called *reentrant*. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
+# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the same dropout in the second forward; ours does not.)
 #
 # ### The price
 #
@@ -740,7 +726,7 @@ marks = {"a device of 32 MiB": 32 * 2**20}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit a device of 32 MiB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Neither method makes those smaller.
+# With neither, the step does not fit a device of 32 MiB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither method makes those smaller.
 #
 # Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, change the precision as before.
 #
@@ -757,24 +743,14 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # - **Accumulation:** when the batch that you want doesn't fit.
 # - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks (products alone), by nearly a third where sequences are long or a library repeats the whole block.
 #
-# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`; each card has eight sequences of a step and takes them one at a time. (LLaMA 7B has in truth 6.7 billion parameters, so the 28 GB of a copy have become 27.)
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")
-after = before.but(precision="bf16", recipe="mixed")
-planner.card(before, after)
-
-# %% [markdown]
-# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded.
-#
-# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. The Llama 3 report, for one, has 38 to 43 % on 8,000 to 16,000 H100 ([MFU](GLOSSARY.md#mfu), chapter 18).
+# And our 7 B model? None of the recipes that learn as well as fp32 fits one card of 80 GB, but the next chapter shards masters and moments over eight cards. Then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB, and `mixed` 4 + 12/8 = 5.5 bytes, 38.5 GB: what was new in `mixed`, the masters, is what gets sharded.
 #
 # ## Summary
 #
 # - bf16: nearly the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
 # - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
 # - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
-# - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, and no layer looks across the batch.
+# - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, the sum is kept in fp32, and no layer looks across the batch (but for rounding).
 # - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
 # - A recomputed block keeps its input, a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
