@@ -45,7 +45,7 @@ whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Predicted: nothing has run. The red line is the card, and what hangs over it is too much.
+# Predicted: nothing has run. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much.
 #
 # **When you are done** you can plan a module that nobody has written formulas for, shard it and cut it, find what a script of yours waits for, and say what of all this you still have to measure.
 
@@ -97,7 +97,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan gathers the next layer ahead, and the real run did or did not. Trust a plan's states; measure its peak.
+# Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan adds up what can be there at most, all gradients and gathered layers among it. In the run some of it came only when other parts had gone. Trust a plan's states; measure its peak.
 #
 # ### Cut it in two
 #
@@ -153,7 +153,7 @@ lab.bars(needs, unit="bytes", title="Highest point of the allocator")
 #
 # <details><summary>What does not work?</summary>
 #
-# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. Two need a word: an LSTM's layers are no modules, so nothing is found that repeats; Mixtral is measured and sharded in fp32 only if its experts work as one product (`config._experts_implementation = "batched_mm"`). Cut in stages, Mixtral fails in torch's runtime; Whisper can't be traced where it makes the decoder's input of the labels. Leave `labels` out of the batch and give a `loss=`.
+# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. Three need a word: an LSTM's layers are no modules, so nothing is found that repeats; Mixtral is measured and sharded in fp32 only if its experts work as one product (`config._experts_implementation = "batched_mm"`); a ResNet's first convolutions keep far more than its last ones, so a plan of its stages is far too low for the first. Believe what was read out there. Cut in stages, Mixtral fails in torch's runtime; Whisper can't be traced where it makes the decoder's input of the labels. Leave `labels` out of the batch and give a `loss=`.
 #
 # </details>
 
@@ -236,7 +236,7 @@ two = shards.but(gpus=16, mbs=1, batch=16, stack="")
 lab.sweep(two, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 
 # %% [markdown]
-# Where the curve is flat, gathering hides under computing. Where it rises, everybody waits for the network: shard inside each machine only, and copy between them ([chapter 10](10_mesh_and_experts.ipynb)).
+# Towards the right the curve flattens, because gathering hides under computing. Towards the left everybody waits for the network, and half the bandwidth takes nearly twice the time. There, shard inside each machine only, and copy between them ([chapter 10](10_mesh_and_experts.ipynb)).
 #
 # The second is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
 #

@@ -8,6 +8,7 @@ import pytest
 import labkit as lab
 from labkit.__main__ import main
 from labkit.profiling.recording import flops_run, record
+from labkit.profiling.recording.record_run import of_folder
 from labkit.profiling.recording.window import STEP, window
 from labkit.timeline import Timeline, from_rows
 
@@ -84,6 +85,34 @@ def test_operations_of_matrix_products_are_counted_between_steps(tmp_path):
     events.append(event("cpu_op", "aten::convolution", 45))
     path.write_text(json.dumps({"traceEvents": events}))
     assert flops_run.counted(path, 0, 1).unknown == "convolution"
+
+
+def recorded(folder: Path, rank: int, group: bool, message: bool) -> None:
+    """What a rank of two leaves: three optimizer's steps, and a message between them or none."""
+    marks = [("user_annotation", f"{STEP}SGD.step", at) for at in (10, 50, 90)]
+    events = [*marks, ("cpu_op", "aten::add", 70)]
+    if message:
+        events.append(("user_annotation", "gloo:all_reduce", 75))
+    same = {"dur": 1.0, "pid": rank, "tid": 1, "args": {}}
+    told = [{"cat": cat, "name": name, "ts": at, **same} for cat, name, at in events]
+    own = {"rank": rank, "num_ranks": 2, "notes": []}
+    trace = {"traceEvents": told, "baseTimeNanoseconds": 0, "labkit": own}
+    (folder / f"trace-{rank}.json").write_text(json.dumps(trace))
+    facts = {"group": group, "steps": 3, "own_profiler": False}
+    (folder / f"script-{rank}.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("group", "message", "said"),
+    [(True, False, "nothing was sent"), (True, True, None), (False, False, "made no group")],
+)
+def test_ranks_that_train_alone_are_told(tmp_path, group, message, said):
+    for rank in range(2):
+        recorded(tmp_path, rank, group, message)
+    found = of_folder(tmp_path, 2)
+    remarks = [each for each in found.remarks if "MFU" not in each]
+    assert found.steps == 1
+    assert [said in each for each in remarks] == [True] if said else not remarks
 
 
 @pytest.mark.again
