@@ -145,16 +145,21 @@ profiling.prove("link", severity=0.5, runs=3)
 #
 # <details><summary>And on GPUs?</summary>
 #
-# A GPU call returns before its work is done, so the CPU's times say little. Run every rank under a profiler that sees the GPU too, and call its `step()` after each step:
+# A GPU call returns before its work is done, so the CPU's times say little. Run every rank under a profiler that sees the GPU too (`rank` is `dist.get_rank()`):
 #
 # ```python
 # from torch.profiler import ProfilerActivity, profile, schedule
 #
 # profiler = profile(
 #     activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-#     schedule=schedule(wait=1, warmup=1, active=3),
+#     schedule=schedule(wait=1, warmup=1, active=3, repeat=1),
 #     on_trace_ready=lambda p: p.export_chrome_trace(f"trace{rank}.json"),
 # )
+# profiler.start()
+# for batch in loader:
+#     train_step(batch)
+#     profiler.step()
+# profiler.stop()
 # ```
 #
 # Open the files in Perfetto (ui.perfetto.dev). An NCCL kernel lasts from the moment its own rank is ready: it contains the waiting, as the thin bars do here. Clocks of two machines differ, but all ranks leave an all-reduce at nearly the same time, so align the traces there.
@@ -174,7 +179,7 @@ lab.advise(ours).best
 #
 # ## Exercise 1. Whom do they wait for?
 #
-# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the number of the rank for which the others wait, or None if there is none. Small differences accuse nobody, so a rank must spend clearly less time in messages than another. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
+# Write the monitor that does not point at the wrong cards. From the time that each rank spends in messages, return the number of the rank for which the others wait, or None if there is none. Small differences accuse nobody, so a rank must spend less than half the time in messages that another does. Six timelines: the first is ours, the others are of four ranks, one of them a pipeline, whose stages wait for one another in turn. `for case in check.cases(): lab.show(case.timeline)` draws them. Say your answer to each before you run the check.
 
 
 # %%
@@ -276,7 +281,7 @@ check.hint("cure")
 # - *Strong* scaling: the batch stays, so a step should take 1/N of the time.
 # - *Weak* scaling: each rank keeps its batch, so a step should take as long as before and do N times as much.
 #
-# Here is a small transformer with DDP on one, two and four ranks. A step has 16 samples of 6 ms each, and 2 ms that can't be divided: 98 ms on one rank. The gradients go in two buckets, our pretend link takes half a millisecond for a message, and a ring of N ranks sends each bucket in 2(N-1) messages, one after another. What efficiency is left on four ranks, by simulation?
+# Here is a small transformer with DDP on one, two and four ranks. A step has 16 samples of 6 ms each, and 2 ms that can't be divided: 98 ms on one rank. The gradients go in two buckets, our pretend link takes half a millisecond for any message and one more for the bytes of a whole bucket, and a ring of N ranks sends each bucket in 2(N-1) messages of 1/N of it, one after another. What efficiency is left on four ranks, by simulation?
 
 # %%
 left = lab.guess("simulated: efficiency on four ranks, strong scaling", between=(0, 1))
@@ -290,7 +295,7 @@ compared
 left.score(compared.predicted.efficiency())
 
 # %% [markdown]
-# Four ranks have four samples each, the same 2 ms, and about 4.5 ms of all-reduces that nothing hides: 98 / 30.5 / 4 = 0.80. That is the line, simulated; the dots are measured on real ranks at a stated pace, and the dashed 80 % are a rule of thumb, no more. Why does the line fall so steeply? The messages' bytes get smaller with N, but the latency of each does not, and their number grows. In a cluster a latency is some ten microseconds, so the same fall comes at far more ranks.
+# Four ranks have four samples each and the same 2 ms. The first bucket's messages hide under the backward. The last one's six take 0.5 ms, and a quarter for their bytes, each: 4.5 ms, and 98 / 30.5 / 4 = 0.80. That is the line, simulated; the dots are measured on real ranks at a stated pace, and the dashed 80 % are a rule of thumb, no more. Why does the line fall so steeply? The messages' bytes get smaller with N, but the latency of each does not, and their number grows. In a cluster a latency is some ten microseconds, so the same fall comes at far more ranks.
 #
 # What was lost, and to what? The bars show it; the share of "computing as on one rank" is the efficiency. By simulation four ranks lose 15 % to messages and 5 % to what does not divide. If the measured bar has less left, see which parts have grown: as a rule communication, and waiting for a slower rank. Our ranks sleep instead of computing, which takes no core, but their messages need cores, and four ranks share a few. So take home which part is the largest, not how large it is.
 #

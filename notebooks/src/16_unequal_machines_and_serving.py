@@ -96,7 +96,7 @@ lab.show(run)
 faster.score(run[0]["time_ms"])
 
 # %% [markdown]
-# About half, since now both are done at the same time. But look at the last column: the gradient is wrong! Each rank has the mean over its *own* samples, and we counted both means alike. So each of rank 0's 16 samples weighs three times as much as one of rank 1's 48. What should rank 0's mean count, if rank 1's counts the rest?
+# On paper 48 ms instead of 96, since now both are done at the same time; the gradient and the all-reduce take some more in either run. But look at the last column: the gradient is wrong! Each rank has the mean over its *own* samples, and we counted both means alike. So each of rank 0's 16 samples weighs three times as much as one of rank 1's 48. What should rank 0's mean count, if rank 1's counts the rest?
 
 # %%
 shares = {"1/4": 1 / 4, "1/3": 1 / 3, "1/2": 1 / 2, "3/4": 3 / 4}
@@ -255,7 +255,7 @@ lab.table(
 #
 # What if one machine is *very* slow, and the link as well? A camera's small processor, called the *edge*, is twenty times slower than a cloud behind a radio link. Then share the *layers* of a trained network: the edge computes the first ones and sends what these give, and the cloud computes the others. `heterogeneous.every_cut(heterogeneous.Cut())` predicts when the answer comes, for each number of layers on the edge; `heterogeneous.Cut(after=2).run()` measures one of them on two ranks over a paced link.
 #
-# A convolution gives *more* values than it gets, so with values of 32 bits it is best to cut after the first pooling layer, where they are few again. With values of 8 bits, `heterogeneous.Cut(form="int8")`, the best cut is none at all: send the frames, whose pixels have 8 bits anyhow. So there is no rule for the place of the cut: predict them all and take the best, as Neurosurgeon does (Kang et al. 2017). (Rounding the values of a later layer to 8 bits also costs some accuracy, which the prediction does not know.)
+# The first convolution gives *more* values than it gets, so with values of 32 bits it is best to cut after the first pooling layer, where they are few again. With values of 8 bits, `heterogeneous.Cut(form="int8")`, the best cut is none at all: send the frames, whose pixels have 8 bits anyhow. So there is no rule for the place of the cut: predict them all and take the best, as Neurosurgeon does (Kang et al. 2017). (Rounding the values of a later layer to 8 bits also costs some accuracy, which the prediction does not know.)
 #
 # </details>
 

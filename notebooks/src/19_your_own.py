@@ -222,7 +222,7 @@ plans = {"copies": step.plan(gpu=here, zero=0), "shards": step.plan(gpu=here)}
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The small module on two ranks of this machine, predicted from what was just measured. Is your network the long part, or the products?
+# The small module on two ranks of this machine, predicted from what was just measured, with the planner's constants for torch's own operators. Is your network the long part, or the products?
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
