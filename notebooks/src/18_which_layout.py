@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.8.1", "8.10", "8.12", "10.6.1", "10.6.2", "10.7.1", "10.7.5", "19.6.1", "19.6.2", "19.6.3", "19.7", "19.8.4", "D-next"]
 #     needs: ["chapters 01, 06, 08 and 15", "DeepSpeed and transformers (installed with labkit)"]
-#     minutes: 100
+#     minutes: 120
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 100 minutes, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
+# *About 120 minutes without the exercises, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
 #
 # A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
@@ -518,7 +518,7 @@ few = lab.guess("fewest GPUs for LLaMA-2 70B", between=(1, 512))
 few.score(fewest("LLaMA-2 70B"))
 
 # %% [markdown]
-# And how long would it take, on the most GPUs that the rule allows each model?
+# And how long would it take, on GPUs as the rule has them for each model?
 
 # %%
 most = {"GPT-2 XL": 32, "LLaMA 7B": 32, "LLaMA-2 70B": 128, "GPT-3 175B": 128}
@@ -621,7 +621,7 @@ over.score(case.over_bytes / 1e9)
 case
 
 # %% [markdown] sections="8.10"
-# By hand: 16 bytes x 13 billion parameters, a quarter of it on each card, is 52 GB. So it dies of its states, before it has computed anything, and what recomputation saves doesn't matter.
+# By hand: 16 bytes x 13 billion parameters, a quarter of it on each card, is 52 GB. So it dies of its states, in Adam's first step at the latest, where the moments are made. What recomputation saves doesn't matter.
 #
 # ### What would cure it?
 #
@@ -723,7 +723,7 @@ groups.score(four.step_us() / together.step_us())
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below on four real ranks, with paced computing and links. Every rank encodes a quarter of the scenes, has one of four attention heads in the fusion, and a quarter of the scenes again for the heads. The real step takes longer, often a good deal, and the line under the picture says what the difference is made of: mostly messages and waiting. So the ratio that you guessed is one of two predictions that both leave this out: trust which of the two is longer, not its decimals.
+# Predicted above, measured below on four real ranks, with paced computing and links. Every rank encodes a quarter of the scenes, has one of four attention heads in the fusion, and a quarter of the scenes again for the heads. The real step takes longer, often a good deal, and the line under the picture says what the difference is made of: mostly messages and waiting. So the ratio that you guessed compares two predictions that both leave this out, and only one of the two has been checked here.
 #
 # Are groups apart always worse, then? They are where one batch goes through after the other. With microbatches they would be a pipeline (chapter 08), whose stages differ in length.
 
@@ -818,7 +818,7 @@ lab.table(clusters)
 # | 4 | Adam on the host, four stages, and room for a larger microbatch. |
 # | 8 | Perhaps all of it on the cards, in eight stages: it fits barely. Measure it, and keep Adam on the host for the case that it doesn't. |
 #
-# Such cards have no NVLink, and that is why the pipeline wins here. And whatever you have: first run a small model on your own cluster and count, as in case 1, whether two ranks hold half of what one does. (`lab.table(case_studies.ran())` does so here, on one to four ranks.)
+# Most such cards have no NVLink, so tensor parallelism would cost still more than in case 1, where the pipeline won already. And whatever you have: first run a small model on your own cluster and count, as in case 1, whether two ranks hold half of what one does. (`lab.table(case_studies.ran())` does so here, on one to four ranks.)
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
