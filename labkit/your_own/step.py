@@ -9,7 +9,7 @@ and the same with torch's own engines.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit import words
@@ -88,7 +88,7 @@ class Step(Experiment):
 
     def __repr__(self) -> str:
         """Functions by their names, so that it is the same in every process."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("make", "loss"):
             told[name] = getattr(told[name], "__name__", told[name])
         return f"Step({', '.join(f'{name}={value}' for name, value in told.items())})"

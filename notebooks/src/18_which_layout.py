@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 120 minutes without the exercises, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
+# *About 120 minutes, in two halves. You need chapters 01, 06, 08 and 15. No GPU is needed.*
 #
 # A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
