@@ -50,6 +50,8 @@ EXCUSED = {
     "measured",
     "mesh_3d.grid": "boxes of one size in their places, coloured by group, and lines between them; "
     "no quantity",
+    "mesh_3d.beside": "panels of scene.compare, measured as pictures.compare",
+    "zero.drawn": "the order of a step: an action on one layer is one unit wide, no quantity",
     "mesh_3d.memory": "drawn by pictures.bars, where it is measured",
     "widgets.three_d_parallelism": "drawn by mesh_3d.grid, and by pictures.timeline and "
     "pictures.bars, where they are measured",

@@ -39,7 +39,7 @@ def exercises() -> dict[str, tuple[str, ...]]:
     ``spare_hints.json`` are on no page: they can be tried, and no chapter counts them."""
     found: dict[str, tuple[str, ...]] = {}
     for file in _hint_files():
-        if file.name == "spare_hints.json":
+        if file.name.startswith("spare_"):
             continue
         names = tuple(json.loads(file.read_text(encoding="utf-8")))
         place = f"{_chapter_of(file)} {file.parent.name}"

@@ -1,6 +1,6 @@
 """The exercises of chapter 18, the planner: choose a layout, mend a bill, predict a third run from
 two. Answers are graded on clusters and runs that the chapter does not show. ``third_run`` is on no
-page (``spare_hints.json``)."""
+page (``spare_plan_hints.json``)."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
