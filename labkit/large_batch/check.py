@@ -1,6 +1,5 @@
 """The exercises of chapter 12, large batches. An update is held against one process, a noise
-against gradients that were drawn with a known one; on no page (``spare_hints.json``), a schedule
-against samples."""
+against gradients that were drawn with a known one, a schedule against samples."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -524,6 +524,30 @@ locally.score(sum(ways["Local SGD"].values()) / 3)
 # Local SGD does as well as the batch of 64 did, with an eighth of its messages, and better than the larger batch. It still makes all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. With unlike data that ends: the copies drift apart.
 
 # %% [markdown]
+# ## Exercise 3. A batch that grows
+#
+# The noise scale rises while it trains, so many large trainings enlarge their batch on the way. A schedule that counts steps is wrong then, because a step is no fixed amount of work. Write one that counts samples. `seen` is how many samples were seen before this step, and `batch` how many it has itself. `base_rate` is right for `base_batch`, and the linear rule holds. The warm-up rises with the samples that are seen at the *end* of the step, and is over once `warmup` of them were. A step that begins there or later follows a cosine of `seen`, from the full rate at `warmup` down to nothing at `total`.
+
+
+# %%
+def my_rate(seen, batch, base_batch, base_rate, warmup, total):
+    """The learning rate of this step."""
+    ### BEGIN SOLUTION
+    whole = base_rate * batch / base_batch
+    if seen < warmup:
+        return whole * min(1, (seen + batch) / warmup)
+    share = (seen - warmup) / (total - warmup)
+    return whole * 0.5 * (1 + math.cos(math.pi * share))
+    ### END SOLUTION
+
+
+# %%
+check.growing_batch(my_rate)
+
+# %%
+check.hint("growing_batch")
+
+# %% [markdown]
 # ## Summary
 #
 # - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.

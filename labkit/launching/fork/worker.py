@@ -90,10 +90,7 @@ def _settle(files: RankFiles, request: Request) -> None:
     _dump_stack_when_asked(files)
     place.take(request.rung, files.rank, request.num_ranks)
     seed_all(request.seed + files.rank, request.num_threads)
-    for file, source in request.sources.items():
-        num_chars = sum(map(len, source.lines))
-        linecache.cache[file] = (num_chars, None, list(source.lines), source.name)
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    stand_in_for_the_notebook(request)
 
 
 def redirect_output(files: RankFiles) -> None:
@@ -175,6 +172,14 @@ def _patient_threads() -> Iterator[None]:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     yield
     os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+def stand_in_for_the_notebook(request: Request) -> None:
+    """Tracebacks find the notebook's cells, and ``__main__`` is a module of the rank's own."""
+    for file, source in request.sources.items():
+        num_chars = sum(map(len, source.lines))
+        linecache.cache[file] = (num_chars, None, list(source.lines), source.name)
+    sys.modules["__main__"] = types.ModuleType("__main__")
 
 
 def adopt_main() -> None:

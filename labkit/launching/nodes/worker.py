@@ -7,7 +7,6 @@ end of who launched it: ``alive`` is then touched no more.
 
 import faulthandler
 import json
-import linecache
 import os
 import pickle
 import resource
@@ -15,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 
 from labkit import words
@@ -85,10 +83,7 @@ def _settle(files: RankFiles, request: Request) -> None:
     words.use(request.language)
     place.take(request.rung, int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
     local.seed_all(request.seed + files.rank, request.num_threads)
-    for file, source in request.sources.items():
-        num_chars = sum(map(len, source.lines))
-        linecache.cache[file] = (num_chars, None, list(source.lines), source.name)
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    local.stand_in_for_the_notebook(request)
 
 
 def _call(here: Rank, request: Request, teller: Teller) -> None:
