@@ -54,6 +54,8 @@ class Timeline(Shown):
     """"simulated", "measured" or "recorded" (measured on another day or machine)"""
     notes: tuple[str, ...] = field(default=())
     """what must be said with it: "paced", "gloo", "nccl", a machine's name"""
+    nodes: tuple[str, ...] = field(default=())
+    """each rank's host, where there are several: pictures show them one by one"""
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:

@@ -36,7 +36,8 @@ def hints() -> dict[str, dict[str, list[str]]]:
 def exercises() -> dict[str, tuple[str, ...]]:
     """Chapter and subject ("08 pipeline") -> its exercises, in the order of the chapters. A check
     names its chapter in its docstring, else its package does. Those whose hints stand in
-    a file that begins with ``spare_`` are on no page: they can be tried, and no chapter counts them."""
+    a file that begins with ``spare_`` are on no page: they can be tried, and no chapter counts
+    them."""
     found: dict[str, tuple[str, ...]] = {}
     for file in _hint_files():
         if file.name.startswith("spare_"):

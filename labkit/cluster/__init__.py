@@ -5,8 +5,9 @@ nodes in network namespaces (``network_run``), joined by a link of stated bandwi
 (``relay_run``), with Debian's Slurm on them (``slurm_run``). ``things_run`` notes what was made.
 
 ``examine_run`` asks every rank of any cluster who it is and how fast it reaches the others: a
-``matrix``. ``check`` and ``spare_hints.json`` (on no page yet) are the exercises.
-``two_level`` does an all-reduce three ways, ``node_loss_run`` lets a node die. Chapter 17.
+``matrix``. ``check`` and ``hints.json`` are the exercises.
+``two_level`` does an all-reduce three ways, ``node_loss_run`` lets a node die, ``commands_run``
+runs a line of shell on every node. Chapter 17.
 """
 
 import lazy_loader
@@ -15,11 +16,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "one_machine.plan": ["Layout"],
+        "commands_run": ["run_on_nodes"],
         "examine_run": ["examine"],
         "two_level_run": ["all_reduces"],
         "node_loss_run": ["lose_node"],
         "matrix": ["Matrix", "slow_links"],
         "one_machine.network_run": ["slow"],
-        "one_machine.up_run": ["down", "status", "up"],
+        "one_machine.up_run": ["down", "place", "renew", "status", "up"],
     },
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from labkit.cluster.commands_run import end_family
 from labkit.cluster.one_machine.things_run import wait_until
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.launchers import LEASH
@@ -21,6 +22,7 @@ from labkit.launching.nodes.places import Hosts
 from labkit.launching.nodes.practice import Practice
 from labkit.machine import resources
 from labkit.units import check_real, check_whole
+from labkit.words import say
 
 PATIENCE_S = 3
 """seconds without a sign of a node after which torchrun's rendezvous gives it up"""
@@ -45,6 +47,16 @@ class NodeLoss:
     commands: tuple[str, ...]
     """torchrun's command lines, one for each node"""
 
+    def row(self) -> dict[str, float]:
+        """What came of it, as a row of a table."""
+        return {
+            say("killed after step"): self.killed_after_step,
+            say("next step"): self.resumed_at_step,
+            "recovery_s": round(self.recovery_s, 2),
+            say("ranks before"): self.ranks_before,
+            say("ranks after"): self.ranks_after,
+        }
+
 
 def lose_node(*, steps: int = 40, kill_after: int = 5, timeout_s: float = 90.0) -> NodeLoss:
     """Trains on both nodes of the practice cluster, kills all that the training runs on the last
@@ -67,7 +79,7 @@ def lose_node(*, steps: int = 40, kill_after: int = 5, timeout_s: float = 90.0) 
             wait_until(lambda: _at(folder) >= kill_after, timeout_s, "it trains")
             before = _steps(folder)
             killed_at = time.time()
-            _kill(launchers[-1])
+            end_family(launchers[-1])
             left = max(1.0, deadline - time.monotonic())
             others = launchers[:-1]
             with contextlib.suppress(ValueError):
@@ -123,17 +135,7 @@ def _running(
         yield launchers
     finally:
         for each in launchers:
-            _kill(each)
-
-
-def _kill(launcher: psutil.Popen) -> None:
-    """Ends a launcher and all that it started, as a power cut does."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = [launcher, *launcher.children(recursive=True)]
-        for each in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        psutil.wait_procs(family, timeout=3)
+            end_family(each)
 
 
 def _at(folder: Path) -> int:

@@ -96,11 +96,12 @@ class Run:
     def timeline(self) -> "Timeline":
         """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when
         they recorded nothing."""
+        nodes = self._hosts()
         if self.folder and (self.folder / saved.TIMELINE).exists():
             from labkit.timeline import Timeline
 
             timeline = Timeline.load(self.folder / saved.TIMELINE)
-            return replace(timeline, origin=self.origin)
+            return replace(timeline, origin=self.origin, nodes=nodes)
         traces = self._traces()
         if not traces:
             raise ValueError(
@@ -111,7 +112,15 @@ class Run:
         # measure stands right of launching: only when called, and only here
         from labkit.measure import trace
 
-        return trace.read(traces)
+        return replace(trace.read(traces), nodes=nodes)
+
+    def _hosts(self) -> tuple[str, ...]:
+        """Each rank's host, where the machine tells of several."""
+        told = self.machine.get("ranks")
+        if not isinstance(told, list) or len(told) != len(self.results):
+            return ()
+        hosts = [about.get("host") if isinstance(about, dict) else None for about in told]
+        return tuple(hosts) if all(isinstance(host, str) for host in hosts) else ()
 
     def _recorded(self) -> bool:
         return bool(self._traces() or (self.folder and (self.folder / saved.TIMELINE).exists()))

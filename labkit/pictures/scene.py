@@ -148,9 +148,32 @@ def _placed(panels: list[_Panel], words: dict[str, str]) -> tuple[list[Strip], l
         if panel.name:
             y_px += 28 if rows else 14
             headings.append(_heading(panel, words, y_px - 8))
-        more, y_px = strips(panel.figures, panel.side, y_px, height_px)
+        more, found, y_px = _by_node(panel, y_px, height_px)
         rows += more
+        headings += found
     return rows, headings
+
+
+def _by_node(
+    panel: _Panel, y_px: float, height_px: float
+) -> tuple[list[Strip], list[Heading], float]:
+    """A panel's strips; those of several nodes under a heading each, and where the next may
+    begin."""
+    hosts = panel.figures.timeline.nodes
+    if panel.name or len(set(hosts)) < 2:
+        rows, y_px = strips(panel.figures, panel.side, y_px, height_px)
+        return rows, [], y_px
+    rows = []
+    headings = []
+    detail = panel.badge  # once, at the first
+    for host in dict.fromkeys(hosts):
+        y_px += 28 if rows else 14
+        headings.append(Heading(text=host, detail=detail, bottom_px=y_px - 8))
+        ranks = [rank for rank, its in enumerate(hosts) if its == host]
+        more, y_px = strips(panel.figures, panel.side, y_px, height_px, ranks)
+        rows += more
+        detail = ""
+    return rows, headings, y_px
 
 
 def _heading(panel: _Panel, words: dict[str, str], bottom_px: float) -> Heading:

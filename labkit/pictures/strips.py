@@ -2,6 +2,7 @@
 nobody computes, strips of communication alone."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,18 +53,22 @@ class BoxRow(NamedTuple):
 
 
 def strips(
-    figures: Figures, side: list[tuple[float, str]], top_px: float, height_px: float
+    figures: Figures,
+    side: list[tuple[float, str]],
+    top_px: float,
+    height_px: float,
+    ranks: Iterable[int] | None = None,
 ) -> tuple[list[Strip], float]:
     """The strips of a timeline from ``top_px`` on, and where the next panel may begin.
 
-    ``side`` holds the bar of each rank as (length, text).
+    ``side`` holds the bar of each rank as (length, text); ``ranks``: only these.
     """
     tl = figures.timeline
     computes = COMPUTE in tl.lane or not len(tl)
     every = int(np.ceil(_NAMED_PX / height_px))
     found = []
     y_px = top_px
-    for rank in range(tl.num_ranks):
+    for rank in range(tl.num_ranks) if ranks is None else ranks:
         of_rank = _communicating(tl, rank)
         if computes:
             of_rank = [_computing(tl, rank), *of_rank]

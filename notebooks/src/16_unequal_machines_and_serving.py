@@ -472,7 +472,7 @@ lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted"
 #
 # **Words learned**: [KV cache](GLOSSARY.md#kv-cache), [prefill](GLOSSARY.md#prefill), [decode](GLOSSARY.md#decode), [continuous batching](GLOSSARY.md#continuous-batching).
 #
-# **Next:** [which layout](18_which_layout.ipynb) for a model and a cluster of your own.
+# **Next:** [many machines](17_many_machines.ipynb): how ranks start on them, and what a slow link or a dead machine does.
 
 # %% [markdown] sections="19.6.6"
 # ## Errata of the textbook

@@ -106,7 +106,6 @@ def test_every_exercise_belongs_to_a_chapter():
     spare = {"cut_evenly", "ring_order", "experiment", "follow_speeds", "where_to_cut"}
     spare |= {"traffic", "model_state_gb", "case_six", "hybrid_plan", "tune", "diagnose"}
     spare |= {"third_run", "four_cards"}
-    spare |= {"slow_link", "resume_after_loss", "sbatch_script"}
     assert set(chapters.hints()) - on_pages == spare
 
 

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit import tables
-from labkit.cluster.one_machine import network_run, slurm_run
+from labkit.cluster.one_machine import network_run, plan, slurm_run
 from labkit.cluster.one_machine.plan import Layout
 from labkit.cluster.one_machine.things_run import Things, remove
 from labkit.launching.nodes import practice
+from labkit.launching.nodes.places import Hosts, Slurm
 from labkit.launching.nodes.practice import Node, Practice
 from labkit.words import say
+
+NONE_IS_UP = "no practice cluster is up. python -m labkit cluster up starts one."
 
 
 def up(layout: Layout) -> Practice:
@@ -45,6 +48,35 @@ def up(layout: Layout) -> Practice:
         down()
         raise
     return found
+
+
+def renew(
+    *, nodes: int = 2, ranks_per_node: int = 2, bandwidth: str = "", latency: str = ""
+) -> tables.Table:
+    """Takes down the practice cluster that is up, if any, and starts another: with this link
+    ("200Mbit", "1ms") and with Slurm, or, as far as this machine can't have them, without; what is
+    left out is printed. Returns its ``status``. Raises ValueError for what can be none."""
+    layout = Layout(
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        bandwidth_bit_per_s=plan.bandwidth(bandwidth) if bandwidth else None,
+        latency_s=plan.latency(latency) if latency else 0.0,
+    )
+    if layout.has_link and network_run.obstacle():
+        print(say("Without a link of {link} between the nodes.", link=layout.link))
+        layout = replace(layout, bandwidth_bit_per_s=None, latency_s=0.0)
+    down()
+    up(layout)
+    return status()
+
+
+def place() -> Slurm | Hosts:
+    """Where a launch goes (``on=``): to the practice cluster's Slurm, or, where it has none, to its
+    nodes by torchrun. Raises ValueError where none is up."""
+    found = practice.current()
+    if found is None:
+        raise ValueError(NONE_IS_UP)
+    return Slurm(nodes=len(found.nodes)) if found.slurm else Hosts()
 
 
 def _fitted(layout: Layout) -> Layout:
@@ -86,9 +118,7 @@ def status() -> tables.Table:
     found = practice.current()
     if found is None:
         half = " It came up only half: python -m labkit cluster down" if practice.read() else ""
-        raise ValueError(
-            f"no practice cluster is up. python -m labkit cluster up starts one.{half}"
-        )
+        raise ValueError(f"{NONE_IS_UP}{half}")
     states = _states(found)
     rows = [
         {

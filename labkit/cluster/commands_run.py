@@ -1,0 +1,114 @@
+"""A command, run on every node of the practice cluster: what one types on each machine where
+nothing else starts ranks there."""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from labkit import tables
+from labkit.launching.nodes import practice
+from labkit.launching.nodes.launchers import LEASH
+from labkit.launching.nodes.places import REPOSITORY, threads
+from labkit.launching.nodes.practice import Practice
+from labkit.machine import resources
+from labkit.units import check_real
+from labkit.words import say
+
+MOST_CHARS = 2000
+"""of what a node printed; the end counts"""
+
+
+def run_on_nodes(
+    command: str, *, files: Mapping[str, str] | None = None, timeout_s: float = 90.0
+) -> tables.Table:
+    """Runs a line of shell on every node of the practice cluster, on all at once, in a new folder
+    that holds ``files`` (name -> text). Returns a table: what each printed and how it ended.
+
+    In the command {node} is the node's number from 0 on, {first} where the first node is reached,
+    and {port} a free port. Whatever it started is ended after ``timeout_s`` seconds. Raises
+    ValueError where no practice cluster is up, and for names of files that lead elsewhere.
+    """
+    check_real(1.0, 3600.0, timeout_s=timeout_s)
+    cluster = practice.current()
+    if cluster is None:
+        raise ValueError(
+            "a command is run on the nodes of the practice cluster; none is up. python -m labkit "
+            "cluster up"
+        )
+    with tempfile.TemporaryDirectory(prefix="labkit-nodes-") as name:
+        for file, text in (files or {}).items():
+            if not file or Path(file).name != file:
+                raise ValueError(f"a file has a name without folders; got {file!r}")
+            (Path(name) / file).write_text(text, encoding="utf-8")
+        rows = _run(cluster, command, Path(name), timeout_s)
+    return tables.table(rows, title=say("What the nodes printed"))
+
+
+def _run(cluster: Practice, command: str, folder: Path, timeout_s: float) -> list[dict]:
+    """A row per node: what it printed and how it ended."""
+    about = {"first": cluster.nodes[0].address, "port": resources.free_port()}
+    began = time.monotonic()
+    started: list[psutil.Popen] = []
+    try:
+        for index, node in enumerate(cluster.nodes):
+            line = command.format(node=index, **about)
+            enter = list(node.enter) or ["sh", "-c"]
+            with open(folder / f"printed-{index}.txt", "wb") as output:
+                started.append(
+                    psutil.Popen(
+                        [sys.executable, "-c", LEASH, *enter, _surrounded(line, cluster)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        cwd=folder,
+                        env={**os.environ, **cluster.environment()},
+                        start_new_session=True,
+                    )
+                )
+        _, late = psutil.wait_procs(started, timeout=timeout_s)
+    finally:
+        for each in started:
+            end_family(each)
+    return [
+        {
+            "node": node.name,
+            "seconds": round(time.monotonic() - began, 1),
+            "ended": say("stopped: too late") if process in late else str(process.returncode),
+            "printed": _printed(folder / f"printed-{index}.txt"),
+        }
+        for index, (node, process) in enumerate(zip(cluster.nodes, started, strict=True))
+    ]
+
+
+def _surrounded(line: str, cluster: Practice) -> str:
+    """The line, with the environment that it needs over there."""
+    told = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "OMP_NUM_THREADS": str(threads(cluster, len(cluster.nodes) * cluster.ranks_per_node)),
+    }
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in told.items())
+    return f"export {settings}; {line}"
+
+
+def _printed(file: Path) -> str:
+    """The end of what a node printed."""
+    return file.read_text(errors="replace").strip()[-MOST_CHARS:]
+
+
+def end_family(launcher: psutil.Popen) -> None:
+    """Ends a launcher and all that it started, as a power cut does."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [launcher, *launcher.children(recursive=True)]
+        for each in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(family, timeout=3)
