@@ -28,7 +28,7 @@ from labkit.words import WORDS
 
 SOURCE = Path("notebooks", "src", "index.toml")
 FOLDERS = {"en": Path("notebooks"), "zh": Path("notebooks", "zh")}
-STOOD_ON = ("gloo", "nccl", "pretend device", "shared GPU")
+STOOD_ON = r"gloo|nccl|pretend device|shared GPU|slurm|torchrun|\d+ nodes|clocks .*"
 PAGE = "<style>svg{background:#fff}@media (prefers-color-scheme:dark){svg{background:#14171c}}"
 """The map as a file of its own is an image, which knows the system's theme, but not JupyterLab's:
 so it brings its background along."""
@@ -119,10 +119,11 @@ def _card(root: Path, chapter: Chapter, entry: dict[str, str], language: str) ->
 
 
 def _sources(badge: str, language: str) -> str:
-    """A badge in a language, without what its ranks stood on: gloo, a pretend device."""
+    """A badge in a language, without what its ranks stood on: gloo, a pretend device, nodes."""
     parts = []
     for part in badge.split(" / "):
-        parts.append(", ".join(word for word in part.split(", ") if word not in STOOD_ON))
+        words = [word for word in part.split(", ") if not re.fullmatch(STOOD_ON, word)]
+        parts.append(", ".join(words))
     english = " / ".join(parts)
     return english if language == "en" else origin(english, WORDS[language])
 

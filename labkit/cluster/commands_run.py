@@ -22,7 +22,7 @@ from labkit.machine import resources
 from labkit.units import check_real
 from labkit.words import say
 
-MOST_CHARS = 2000
+MOST_LINES = 8
 """of what a node printed; the end counts"""
 
 
@@ -100,8 +100,9 @@ def _surrounded(line: str, cluster: Practice) -> str:
 
 
 def _printed(file: Path) -> str:
-    """The end of what a node printed."""
-    return file.read_text(errors="replace").strip()[-MOST_CHARS:]
+    """The end of what a node printed, in one line."""
+    lines = file.read_text(errors="replace").strip().splitlines()
+    return " · ".join(line.strip()[:200] for line in lines[-MOST_LINES:])
 
 
 def end_family(launcher: psutil.Popen) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WORDS = catalogue(
     (
         ("title", "Bandwidth from rank to rank, MB/s"),
-        ("full", "A box is filled in proportion; a full one is the fastest: {:.3g} MB/s"),
+        ("full", "A box is filled in proportion; a full one is the fastest: {} MB/s"),
         ("slow", "slow link: {}"),
         ("even", "no link is slow"),
     )
@@ -46,11 +46,11 @@ def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
     verdicts = [say["slow"].format(f"{start} → {end}") for start, end in slow] or [say["even"]]
     names = [f"{host} · {rank}" for rank, host in enumerate(found.hosts)]
     height_px = _TOP_PX + len(names) * _ROW_PX
-    full = say["full"].format(fastest)
+    full = say["full"].format(_short(fastest))
     shapes = [*_boxes(found, fastest, set(slow), names), Words(0, height_px + 22, full)]
     rows = [("", *names)]
     for name, speeds in zip(names, found.mb_per_s, strict=True):
-        rows.append((name, *("" if np.isnan(each) else f"{each:.3g}" for each in speeds)))
+        rows.append((name, *("" if np.isnan(each) else _short(each) for each in speeds)))
     return Sketch(
         shapes=tuple(shapes),
         height_px=height_px + 34,
@@ -61,6 +61,11 @@ def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
         summary=sentence(say["title"], [tuple(verdicts), (full,)], found.badge, words["code"]),
         language=words["code"],
     )
+
+
+def _short(mb_per_s: float) -> str:
+    """A speed in three digits or so: "24.6", "5,570"."""
+    return f"{mb_per_s:.3g}" if mb_per_s < 1000 else f"{float(f'{mb_per_s:.3g}'):,.0f}"
 
 
 def _boxes(found: "Matrix", fastest: float, slow: set, names: list[str]) -> list[Shape]:
@@ -77,7 +82,7 @@ def _boxes(found: "Matrix", fastest: float, slow: set, names: list[str]) -> list
                 x_px = _LEFT_PX + target * column_px
                 link = (found.hosts[source], found.hosts[target])
                 size = (column_px - _GAP_PX, _ROW_PX - _GAP_PX)
-                about = {"texts": (f"{speed:.3g}",), "marked": link in slow}
+                about = {"texts": (_short(speed),), "marked": link in slow}
                 share = float(speed) / fastest
                 shapes.append(Box(x_px, y_px, *size, CYCLE[0][0], fill=share, **about))
     return shapes

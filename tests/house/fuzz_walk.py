@@ -54,8 +54,8 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
-        *(f"cluster.{each}_run" for each in ("examine", "node_loss", "survivor", "two_level")),
-        *(f"cluster.{each}" for each in ("matrix", "matrix_picture", "two_level")),
+        *(f"cluster.{each}_run" for each in ("commands", "examine", "node_loss", "two_level")),
+        *(f"cluster.{each}" for each in ("matrix", "matrix_picture", "survivor_run", "two_level")),
         *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
         *(f"heterogeneous.run.{each}" for each in ("here", "speeds")),
         "data_parallel.server_run.finish",

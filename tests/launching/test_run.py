@@ -111,6 +111,21 @@ def test_a_timeline_is_saved_and_then_says_recorded(tmp_path):
     assert Run.load(run.save(tmp_path / "run")).timeline().badge == "recorded, paced"
 
 
+def test_a_timeline_of_several_machines_knows_each_ranks_host(tmp_path):
+    tl = from_rows([(1, "comm", "send", "", 0.0, 1.0, 4)], num_ranks=2, origin="measured")
+    ranks = [{"host": "a"}, {"host": "b"}]
+    for machine, nodes in (
+        ({"ranks": ranks}, ("a", "b")),
+        ({"ranks": ranks[:1]}, ()),
+        ({"ranks": [{}, 3]}, ()),
+        ({"ranks": "ab"}, ()),
+        ({}, ()),
+    ):
+        run = a_run(1, 2, folder=tmp_path, machine=machine)
+        tl.save(tmp_path / saved.TIMELINE)
+        assert run.timeline().nodes == nodes
+
+
 def test_errors_say_the_rule_and_the_way_out(tmp_path):
     run = a_run(1)
     run.save(tmp_path / "run")

@@ -317,3 +317,15 @@ def test_idle_time_is_a_bubble_only_where_there_are_stages() -> None:
     staged = scene.timeline(predicted())
     assert (plain.called(IDLE), staged.called(IDLE)) == ("idle", "idle (bubble)")
     assert "idle (bubble)" not in [text for *_, text in layout.legend(plain)]
+
+
+def test_ranks_of_several_nodes_stand_under_their_node():
+    rows = [(rank, "comm", "send", "", 0.0, 5.0 + rank, 8) for rank in range(4)]
+    hosts = ("a", "a", "b", "b")
+    tl = replace(from_rows(rows, num_ranks=4, origin="measured", notes=["gloo"]), nodes=hosts)
+    drawn = scene.timeline(tl)
+    assert [heading.text for heading in drawn.headings] == ["a", "b"]
+    assert drawn.headings[0].detail == "measured, gloo" and not drawn.headings[1].detail
+    tops = [row.top_px for row in drawn.rows]
+    assert tops[1] < drawn.headings[1].bottom_px < tops[2] == sorted(tops)[2]
+    assert not scene.timeline(replace(tl, nodes=("a",) * 4)).headings
