@@ -34,7 +34,7 @@ axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
+# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest positive one. At its left end the line of fp16 is flat: below that the gaps shrink no further, and in the end there is zero; loss scaling, later on, is about this piece. fp32 and bf16 go on beyond the picture.
 #
 # **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks and have all of them skip a step that overflows; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
@@ -142,7 +142,7 @@ units = {"unmoved": "share", "loss above": "share"}
 lab.table(rows, units=units, title="The last update, and the loss above that of fp32")
 
 # %% [markdown]
-# In pure bf16 some four weights of ten did not move by a bit, and its loss (the mean of the last 12 steps) is above that of fp32. The gap is small (36 steps, one seed, a small model). Mind that the third row counts masters: beside them many a 16-bit weight may stand still in this step, too. But no update is lost: the master keeps it, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
+# In pure bf16 some four weights of ten did not move by a bit, and its loss (the mean of the last 12 steps) is above that of fp32. The gap is small (36 steps, one seed, a small model). The second column says more: with a lower learning rate updates are smaller, and still more weights stay as they are. Mind that the third row counts masters: beside them many a 16-bit weight may stand still in this step, too. But no update is lost: the master keeps it, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
 #
 # ### What masters cost
 #
@@ -692,7 +692,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# So far we counted tensors; now two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each. We run the step four ways. These devices have no limit and only note the peak; the dashed line in the picture is a device of 32 MiB. A microbatch keeps a quarter of the activations, and a recomputed block its input only.
+# So far we counted tensors; now two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each. We run the step four ways. These devices have no limit and only note the peak; the dashed line in the picture is a device of 32 MB. A microbatch keeps a quarter of the activations, and a recomputed block its input only.
 
 
 # %%
@@ -722,11 +722,11 @@ ways |= {"recompute": (1, True), "both": (4, True)}
 peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
 
 # %%
-marks = {"a device of 32 MiB": 32 * 2**20}
+marks = {"a device of 32 MB": 32e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit a device of 32 MiB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither method makes those smaller.
+# With neither, the step does not fit a device of 32 MB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither of the two methods makes those smaller. (The buckets go with DDP's `gradient_as_bucket_view=True`, AdamW's temporaries with `foreach=False` or `fused=True`.)
 #
 # Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, change the precision as before.
 #

@@ -110,7 +110,7 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %. This step sent two pieces of a batch through, one after the other. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble); when we say how large it is, we mean its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave. This step sent two. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
@@ -217,17 +217,11 @@ check.better_order(my_order)
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. What does that do to the bubble?
-
-# %%
-turns = lab.guess("bubble of 1F1B, 4 ranks, 8 microbatches", between=(0, 1))
+# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. Look at the bubble below, and at *peak in flight*: which of them has changed?
 
 # %%
 step = step.but(schedule="1f1b")
 step.compare()
-
-# %%
-turns.score(bubble(step.predict()))
 
 # %% [markdown]
 # It has not moved, because the pipeline still fills and still drains. What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
@@ -241,7 +235,7 @@ for rank, (gpipe, ours) in enumerate(zip(*runs)):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly: whoever counts microbatches knows the memory. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
+# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly: whoever counts microbatches knows the memory of activations. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
 #
 # <details><summary>Erratum 19.3.2: "1F1B reduces the bubble"</summary>
 #
@@ -274,11 +268,11 @@ check.choose_microbatches(my_choice)
 # %% [markdown]
 # ## Schedules that shrink the bubble
 #
-# With one stage for each rank, and a backward in one piece, no order avoids that bubble. Drop either condition, and it shrinks.
+# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. Drop any of them, and it shrinks. We drop the first two now, and the third with PipeDream.
 #
 # ### Interleaving: more stages
 #
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. From here on we draw four microbatches, so that the boxes can be read. For four ranks and four microbatches the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have four microbatches only, so that the boxes can be read. For four ranks and four microbatches the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
 
 # %%
 less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
@@ -315,14 +309,14 @@ filled.score(bubble(half.predict()))
 # %% [markdown]
 # The stage before now waits for I only, and not for a whole backward. So rank 0 begins its first backward at 140 ms, and no longer at 200. (1F1B: four forwards down, then three backwards up, 4 x 20 + 3 x 40.) The delayed W's fill two places: the gaps between the last I's, and the ends of rows that were empty. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration, here 20 ms. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
 #
-# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches. (Dark boxes are a rank's first stage, lighter ones its second, and *peak in flight* counts halves again.)
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. To keep it legible, here are three ranks and six microbatches. (Dark boxes are a rank's first stage, lighter ones its second, and *peak in flight* counts halves again.)
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
 lab.show(zbv.predict(), title=zbv.title())
 
 # %% [markdown]
-# Look at the ends of the rows: each rank works without a pause from its first action to its last. So the papers, which count each rank from its own first action, call this bubble zero; we count each from the beginning of the picture to its end.
+# Look at the ends of the rows: each rank works without a pause from its first action to its last. (That is so where F, I and W take equally long; in real models they don't, and small gaps come back.) So the papers, which count each rank from its own first action, call this bubble zero; we count each from the beginning of the picture to its end.
 #
 # ### All of them, for real
 #
@@ -438,7 +432,7 @@ lab.table(list(by_deepspeed))
 #
 # The bubble comes from filling and draining, and we drain because all microbatches of a batch must see the same weights. Draining before an update is called a [flush](GLOSSARY.md#flush). What if we never flush? **PipeDream** runs 1F1B for ever, and each stage updates itself after every backward.
 #
-# In a picture nothing would show: each rank has the order of 1F1B. But a 1F1B that flushes and updates after every four microbatches fills and drains anew each time, and 3 of 7 slots stay idle. Here nothing begins anew. Without a flush the bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
+# Each rank has the order of 1F1B; the difference lies between two updates. A 1F1B that flushes and updates after every four microbatches fills and drains anew each time, and 3 of 7 slots stay idle. PipeDream never begins anew. Its bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
 #
 # ### The price: old weights
 #
@@ -455,7 +449,7 @@ def apart(run, flush_every=None):
 flushed = pipedream_run.launch(4, 8, flush_every=4)
 endless = pipedream_run.launch(4, 8)
 gaps = {"a flush every 4": apart(flushed, 4), "never a flush": apart(endless)}
-lab.bars(gaps, title="Largest difference of a loss from one process")
+lab.table([gaps], title="Largest difference of a loss from one process")
 
 # %% [markdown]
 # With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: later gradients or a larger learning rate can make training worse (chapter 03's asynchronous workers). So two methods go by the name 1F1B, and when you read it, ask whether it flushes.
@@ -482,7 +476,10 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster than ZeRO 3 is a step of a pipeline of eight stages? And what if the same eight cards stand in one machine with NVLink, and if then the batch is small? (`mbs` is the number of sequences in a microbatch: 4, 4 and 2 for ZeRO 3, and 1 for the others; `pp` is the number of stages.)
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times as fast as with ZeRO 3 is a step on the slow network, by a pipeline of eight stages? And what if the same eight cards stand in one machine with NVLink, and if then the batch is small? (`mbs` is the number of sequences in a microbatch: 4, 4 and 2 for ZeRO 3, and 1 for the others; `pp` is the number of stages.)
+
+# %%
+faster = lab.guess("times as fast as ZeRO 3, slow network", between=(0, 50))
 
 # %%
 slow = planner.Plan(
@@ -504,10 +501,14 @@ for name, plan in plans.items():
     rows.append({"case": name} | times)
 lab.table(rows, title="Time of a step, predicted")
 
+# %%
+_, zero_us, _, pipeline_us = rows[0].values()
+faster.score(zero_us / pipeline_us)
+
 # %% [markdown]
-# On the slow network the pipeline is about 13 times as fast as ZeRO 3. ZeRO 3 takes twice as long as in the bars, because for FSDP the planner counts on half of the link's rated speed. ZeRO 1 suffers even more: the planner takes Megatron's, which sends gradients in fp32, twice the bytes, and gets a smaller share of the link than FSDP.
+# On the slow network the pipeline is about 13 times as fast as ZeRO 3. ZeRO 3 takes twice as long as in the bars, because for FSDP the planner counts on half of the link's rated speed. ZeRO 1 suffers even more: the planner takes Megatron's, which sends gradients in fp32, twice the bytes, and gets a smaller share of the link than FSDP: 40 %. The pipeline's messages get that share, too, and nothing hides them.
 #
-# On NVLink the pipeline's advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64.
+# On NVLink the pipeline comes last: by a little with a batch of 64, where 7 of its 71 slots are idle, and by a third with a batch of 16, where 7 of 23 are.
 #
 # So take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 
