@@ -2,7 +2,7 @@
 # test: every law, some 16 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
-# bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 23 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
+# bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

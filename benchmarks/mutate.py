@@ -19,7 +19,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -147,16 +147,27 @@ def main() -> None:
             said = found[-1].by or "SURVIVES"
             if not asked.json:
                 print(f"{number}/{len(chosen)} {rule.file} ({rule.kind}): {said}", flush=True)
-    survivors = [f"{each.file}: {each.was}" for each in found if not each.by]
-    result = {
-        "broken": len(found),
-        "noticed": len(found) - len(survivors),
-        "survivors": survivors,
-        "took_s": round(sum(each.took_s for each in found)),
+    rows = by_room(found)
+    print(json.dumps(rows if asked.json else rows[0]))
+
+
+def by_room(found: list[Broken]) -> list[dict]:
+    """A row for all rules, then one for each room of the package."""
+    rooms: dict[str, list[Broken]] = {"all": found}
+    for each in found:
+        rooms.setdefault(each.file.partition("/")[0], []).append(each)
+    return [_row(room, those) for room, those in rooms.items()]
+
+
+def _row(room: str, those: list[Broken]) -> dict:
+    survivors = [f"{each.file}: {each.was}" for each in those if not each.by]
+    return {
+        "room": room,
+        "broken": len(those),
+        "noticed": len(those) - len(survivors),
+        "survivors": "; ".join(survivors) or None,
+        "took_s": round(sum(each.took_s for each in those)),
     }
-    if asked.json:
-        result["rules"] = [asdict(each) for each in found]
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ NAMES = (
     "pretend",
     "truth",
     "suite",
+    "mutate",
     "planner",
     "planner_peers",
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.cluster.matrix import Matrix
 from labkit.launching.launcher import launch
-from labkit.launching.nodes.places import Hosts, Slurm
+from labkit.launching.nodes.places import Hosts, Slurm, host_name
 from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def pairs(num_bytes: int) -> tuple[dict, list[float], list[float]]:
             # the short message's way there and the answer's way back are in both
             sent[target] = num_bytes / 1e6 / max(long_s - short_s, 1e-9)
     about = {
-        "host": socket.gethostname(),
+        "host": host_name(),
         "address": _address(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -122,7 +122,7 @@ def _running(
     try:
         with open(folder / "launchers.txt", "wb") as output:
             for index, command in enumerate(commands):
-                line = [*hosts.enter(index), hosts.line(command, len(commands))]
+                line = [*hosts.enter(index), hosts.line(command, len(commands), index)]
                 started = psutil.Popen(
                     [sys.executable, "-c", LEASH, *line],
                     stdin=subprocess.DEVNULL,

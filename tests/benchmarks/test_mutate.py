@@ -40,3 +40,16 @@ def test_a_broken_rule_is_noticed_and_an_unbroken_one_survives(mutate, tmp_path)
     same = mutate.Rule(rule.file, rule.kind, rule.was, rule.was, rule.tests)
     assert mutate.tried(same, copy).by == ""
     assert (copy / "labkit/units.py").read_text() == whole
+
+
+def test_each_room_has_its_row_under_that_of_all(mutate):
+    found = [
+        mutate.Broken("a/x.py", "sign", "1", "test_x", 2.0),
+        mutate.Broken("a/y.py", "rank", "2", "", 3.0),
+        mutate.Broken("units.py", "unit", "3", "test_u", 1.0),
+    ]
+    rows = mutate.by_room(found)
+    assert [row["room"] for row in rows] == ["all", "a", "units.py"]
+    assert [row["noticed"] for row in rows] == [2, 1, 1]
+    assert rows[0]["survivors"] == rows[1]["survivors"] == "a/y.py: 2"
+    assert rows[2]["survivors"] is None and rows[0]["took_s"] == 6

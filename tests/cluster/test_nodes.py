@@ -6,12 +6,15 @@ import time
 import pytest
 
 import labkit as lab
+from labkit import cluster
+from labkit.cluster.one_machine import up_run
+from labkit.cluster.one_machine.plan import Layout
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import Failed, Returned, Started
 from labkit.launching.nodes import clocks, spread
 from labkit.launching.nodes.launchers import Launcher
 from labkit.launching.nodes.nodes_job import NodesJob
-from labkit.launching.nodes.places import Hosts, Slurm
+from labkit.launching.nodes.places import Hosts, Slurm, host_name
 from labkit.launching.settings import Settings
 
 pytestmark = pytest.mark.real
@@ -206,3 +209,27 @@ def test_a_machine_is_reached_by_the_command_that_is_told(tmp_path):
     assert first[:4] == ["ssh", "-p", "22", "a"] and second[3] == "b" and len(first) == 5
     assert "--node-rank=1" in second[4] and "--master-addr=a" in second[4]
     assert "--nproc-per-node=2" in second[4]
+
+
+def test_practice_nodes_on_one_loopback_have_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    up_run.up(Layout(plain=True, loopback=True))
+    try:
+        first, second = Hosts().commands(tmp_path, 2, 1)
+        assert "LABKIT_NODE_NAME=node0" in first[-1] and "LABKIT_NODE_NAME=node1" in second[-1]
+    finally:
+        up_run.down()
+    monkeypatch.setenv("LABKIT_NODE_NAME", "node7")
+    assert host_name() == "node7"
+
+
+@pytest.mark.real
+@pytest.mark.again
+def test_they_are_examined_as_two_hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    up_run.up(Layout(plain=True, loopback=True))
+    try:
+        found = cluster.examine(on=Hosts(), mib=0.01)
+    finally:
+        up_run.down()
+    assert found.hosts == ["node0", "node1"] and len(found.links().cells) == 2

@@ -3,6 +3,7 @@
 import math
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from labkit.units import check_real, check_whole
 
 REPOSITORY = Path(__file__).parents[3]
 WORKER = "labkit.launching.nodes.worker"
+NODE_NAME = "LABKIT_NODE_NAME"
+"""the variable that tells a rank its node's name"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,7 @@ class Hosts:
                 f"--master-port={port}",
                 *("-m", WORKER, str(folder)),
             ]
-            lines.append([*self.enter(index), self.line(torchrun, ranks)])
+            lines.append([*self.enter(index), self.line(torchrun, ranks, index)])
         return lines
 
     def enter(self, index: int) -> list[str]:
@@ -173,12 +176,22 @@ class Hosts:
             return list(cluster.nodes[index].enter) or ["sh", "-c"]
         return shlex.split(self.through.format(host=self.names[index]))
 
-    def line(self, command: list[str], ranks: int) -> str:
+    def line(self, command: list[str], ranks: int, index: int) -> str:
         """A command as one line of shell, with the environment that it needs over there."""
-        told = {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": str(threads(self.practice, ranks))}
+        cluster = self.practice
+        told = {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": str(threads(cluster, ranks))}
+        if cluster:
+            told[NODE_NAME] = cluster.nodes[index].name
         settings = [f"{name}={shlex.quote(value)}" for name, value in told.items()]
         # the shell gives way to torchrun, so that a signal to it is one to torchrun
         return " ".join(["exec env", *settings, shlex.join(command)])
+
+
+def host_name() -> str:
+    """What this node is called: by the practice cluster, by Slurm, else by its system. Practice
+    nodes on one loopback share the system's name."""
+    known = os.environ.get(NODE_NAME) or os.environ.get("SLURMD_NODENAME")
+    return known or socket.gethostname()
 
 
 def _python_path() -> str:

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import resource
-import socket
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from labkit.launching.fork.messages import Failed, RankMessage, Returned, Starte
 from labkit.launching.fork.pickling import pack_result
 from labkit.launching.fork.request import Request
 from labkit.launching.nodes import clocks
+from labkit.launching.nodes.places import host_name
 from labkit.launching.rank import Rank, become
 from labkit.launching.rank_state import RankFiles
 from labkit.launching.verdicts import introspect
@@ -98,7 +98,7 @@ def _call(here: Rank, request: Request, teller: Teller) -> None:
     here.note("slurm" if "SLURM_JOB_ID" in os.environ else "torchrun")
     here.note(f"{here.world_size // ranks_per_node} nodes")
     here.note(clock.told())
-    about = {"host": socket.gethostname(), "node": here.rank // ranks_per_node, **vars(clock)}
+    about = {"host": host_name(), "node": here.rank // ranks_per_node, **vars(clock)}
     (here.folder / f"about-{here.rank}.json").write_text(json.dumps(about))
     teller.tell(Started())
     result = pack_result(fn(*args, **kwargs), here.rank)
