@@ -42,6 +42,9 @@ class Job:
     """A run under way. ``wait`` returns its Run or raises its verdict, ``stop`` ends it, ``stacks``
     tells where the ranks are."""
 
+    stop_s = 3.0
+    """how long ``stop`` waits for the end of all ranks, in seconds"""
+
     def __init__(
         self, request: Request, client: ZygoteClient, *, timeout_s: float, hang_s: float
     ) -> None:
@@ -104,7 +107,7 @@ class Job:
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
-        self._over.wait(3)
+        self._over.wait(self.stop_s)
 
     def stacks(self) -> dict[int, str]:
         """The Python stack of every running rank, also of one that is deep in native code."""

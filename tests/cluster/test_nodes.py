@@ -76,7 +76,7 @@ def test_a_stop_ends_the_job_on_every_node(two_nodes):
     assert all("train" in stack for stack in job.stacks().values()) and len(job.stacks()) == 2
     began = time.monotonic()
     job.stop()
-    assert job.done and time.monotonic() - began < 6
+    assert job.done and time.monotonic() - began < 15
     with pytest.raises(lab.Stopped):
         job.wait()
     assert not job._client._slurm("squeue", "--noheader")

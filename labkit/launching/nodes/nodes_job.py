@@ -26,6 +26,9 @@ PATIENCE_S = 8.0
 class NodesJob(Job):
     """A run under way on several machines."""
 
+    stop_s = 15.0
+    """a scheduler takes its time to end a job"""
+
     def __init__(
         self, request: Request, launcher: Launcher, *, timeout_s: float, hang_s: float
     ) -> None:
