@@ -2,8 +2,9 @@
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
     python notebooks/build.py                     write the notebooks, COVERAGE.md, ERRATA.md,
-                                                  GLOSSARY.md, index.ipynb with its map, and the
-                                                  tables of both README.md
+                                                  GLOSSARY.md, index.ipynb with its map, the
+                                                  tables of both README.md, and the made parts of
+                                                  both TEACHING.md
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -23,6 +24,7 @@ import front
 import glossary
 import headlines
 import pace
+import teaching
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
 SHEETS = {
@@ -93,7 +95,7 @@ def between(text: str, marker: str, table: str) -> str:
     parts = re.split(rf"(<!-- /?{marker} -->)", text)
     if parts[1::2] != [f"<!-- {marker} -->", f"<!-- /{marker} -->"]:
         raise ValueError(
-            f"README.md needs the lines <!-- {marker} --> and <!-- /{marker} -->, once each, in "
+            f"the page needs the lines <!-- {marker} --> and <!-- /{marker} -->, once each, in "
             "this order"
         )
     return "".join([*parts[:2], "\n", table, "\n", *parts[3:]])
@@ -136,6 +138,18 @@ def expected(root: Path) -> dict[Path, str]:
         if language == "en" or (root / name).exists():
             text = (root / name).read_text(encoding="utf-8")
             files[root / name] = readme(root, text, chapters, language)
+    return files | _teaching(root, chapters)
+
+
+def _teaching(root: Path, chapters: list[Chapter]) -> dict[Path, str]:
+    """The pages for one who teaches, where a project has them."""
+    files = {}
+    for language, name in teaching.PAGES.items():
+        if (root / name).exists():
+            text = (root / name).read_text(encoding="utf-8")
+            for marker, made in teaching.parts(root, chapters, language).items():
+                text = between(text, marker, made)
+            files[root / name] = text
     return files
 
 

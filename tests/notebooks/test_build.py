@@ -162,7 +162,7 @@ def test_the_tables_of_chapters_and_of_sections(tiny, capsys):
     ]
     (tiny / "README.md").write_text("no markers")
     assert build.main([], tiny) == 1
-    assert "README.md needs the lines <!-- chapters -->" in capsys.readouterr().err
+    assert "needs the lines <!-- chapters -->" in capsys.readouterr().err
 
 
 def test_a_build_is_a_valid_notebook_also_when_checked(tiny):
