@@ -2,6 +2,7 @@
 # test: every law, some 16 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
+# slides, handouts: of every chapter, run as for the book (out/slides, out/handouts)
 # bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +15,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 # Empty: hundreds of processes import labkit here, and compile it once for all of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book bench mutate env clean
+.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book slides handouts bench mutate env clean
 .NOTPARALLEL:
 
 lab: env
@@ -52,6 +53,12 @@ notebooks: env
 
 book: notebooks
 	$(BIN)/python notebooks/book.py
+
+slides: notebooks
+	$(BIN)/python notebooks/slides.py
+
+handouts: notebooks
+	$(BIN)/python notebooks/handouts.py
 
 bench: env
 	$(BIN)/python benchmarks/report.py

@@ -73,8 +73,9 @@ def pages(root: Path, language: str, built: Collection[str], ran: Collection[str
 def write(root: Path, out: Path, languages: list[list[Page]]) -> int:
     """Writes the site, each language from its pages, and returns how many pages it has."""
     (out / "assets").mkdir(parents=True, exist_ok=True)
-    for asset in ("book.css", "book.js"):
-        shutil.copy(SITE / asset, out / "assets" / asset)
+    shutil.copy(SITE / "book.css", out / "assets" / "book.css")
+    scripts = [(SITE / each).read_text(encoding="utf-8") for each in ("book.js", "boards.js")]
+    (out / "assets" / "book.js").write_text("\n".join(scripts), encoding="utf-8")
     return sum(_write_language(root, out, chapters) for chapters in languages)
 
 
@@ -86,7 +87,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
     below = "zh" if language == "zh" else ""
     built = [page for page in chapters if page.built]
     others = leaves(root, language)
-    templates = _templates()
+    templates = site_templates()
     templates.globals.update(
         say=say,
         words=json.dumps(say, ensure_ascii=False),
@@ -117,7 +118,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
             page=page,
             title=page.title,
             cells=cells,
-            viewer=_viewer(cells),
+            viewer=viewer_of(cells),
             headings=[row for row in headings if row[0] == 2],
             previous=built[place - 1] if place else None,
             next=built[place + 1] if place + 1 < len(built) else None,
@@ -147,7 +148,8 @@ def _write_leaves(
         (folder / f"{leaf.name}.html").write_text(text, encoding="utf-8")
 
 
-def _templates() -> jinja2.Environment:
+def site_templates() -> jinja2.Environment:
+    """The pages to be filled."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(SITE),
         trim_blocks=True,
@@ -156,7 +158,7 @@ def _templates() -> jinja2.Environment:
     )
 
 
-def _viewer(cells: list[dict]) -> str:
+def viewer_of(cells: list[dict]) -> str:
     """The trace viewer's script, where a page has a trace."""
     for cell in cells:
         if any('class="labkit-trace"' in text for text in cell["outputs"]):
