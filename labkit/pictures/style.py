@@ -55,6 +55,7 @@ KINDS = {
     "reduce_scatter": _kind("e", "#95b552", "-", to_say("reduce-scatter")),
     "all_to_all": _kind("A", "#cf8fc2", "x", to_say("all-to-all")),
     "broadcast": _kind("b", "#6fb7b7", ".", to_say("broadcast")),
+    "reduce": _kind("R", "#bfa45f", "x", to_say("reduce")),
     "barrier": _kind("|", "#a3a8b0", "", to_say("barrier")),
     "wait": _kind("w", "#a3a8b0", "+", to_say("wait")),
     IDLE: _kind(".", "", "/", to_say("idle (bubble)")),

@@ -181,8 +181,16 @@ lab.difference(losses, one), whole, mine
 # From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters. Does each hold an eighth of them, which is 12.5 %? Or more, or less?
 
 # %%
+most = lab.guess("largest share of the parameters on one rank (0 to 1)", between=(0, 1))
+
+# %%
 step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
 lab.show(mesh_3d.parts(step))
+
+# %%
+alone = step.but(pp=1, dp_shard=1, tp=1)
+here, whole = (each.states().bytes_by()["parameter"] for each in (step, alone))
+most.score(max(here) / whole[0])
 
 # %% [markdown]
 # In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. On the right you see that each rank holds more than an eighth. Compare rows 0 and 1, one `tp` group, to see why: both hold the same half of the embedding, and the same sliver of norms and biases in each block. `dp` cuts everything, but `tp` only what the plan names; the rest it copies.
@@ -194,10 +202,7 @@ lab.show(mesh_3d.parts(step))
 #
 # Let's put two copies of a small model, of two slices each, into two machines, with cables inside that are twelve times as fast as those between. To keep the picture simple the copies are plain ones, as in chapter 03: the axis is `dp_replicate`, with one all-reduce of the gradients at the end. (`dp_shard` and `dp_replicate` together are [HSDP](GLOSSARY.md#hsdp): shards inside a machine, copies between machines. Then only gradients cross, but each machine holds all the weights.)
 #
-# First `tp` lies inside a machine, as it should; then in the colleague's order, with `dp_replicate` inside and `tp` across. The same ranks send the same bytes. How many times as long does the step take, by the prediction?
-
-# %%
-slower = lab.guess("predicted step, tp across machines / tp inside", between=(1, 20))
+# First `tp` lies inside a machine, as it should; then in the colleague's order, with `dp_replicate` inside and `tp` across. The same ranks send the same bytes. What becomes of the step?
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 12, "nic_mb_per_s": 1}
@@ -206,9 +211,6 @@ near = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, **size, **cables)
 far = near.but(inside="dp_replicate")
 orders = {"tp inside a machine": near, "tp across machines": far}
 lab.show(mesh_3d.beside(orders, title="Two orders of the names"))
-
-# %%
-slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 
 # %% [markdown]
 # Both panels have one axis. A layer is two blue boxes, because it all-reduces twice. Look below the boxes: above, the eight all-reduces along `tp` are narrow, and only the one along `dp_replicate`, at the very end, is wide. Below it is the other way round: each of the eight takes as long as twelve did, and all ranks stand still meanwhile. The one at the end got cheap, but it comes only once a step, and engines even hide it behind the backward (chapter 03).

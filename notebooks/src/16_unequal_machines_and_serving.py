@@ -33,7 +33,7 @@ lab.begin("en", deadline_s=60)
 widgets.unequal_machines()
 
 # %% [markdown]
-# Two ranks share a batch equally, though one is three times as fast. Grey, hatched boxes are waiting. Now *deal* the batch by speed, as one deals cards, then move the speeds: which rank decides how long the step takes?
+# Two ranks share a batch equally, though one is three times as fast. Grey, hatched boxes are waiting. Now *deal* the batch by speed, then move the speeds: which rank decides how long the step takes?
 #
 # **When you are done** you can train on cards of unlike speed and get the same weights as one process, say what an answer waits for, and serve many requests at once.
 
@@ -281,7 +281,7 @@ parts = [each[None] for each in (tokens @ qkv).chunk(3, dim=-1)]
 lab.difference(one_by_one, scaled_dot_product_attention(*parts, is_causal=True)[0])
 
 # %% [markdown]
-# The same numbers, and no token was computed twice. The price is memory. Our model has 32 layers, keys and values of 4,096 numbers each, two bytes a number. How much does it keep of *one* token?
+# The same numbers, and no token was computed twice. The price is memory. Our model has 32 layers, keys and values of 4,096 numbers each (32 heads of 128), two bytes a number. How much does it keep of *one* token?
 
 # %%
 model = planner.Plan(model="LLaMA 7B").shape
@@ -388,7 +388,7 @@ medians = [side.measured.figures().latency_p50_us for side in sides.values()]
 worse.score(medians[0] / medians[1])
 
 # %% [markdown]
-# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands below: the machine was busy, and some steps took longer. So compare ratios rather than times, for a busy machine slows both.)
+# Both were measured on two ranks that share a small model by heads. Rank 0 has the queue, and says before each step who is in it. Tokens are real, and a step's time is paced. (*Overran*, where it stands below: the machine was busy, and some steps took longer. So trust the ratio more than the times, and run again if it surprises you.)
 #
 # ### Where does the time go?
 #
@@ -450,7 +450,7 @@ serving_check.hint("continuous_batch")
 #
 # ## When is it worth it?
 #
-# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? With shares by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and equal shares will do. The A100s are then free to serve. If somebody has to serve, that is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
+# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? With shares by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and since these are alike, equal shares will do. The A100s are then free to serve. If somebody has to serve, that is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
 
 # %%
 tokens = {}
@@ -466,7 +466,6 @@ lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted"
 #
 # - The slowest rank sets the pace. Deal the batch by speed, in whole samples, and let each rank's mean count b / B; with DDP multiply the loss by N b / B.
 # - Speeds are measured by a probe. Where they jump from step to step, let workers run ahead within a bound.
-# - Between a device and a cloud, predict every cut and take the best: it changes with the link and with the bytes of a value.
 # - A KV cache trades memory for time. The decode waits for memory, so serve many at once.
 # - With continuous batching a finished request leaves at once, and latency falls, the wait for the first token most of all.
 #

@@ -169,7 +169,7 @@ world.score(str(str(answered).count("rank ")))
 # cluster.run_on_nodes(LINE, files={"train.py": ENGINE, "hosts": HOSTS})
 # ```
 #
-# For FSDP add `from torch.distributed.fsdp import fully_shard` and `net = fully_shard(torch.nn.Linear(4, 1))` to the first script, and start it by the first line. (`accelerate launch` has a flag `--use_fsdp`, which `torchrun` has not; it starts several machines as well, with `--machine_rank` on each.)
+# For FSDP add `from torch.distributed.fsdp import fully_shard` and `net = fully_shard(torch.nn.Linear(4, 1))` to the first script, and start it by the first line. (`accelerate launch` has a flag `--use_fsdp`, which `torchrun` has not; with GPUs it starts several machines as well, `--machine_rank` on each.)
 #
 # </details>
 

@@ -32,7 +32,7 @@ class Clock:
     def told(self) -> str:
         """What must be said with times that were read on several nodes."""
         apart_us = self.worst_offset_ns / 1e3
-        return f"clocks {apart_us:.0f} ± {self.worst_error_ns / 1e3:.0f} us apart"
+        return f"clocks {apart_us:.0f} +- {self.worst_error_ns / 1e3:.0f} us apart"
 
 
 def estimate(rounds: list[tuple[int, int, int, int]]) -> Clock:
