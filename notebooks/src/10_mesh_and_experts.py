@@ -198,7 +198,7 @@ most.score(max(here) / whole[0])
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` gradients travel once a step (with FSDP the weights too, in every microbatch, but ahead of the layer that needs them; so under a pipeline with many microbatches one often takes ZeRO 1 instead, as the plans below do), and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
+# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` gradients travel once a step, and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
 #
 # Let's put two copies of a small model, of two slices each, into two machines, with cables inside that are twelve times as fast as those between. To keep the picture simple the copies are plain ones, as in chapter 03: the axis is `dp_replicate`, with one all-reduce of the gradients at the end. (`dp_shard` and `dp_replicate` together are [HSDP](GLOSSARY.md#hsdp): shards inside a machine, copies between machines. Then only gradients cross, but each machine holds all the weights.)
 #
@@ -232,7 +232,7 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100, by constants fitted to published runs. Tensor parallelism is all of the difference. (For the second bar the planner puts each card in a machine of its own. The true mesh would have its `dp` inside one, which saves 0.4 s at most.)
+# Predicted, for A100, by constants fitted to published runs. (The plan has ZeRO 1 and not FSDP, which would gather the weights anew in every microbatch.) Tensor parallelism is all of the difference. (For the second bar the planner puts each card in a machine of its own. The true mesh would have its `dp` inside one, which saves 0.4 s at most.)
 #
 # For the same reason the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
 #

@@ -57,7 +57,7 @@ def loss(w, x, y):
 
 
 # %% [markdown]
-# `shares[r]` is what rank r's gradient counts in the sum. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
+# `shares[r]` is the weight of rank r's gradient in the sum. At the end each rank computes the gradient of the whole batch as well, to see how far the sum is off.
 
 
 # %%
@@ -67,6 +67,9 @@ def step(samples, shares):
     w = torch.zeros(8, requires_grad=True)
     first = sum(samples[:me])
     mine = slice(first, first + samples[me])
+    loss(w, x[mine], y[mine]).backward()  # once unclocked: the first is slow
+    w.grad = None
+    dist.all_reduce(torch.zeros(8))
     dist.barrier()
     start = time.perf_counter()
     time.sleep(samples[me] * 3e-3 / SPEEDS[me])
@@ -426,7 +429,7 @@ lab.curves(predicted=p95, **axes, title="p95 of the latency as the load grows")
 #
 # ## Exercise 3. Write the scheduler
 #
-# It is asked before every step. `waiting` lists the numbers of those outside, the first come first. `owed` is a dict: for the number of each request inside, how many tokens it still gets (0: it is done). `slots` is how many may be inside at once. Return two lists of numbers: who enters, and who leaves. Yours will serve on two real ranks.
+# It is asked before every step. `waiting` lists the numbers of those outside, the first come first. `owed` is a dict: for the number of each request inside, how many tokens it still gets (0: it is done). `slots` is how many may be inside at once. Return two lists of numbers: who enters, and who leaves. Who leaves goes first, so a slot that is left can be taken in the same call. Yours will serve on two real ranks.
 
 
 # %%
@@ -450,7 +453,7 @@ serving_check.hint("continuous_batch")
 #
 # ## When is it worth it?
 #
-# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? With shares by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and since these are alike, equal shares will do. The A100s are then free to serve. If somebody has to serve, that is the better place for them, since a decode waits for reading memory, where the H100 is less far ahead:
+# Now we know both what training waits for and what serving waits for. So which of our 256 cards should do what? With shares by speed, all of them do 512 units of work. The H100s alone do 128 × 3 = 384, a quarter less, and since these are alike, equal shares will do. The A100s are then free to serve. And a decode waits for reading memory, where the H100 is less far ahead:
 
 # %%
 tokens = {}

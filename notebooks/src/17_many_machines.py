@@ -13,7 +13,7 @@
 #
 # The 128 cards of our story stand in sixteen machines. One evening the job doesn't start: 120 ranks wait, and nobody says for whom. It is a machine whose name the others can't look up. Once it runs, each step takes twice as long as planned, because one cable has fallen back to a tenth of its speed. Three hours later a machine dies.
 #
-# None of that can happen on one machine. So we build a second one: a *practice cluster* on yours, two [nodes](GLOSSARY.md#node) joined by a slow link, with the scheduler of real clusters.
+# None of that can happen on one machine. So we build a second one: a *practice cluster* on yours, two [nodes](GLOSSARY.md#node) joined by a link far slower than the inside of a machine, with the scheduler of real clusters.
 
 # %%
 import time
@@ -71,7 +71,7 @@ slow.score(1000 / links.mb_per_s[0, 2] + links.latency_us[0, 2] / 1000)
 #
 # ## Exercise 1. The slow link
 #
-# `mb_per_s` is the matrix above: what rank [row] sent to rank [column], nan on the diagonal. `hosts` names each rank's host. A link goes from one host to another; its speed is the median over its pairs of ranks. Return a list of (from, to) with every link that is slower than half of the median of all links.
+# `mb_per_s` is the matrix above: what rank [row] sent to rank [column], nan on the diagonal. `hosts` names each rank's host. A link goes from one host to another; its speed is the median over its pairs of ranks. Return a list of (from, to) with every link that is slower than half of the median of all links. (Of an even number, the median is the mean of the two in the middle.)
 
 
 # %%
@@ -286,7 +286,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The flat ring sends half as much again over the slow link, and that is about how much longer it takes, if your nodes have a slow link. Without one, three steps in a row are no gain. What would be worst? A ring in which each neighbour is on the *other* node sends three times the message across; the order of ranks decides. That is why every launcher numbers the ranks of a machine one after the other, and why NCCL looks for the machines' borders itself. (`cluster.all_reduces(on=where)` measures all three.)
+# The flat ring sends half as much again over the slow link, so by the prediction it takes half as long again, if your nodes have a slow link. Measured, three steps come out longer than that: each of them waits for the one before it. Without one, three steps in a row are no gain. What would be worst? A ring in which each neighbour is on the *other* node sends three times the message across; the order of ranks decides. That is why every launcher numbers the ranks of a machine one after the other, and why NCCL looks for the machines' borders itself. (`cluster.all_reduces(on=where)` measures all three.)
 
 # %% [markdown]
 # ## A machine dies
@@ -295,7 +295,7 @@ lab.bars(
 #
 # - A checkpoint that the others can read.
 # - A launcher that goes on with fewer machines ([elastic launch](GLOSSARY.md#elastic-launch)). `torchrun --nnodes=1:2` says "from one to two".
-# - Somebody who notices. A dead machine says nothing, so torchrun's meeting point waits for a sign of life. After three seconds without one (as we set it here) it gives the machine up, ends the ranks that are left, and starts them anew as a smaller world.
+# - Somebody who notices. Here the other end of the link is gone, so the next all-reduce of the ranks that are left fails, and their `torchrun` starts them anew, as a smaller world. First its meeting point (torchrun says *rendezvous*) has to miss the dead machine's sign of life for three seconds, as we set it here. (A real machine that dies closes no connection: the ranks then wait for a timeout, with NCCL ten minutes if you don't set it. And if the first machine dies, where all meet, only a new start helps.)
 #
 # `lose_node` trains on both nodes with a checkpoint at every step, and kills node 1. How many seconds pass until the next step is done?
 
@@ -310,9 +310,9 @@ lab.table([lost.row()])
 away.score(lost.recovery_s)
 
 # %% [markdown]
-# Three seconds of that are the waiting, and most of the rest is Python: the new ranks import torch, meet, and load the checkpoint. The world is smaller now. A step with half the ranks has half the batch, or takes twice as long; which one is for the script to say.
+# Three seconds of that are the waiting, and most of the rest is Python: the new ranks import torch, meet, and load the checkpoint. (Where a step is missing between the two in the table: it ended, and was saved, while the node was being killed.) The world is smaller now. A step with half the ranks has half the batch, or takes twice as long; which one is for the script to say.
 #
-# On a real cluster the scheduler has a say, too. Slurm ends the job of a node that it has lost, after its own patience (`SlurmdTimeout`). A script with `#SBATCH --requeue` goes back to the queue, and starts again from the top when there are enough machines. So elastic `torchrun` is for going on with what you have, and `--requeue` for when you would rather wait for all of it. Either way the script begins at the last checkpoint.
+# On a real cluster the scheduler has a say, too. When Slurm gives a node up, after its own patience (`SlurmdTimeout`), it ends the whole job, elastic or not. With `#SBATCH --no-kill` (and `srun --no-kill`, without `--kill-on-bad-exit`) the other machines stay yours, and elastic `torchrun` goes on with them. With `#SBATCH --requeue` the job goes back to the queue, and starts again when there are enough machines. Either way the script begins at the last checkpoint.
 #
 # ## Exercise 3. Go on
 #
@@ -389,9 +389,9 @@ cluster.down()
 # - `#SBATCH` lines ask Slurm for machines, the rest of the script runs on the first, and `srun` goes to all.
 # - Measure every link before you train. One slow link holds all ranks up.
 # - Between machines count what crosses. In three steps each node sends the message across once.
-# - When a machine dies, the others are ended and started as a smaller world, from the last checkpoint.
+# - When a machine dies, the ranks of the others fail too; torchrun starts them as a smaller world, from the last checkpoint.
 #
-# **Words learned**: [node](GLOSSARY.md#node), [Slurm](GLOSSARY.md#slurm), [island](GLOSSARY.md#island), [elastic launch](GLOSSARY.md#elastic-launch).
+# **Words learned**: [node](GLOSSARY.md#node), [Slurm](GLOSSARY.md#slurm), [elastic launch](GLOSSARY.md#elastic-launch).
 #
 # **Further reading**
 #
