@@ -7,7 +7,6 @@ of ``labkit.launching.verdicts.verdict``.
 
 import contextlib
 import itertools
-import multiprocessing.connection
 import pickle
 import selectors
 import signal
@@ -18,10 +17,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from labkit.launching import rank_state
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import Ask, Bye, Exited, Forked, Kill, Message, Ready
 from labkit.launching.fork.request import Request
 from labkit.launching.fork.zygote_client import ZygoteClient
+from labkit.launching.gate import Turn
 from labkit.launching.rank_state import CallsReader, RankFiles, RankState, is_sign_of_life
 from labkit.launching.run import Run, remove
 from labkit.launching.verdicts import diagnosis, verdict
@@ -46,7 +47,13 @@ class Job:
     """how long ``stop`` waits for the end of all ranks, in seconds"""
 
     def __init__(
-        self, request: Request, client: ZygoteClient, *, timeout_s: float, hang_s: float
+        self,
+        request: Request,
+        client: ZygoteClient,
+        *,
+        timeout_s: float,
+        hang_s: float,
+        turn: Turn | None = None,
     ) -> None:
         self.num_ranks = request.num_ranks
         self.timeout_s = timeout_s
@@ -54,6 +61,7 @@ class Job:
         self.began = time.monotonic()
         self._request = request
         self._client = client
+        self._turn = turn or Turn(None, self.num_ranks)
         self._files = RankFiles.of_run(request.folder, self.num_ranks)
         self._calls = CallsReader(folder=request.folder)
         self._states: list[RankState] = []
@@ -77,8 +85,13 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Since the call, in seconds."""
+        """Since the call, or since its turn came at the gate, in seconds."""
         return time.monotonic() - self.began
+
+    @property
+    def ahead(self) -> int:
+        """How many runs come before it at the gate of a shared machine; 0 once it is in."""
+        return self._turn.ahead
 
     @property
     def progress(self) -> list[dict]:
@@ -115,19 +128,7 @@ class Job:
         asked = [self._files[rank] for rank in self._running()]
         before = {files: files.stack_bytes() for files in asked if files.stack.exists()}
         self._signal(signal.SIGUSR1, [files.rank for files in before])
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline:
-            if all(files.stack_bytes() > size for files, size in before.items()):
-                break
-            time.sleep(0.01)
-        return {files.rank: self._stack(files, size) for files, size in before.items()}
-
-    def _stack(self, files: RankFiles, before: int) -> str:
-        """What came to a stack file after so many characters, cells named as in the notebook."""
-        text = files.stack.read_text(encoding="utf-8")[before:]
-        for file, source in self._request.sources.items():
-            text = text.replace(file, source.name)
-        return text
+        return rank_state.new_stacks(before, self._request.sources)
 
     def _running(self) -> list[int]:
         return [state.rank for state in self._states if state.how == "running"]
@@ -144,6 +145,8 @@ class Job:
     def _watch(self) -> None:
         """The watching thread: from the fork to the conclusion."""
         try:
+            if self._turn.wait(self._stopping) and self._turn.waited_s:
+                self.began = time.monotonic()
             # a stop need not wait for a zygote that only starts
             ready = self._client.wait_for(Ready, unless=self._wake_read)
             conclusion = self._follow() if ready else self._judge()
@@ -215,7 +218,7 @@ class Job:
             self._note(rank, system_state="out of memory")
         while self._states[rank].how == "running":
             sock = self._socks[rank]
-            message = messages.receive(sock)[0] if _readable(sock) else None
+            message = messages.receive(sock)[0] if messages.is_readable(sock) else None
             if message is None:
                 self._note(rank, how="died", ended_at=time.monotonic())
                 return
@@ -319,6 +322,7 @@ class Job:
             notes=tuple(dict.fromkeys(notes)),
             peak_rss_bytes=tuple(each.peak_rss_bytes for each in last_words),
             machine=resources.summary(),
+            waited_s=self._turn.waited_s,
             folder=self._request.folder,
         )
 
@@ -334,16 +338,13 @@ class Job:
         if self._control is not None:
             self._await_exits({each.rank for each in alive})
             self._control.close()
+        self._turn.leave()
 
     def _await_exits(self, waited: set[int]) -> None:
         deadline = time.monotonic() + (1.0 if self._pids else 0.5)  # no pids: it forks no more
-        while waited and _readable(self._control, deadline - time.monotonic()):
+        while waited and messages.is_readable(self._control, deadline - time.monotonic()):
             message, _ = messages.receive(self._control)
             if message is None:
                 return
             if isinstance(message, Exited):
                 waited.discard(message.rank)
-
-
-def _readable(sock: socket.socket, timeout_s: float = 0.0) -> bool:
-    return bool(multiprocessing.connection.wait([sock], timeout=max(0.0, timeout_s)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from labkit.devices import library, place, rung
 from labkit.devices.rung import Pretend, Rung
-from labkit.launching import engines, settings
+from labkit.launching import engines, gate, settings
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import surroundings
 from labkit.launching.job import Job
@@ -23,7 +23,6 @@ from labkit.machine import ops, resources
 
 __all__ = ["launch", "start", "warm"]
 
-RANK_BYTES = 120e6  # private memory of one idle rank (measured: 60-100 MB with torch imported)
 _OPTIONS = {
     "ranks": "how many processes there are",
     "devices": "what the ranks compute on",
@@ -122,7 +121,7 @@ def start(
         deepspeed=deepspeed,
     )
     request.call_file.write_bytes(call)
-    return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)
+    return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s, turn=gate.turn(ranks))
 
 
 def _recorded(fn: Callable) -> Callable:
@@ -193,8 +192,10 @@ def _check_room(ranks: int, call_bytes: int) -> None:
     """Raises Refused for more ranks than this machine can hold."""
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= 10**6:
         raise Refused(f"ranks is a whole number, 1 or more; got {ranks!r}")
-    rank_bytes = RANK_BYTES + call_bytes
-    free_bytes = resources.available_bytes()
+    rank_bytes = gate.RANK_BYTES + call_bytes
+    # at a gate, others' runs are waited for
+    at_gate = gate.chosen_folder() is not None
+    free_bytes = resources.total_bytes() if at_gate else resources.available_bytes()
     most = max(16, 8 * resources.cores())
     if ranks > most or ranks * rank_bytes > free_bytes:
         fitting = max(1, min(most, int(free_bytes // rank_bytes)))
@@ -243,4 +244,5 @@ def _environ(ranks: int, chosen: Rung) -> dict[str, str]:
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         "PATH": found.get("PATH", os.environ.get("PATH", os.defpath)),
         **hidden,
+        gate.VARIABLE: "",  # what a rank launches is part of its run
     }

@@ -1,11 +1,13 @@
 """One rank, seen from outside: what it has told, how it ended, and the files it leaves."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from labkit.launching.fork.messages import Failed, Progress, RankMessage, Report, Returned, Started
+from labkit.launching.fork.request import Source
 from labkit.launching.verdicts.outcome import Outcome
 
 LAST_LINES = 12  # of a rank's output, in a verdict
@@ -199,3 +201,21 @@ class CallsReader:
 def last_lines(text: str, num_lines: int = LAST_LINES) -> str:
     """The last lines of a log."""
     return "\n".join(text.strip().splitlines()[-num_lines:])
+
+
+def new_stacks(before: dict[RankFiles, int], sources: dict[str, Source]) -> dict[int, str]:
+    """What each rank adds to its stack file, which held so many bytes; waited for half a second.
+    ``sources``: the files that are cells, and
+    what the notebook calls them."""
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        if all(files.stack_bytes() > size for files, size in before.items()):
+            break
+        time.sleep(0.01)
+    told = {}
+    for files, size in before.items():
+        text = files.stack.read_text(encoding="utf-8")[size:]
+        for file, source in sources.items():
+            text = text.replace(file, source.name)
+        told[files.rank] = text
+    return told

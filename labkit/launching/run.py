@@ -41,6 +41,9 @@ class Run:
     """the largest resident memory of each rank's process, in bytes"""
     machine: dict = field(default_factory=dict)
     """the machine it ran on, as ``resources.summary`` tells it"""
+    waited_s: float = 0.0
+    """how long it waited at the gate of a shared machine before it started, in seconds; ``seconds``
+    is without it"""
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S"))
     """when, local time"""
     folder: Path | None = None

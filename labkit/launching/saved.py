@@ -19,7 +19,17 @@ from typing import ClassVar, Protocol
 
 from labkit.units import check_real, check_whole, check_word
 
-ABOUT = ("logs", "seconds", "backend", "devices", "notes", "peak_rss_bytes", "machine", "started")
+ABOUT = (
+    "logs",
+    "seconds",
+    "backend",
+    "devices",
+    "notes",
+    "peak_rss_bytes",
+    "machine",
+    "started",
+    "waited_s",
+)
 """What is kept of a Run beside its results."""
 TIMELINE = "timeline.json"
 """The file of its timeline, if there is one."""
@@ -102,6 +112,7 @@ def read(folder: Path) -> tuple[tuple, dict]:
         results = tuple(decoder.decode(result) for result in content["results"])
         # the first runs that were saved did not say; all of them were on the CPU
         content.setdefault("devices", "cpu")
+        content.setdefault("waited_s", 0.0)  # nor was there a gate
         about = {name: content[name] for name in ABOUT}
         about |= {name: tuple(about[name]) for name in ("logs", "notes", "peak_rss_bytes")}
         _check(len(results), **about)
@@ -237,9 +248,10 @@ def _check(
     devices: str,
     machine: dict,
     started: str,
+    waited_s: float,
 ) -> None:
     """Raises ValueError where a part of a saved run is not of its kind."""
-    check_real(seconds=seconds)
+    check_real(seconds=seconds, waited_s=waited_s)
     for rank, num_bytes in enumerate(peak_rss_bytes):
         check_whole(0, **{f"peak_rss_bytes of rank {rank}": num_bytes})
     words = [*logs, *notes, backend, devices, started]

@@ -26,6 +26,8 @@ _WORDS = (
     ("died", "died"),
     ("ended", "{} ranks, {}"),
     ("alone", "{} rank, {}"),
+    ("ahead", "{} runs ahead of you"),
+    ("one_ahead", "1 run ahead of you"),
 )
 
 
@@ -46,6 +48,8 @@ class Panel(w.VBox):
     def refresh(self) -> None:
         """Reads the job's progress and shows it."""
         told = "\n".join(_line(row, self._words) for row in self.job.progress)
+        if ahead := self.job.ahead:
+            told = self._words["ahead" if ahead > 1 else "one_ahead"].format(ahead)
         self.lines.value = f'<pre style="line-height:1.4">{escape(told)}</pre>'
         self.stop.disabled = self.job.done
 

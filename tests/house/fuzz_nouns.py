@@ -21,7 +21,7 @@ from labkit.heterogeneous import step as unequal_step
 from labkit.large_batch import recorded as large_recorded
 from labkit.large_batch import rules as large_rules
 from labkit.large_batch import run as large_run
-from labkit.launching import run
+from labkit.launching import gate, run
 from labkit.launching.nodes.places import Hosts, Slurm
 from labkit.launching.verdicts import outcome
 from labkit.long_context import attention
@@ -318,6 +318,7 @@ def nouns() -> dict[type, list]:
         rung.Pretend: [rung.Pretend(memory_mib=64, link_gb_per_s=2.0)],
         rung.Rung: [rung.Rung(name="cpu", backend="gloo")],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
+        gate.Ticket: [gate.Ticket(name="a", arrived_ns=1, learner="0 ann", ranks=2, running=True)],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
         outcome.Outcome: [
             outcome.Outcome(rank=rank, how=how)

@@ -208,7 +208,7 @@ def test_a_shown_picture_is_svg_where_scripts_are_trusted_and_png_elsewhere():
 def test_the_panel_sends_one_message_per_change_and_none_without(sent):
     stopped = []
     row = {"rank": 0, "state": "running", "step": 1, "where": {"line": 7, "text": "x = y"}}
-    job = SimpleNamespace(progress=[row], done=False, stop=lambda: stopped.append(True))
+    job = SimpleNamespace(progress=[row], ahead=0, done=False, stop=lambda: stopped.append(True))
     panel = live.Panel(job)
     assert "rank 0   running   step 1   line 7: x = y" in panel.lines.value
     sent.clear()
@@ -239,7 +239,13 @@ def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_no
         IPython.display, "display", lambda panel, display_id: shown.append(panel) or handle
     )
     job = SimpleNamespace(
-        progress=[], done=False, stop=None, began=time.monotonic(), seconds=2.5, num_ranks=4
+        progress=[],
+        ahead=0,
+        done=False,
+        stop=None,
+        began=time.monotonic(),
+        seconds=2.5,
+        num_ranks=4,
     )
     live.watch(job)
     assert shown == []

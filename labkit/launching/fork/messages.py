@@ -5,6 +5,7 @@ behind its length. What is no message, or not whole, is refused.
 """
 
 import json
+import multiprocessing.connection
 import socket
 import struct
 import time
@@ -221,6 +222,12 @@ def receive(sock: socket.socket) -> tuple[Message | None, list[int]]:
     if len(body) < length:
         return None, fds
     return decode(json.loads(body)), fds
+
+
+def is_readable(sock: socket.socket, timeout_s: float = 0.0) -> bool:
+    """Whether there is something to receive, or the other side is gone; waits for it at most so
+    many seconds."""
+    return bool(multiprocessing.connection.wait([sock], timeout=max(0.0, timeout_s)))
 
 
 def _exactly(sock: socket.socket, num_bytes: int) -> bytes:
