@@ -127,15 +127,16 @@ class Turn:
     def _take(self) -> None:
         """Lays the ticket down: locked before anybody can see it."""
         name = secrets.token_hex(8)
-        hidden = self._folder / f".{name}"
+        self._path = hidden = self._folder / f".{name}"
         self._held = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.fchmod(self._held, 0o644)
         fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         learner = os.environ.get("JUPYTERHUB_USER") or str(os.getpid())
         text = json.dumps({"learner": learner[:64], "ranks": self._ranks})
         os.write(self._held, b"w" + text.encode())
-        self._path = self._folder / f"{name}{_SUFFIX}"
-        os.rename(hidden, self._path)
+        shown = self._folder / f"{name}{_SUFFIX}"
+        os.rename(hidden, shown)
+        self._path = shown
 
     def _may_start(self) -> bool:
         """Looks once; where it is this launch's turn, says so in its ticket."""

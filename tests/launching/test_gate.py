@@ -184,6 +184,17 @@ def test_a_folder_that_goes_queues_nobody(folder, held):
     assert list(job.wait()) == [0, 0]
 
 
+def test_a_folder_that_knows_no_locks_queues_nobody(folder, held, monkeypatch):
+    def refused(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(gate.fcntl, "flock", refused)
+    turn = Turn(folder, 4)
+    assert turn.wait(threading.Event())
+    turn.leave()
+    assert len(os.listdir(folder)) == 1
+
+
 def test_a_gate_that_is_no_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv(gate.VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(lab.Refused, match=r"LABKIT_GATE names a folder.*nowhere"):
