@@ -7,6 +7,7 @@ were and whether the script made a group. A script that starts a profiler of its
 ends there.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -30,13 +31,14 @@ def facts_file(folder: str | Path, rank: int) -> Path:
 def main() -> None:
     """Runs the script that the command line names."""
     script, *arguments = sys.argv[1:]
+    ending = on_pretend.Ending()
+    atexit.register(ending.leave)  # the first to be registered is the last to be called
     watch = _Watch(int(os.environ.get(STEPS, MOST_STEPS)))
     watch.begin()
     try:
-        code = on_pretend.run(script, arguments)
+        ending.code = on_pretend.run(script, arguments)
     finally:
         watch.end()
-    sys.exit(code)
 
 
 class _Watch:

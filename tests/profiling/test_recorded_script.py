@@ -41,6 +41,14 @@ for step in range(2):
     optimizer.step()
 """
 
+LATE = """
+import os
+class Late:
+    def __del__(self):
+        os.abort()
+late = Late()  # Python would end it in its own last steps
+"""
+
 
 def rows_of(rank: int, ends: list[float]) -> list[tuple]:
     """Optimizer's steps that end then, 5 us each, and work between them."""
@@ -179,3 +187,14 @@ def test_what_can_not_be_recorded_is_refused(wrong):
 def test_pretend_devices_are_not_recorded():
     with pytest.raises(ValueError):
         lab.launch_script(__file__, record=True, devices="pretend")
+
+
+@pytest.mark.real
+def test_a_recording_outlives_pythons_own_last_steps(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(ALONE.replace('sys.argv[1:] == ["7"] and ', "") + LATE)
+    found = record(script, ranks=1, using="python", show=False)
+    assert found.steps == 1
+    script.write_text("raise SystemExit(3)")
+    with pytest.raises(lab.RankFailed, match="exit code 3"):
+        record(script, ranks=1, using="python", show=False)
