@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   labkit:
-#     sections: ["8.12", "19.8.6"]
+#     sections: ["8.12", "19.7", "19.8.6", "D-next"]
 #     needs: ["chapters 06, 08, 15 and 18", "transformers (installed with labkit)"]
 #     minutes: 45
 # ---
@@ -248,6 +248,43 @@ lab.sweep(two, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 # Your script reads `LOCAL_RANK` for its card and `RANK` for its place, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
 #
 # **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Record one step on all ranks before you let it run for a week.
+
+# %% [markdown] sections="19.7"
+# ## Key ideas of the course
+#
+# Each has its chapter, and a number to remember it by:
+#
+# | idea | a number | chapter |
+# | --- | --- | --- |
+# | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
+# | Data parallelism agrees on gradients, under the backward. | 14 GB a step for 7 B in bf16 | [03](03_data_parallel.ipynb) |
+# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
+# | Tensor parallelism sends in every layer. | 4 all-reduces a layer | [09](09_tensor_parallel.ipynb) |
+# | Experts add weights, hardly any computing. | one or two experts a token | [10](10_mesh_and_experts.ipynb) |
+# | ZeRO and FSDP shard what copies have in common. | 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
+# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
+# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 18, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Inside a machine links are fast, between machines slow: place the axes accordingly. | a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
+# | Mix the axes where one isn't enough. | 23 days in place of 74 | [18](18_which_layout.ipynb) |
+# | Watch what a step waits for, and prove a cure. | chapter 18, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
+# | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
+
+# %% [markdown] sections="D-next"
+# ## Where to go from here
+#
+# You can read the programs themselves now. Their papers are dated by the number of their preprint (2201 is January 2022):
+#
+# | program | what it is | where it stands |
+# | --- | --- | --- |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor, pipeline, context and expert parallelism in one program ([1909.08053](https://arxiv.org/abs/1909.08053)) | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
+# | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
+# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; the one to read first |
+# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
+# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | look at its repository for which versions of PyTorch it supports |
+# | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs to read in an evening | for learning |
+#
+# Alpa's idea is that of chapter 18: let a program choose. Why do most people still choose by hand? You have seen one reason there: constants do not travel.
 
 # %% [markdown]
 # ## Summary

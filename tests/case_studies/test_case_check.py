@@ -14,10 +14,13 @@ def by_card(card, seq):
     return WHOLE if "80" in card else CUT
 
 
-def by_share(weights, share):
-    if share >= 0.5:
-        return dict.fromkeys(weights, "fp16")
-    return dict.fromkeys(weights, "fp16") | {"linear": "top-k"}
+def by_link(weights, latency_ms, mb_per_s):
+    """Saved bytes against one message more."""
+    ways = {}
+    for kind, count in weights.items():
+        saved_ms = 1.5 * count / (1e3 * mb_per_s)
+        ways[kind] = "top-k" if saved_ms > latency_ms else "fp16"
+    return ways
 
 
 def test_a_layout_for_each_card_passes():
@@ -44,7 +47,7 @@ def test_a_layout_that_will_not_do_is_told(answer, words):
 
 @pytest.mark.real
 def test_a_policy_within_both_limits_passes():
-    verdict = check.policy(by_share)
+    verdict = check.policy(by_link)
     assert verdict.state == "passed", verdict
 
 
@@ -53,9 +56,11 @@ def test_a_policy_within_both_limits_passes():
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (lambda weights, share: dict.fromkeys(weights, "exact"), "of the bytes travel"),
-        (lambda weights, share: dict.fromkeys(weights, "late"), "ways are"),
-        (lambda weights, share: {"linear": "fp16"}, "each kind has a way"),
+        (lambda weights, *_: dict.fromkeys(weights, "exact"), "another choice takes"),
+        (lambda weights, *_: dict.fromkeys(weights, "fp16"), "1 MB/s.*another choice"),
+        (lambda weights, *_: dict.fromkeys(weights, "top-k"), "10 MB/s.*another choice"),
+        (lambda weights, *_: dict.fromkeys(weights, "late"), "ways are"),
+        (lambda *_: {"linear": "fp16"}, "each kind has a way"),
     ],
 )
 def test_a_policy_that_will_not_do_is_told(answer, words):
