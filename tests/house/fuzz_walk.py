@@ -33,8 +33,7 @@ REASONS = {
     READ: ("words.entries",),
     MACHINE: (
         "heterogeneous.edge.Cut.start",
-        "launching.fork",
-        "launching.nodes",
+        *("launching.fork", "launching.nodes", "classroom"),
         "cluster.one_machine",
         "devices.rung.Rung.from_json",
         "launching.rank_state",
@@ -250,12 +249,6 @@ REASONS = {
         "profiling.recording",
     ),
     "the command line: test_main, test_plan_trust": ("__main__", "planner.plan.command"),
-    "starts processes, or is the command line: its own test": (
-        "classroom.command",
-        "classroom.assignments_command",
-        "classroom.kernel_run.command",
-        "classroom.kernel_run.main",
-    ),
     "its lines are run: test_script": ("launching.script_command",),
     "made of what ranks returned, or read from a survey's folder: tests of survey": (
         "survey.command",
