@@ -78,6 +78,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $$($(BIN)/python -c \
 		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["labkit"]["no-deps"])')
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/grading $$($(BIN)/python -c \
+		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["labkit"]["grading"])')
 	@touch $(STAMP)
 
 clean:

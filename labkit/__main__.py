@@ -1,6 +1,6 @@
 """``python -m labkit``: look at this machine, build what is compiled, run the demo, measure what
-this machine does, run a script on pretend devices, record one, start a practice cluster, list saved
-runs."""
+this machine does, run a script on pretend devices, record one, start a practice cluster, write
+assignments, list saved runs."""
 
 import argparse
 import os
@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
             _record_options(command)
         if name == "cluster":
             _cluster_options(command)
+        if name == "classroom":
+            _classroom_options(command)
         if name in ("runs", "demo"):
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
@@ -167,6 +169,18 @@ def _cluster(chosen: argparse.Namespace) -> int:
     return command.main(chosen)
 
 
+def _classroom_options(command: argparse.ArgumentParser) -> None:
+    from labkit.classroom.command import add_options
+
+    add_options(command)
+
+
+def _classroom(chosen: argparse.Namespace) -> int:
+    from labkit.classroom import command
+
+    return command.main(chosen)
+
+
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
 
@@ -217,6 +231,7 @@ _COMMANDS = (
         _cluster,
         "a practice cluster on this machine: Slurm and a network of its own; up, status, down",
     ),
+    ("classroom", _classroom, "for one who teaches a room: chapters as graded assignments"),
     ("runs", _runs, "list the runs saved in a folder"),
 )
 

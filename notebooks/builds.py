@@ -85,6 +85,13 @@ def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
     return comments.rendered(text, chapter.remarks) if language == "zh" else text
 
 
+def marked(chapter: Chapter, cell: Cell, language: str) -> str:
+    """A code cell as its source has it, its solution between the marks: for who takes it out."""
+    lines = [_opening(line, language, chapter.name[:2]) for line in cell.source.splitlines()]
+    text = "\n".join(lines)
+    return comments.rendered(text, chapter.remarks) if language == "zh" else text
+
+
 def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
     """The cells of a checked build as (kind, text, options): the learner's, in which each stub and
     its check are followed by the solution and its check. The first cell asks for the book's

@@ -38,6 +38,10 @@ def titled(state: str) -> str:
     return f"{STATES[state].sign} {say(state)}"
 
 
+class NotPassed(ValueError):
+    """An answer has not passed where it had to; it says the verdict."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
     """What became of an answer."""
@@ -57,6 +61,12 @@ class Verdict:
     def __post_init__(self) -> None:
         if not self.message:
             object.__setattr__(self, "message", say(STATES[self.state].means))
+
+    def require(self) -> None:
+        """Raises NotPassed, which says the verdict, unless the answer has passed: for a grader that
+        takes a cell that raises as failed, as nbgrader does."""
+        if self.state != "passed":
+            raise NotPassed(repr(self))
 
     def __repr__(self) -> str:
         lines = [f"{self._head()}{say(': ') if self.graded else ' '}{self.message}"]

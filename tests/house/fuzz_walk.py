@@ -33,8 +33,7 @@ REASONS = {
     READ: ("words.entries",),
     MACHINE: (
         "heterogeneous.edge.Cut.start",
-        "launching.fork",
-        "launching.nodes",
+        *("launching.fork", "launching.nodes", "classroom"),
         "cluster.one_machine",
         "devices.rung.Rung.from_json",
         "launching.rank_state",

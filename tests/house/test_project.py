@@ -239,12 +239,12 @@ def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp
     (tmp_path / "no-network").touch()
     assert env() == (2, ["venv --clear", "pip"])
     (tmp_path / "no-network").unlink()
-    assert env() == (0, ["venv --clear", "pip", "pip", "labkit ops"])
+    assert env() == (0, ["venv --clear", "pip", "pip", "pip", "labkit ops"])
     assert env() == (0, ["labkit ops"])
     os.utime(tmp_path / "pyproject.toml", (2**33, 2**33))  # the pins change
     assert env() == (
         0,
-        ["pip", "pip", "labkit ops"],
+        ["pip", "pip", "pip", "labkit ops"],
     )  # in the environment as it is, whatever PYTHON is now
 
 

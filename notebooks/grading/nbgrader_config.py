@@ -1,0 +1,107 @@
+"""The course's nbgrader, written by ``python -m labkit classroom assignments``.
+
+Answers run under limits of time, processes and memory. This is no sandbox: an answer runs as the
+user who grades. Grade as a user of its own, or in a container, where you do not trust the room.
+"""
+
+import re
+from pathlib import Path
+
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import DeadKernelError
+from nbformat.v4 import new_code_cell, new_output
+from nbgrader.converters import Autograde
+from nbgrader.preprocessors import Execute
+
+from labkit.classroom.kernel_run import Limits, command
+
+LIMITS = Limits(seconds=900, processes=64, memory_gb=8, file_gb=2)
+"""of one submitted notebook"""
+CELL_S = 120
+"""of one cell"""
+UNTOUCHED = """
+def _untouched(*arguments, **named):
+    raise NotImplementedError("your turn")
+{check}(_untouched).require()
+"""
+"""An answer that no grader may pass"""
+
+
+class LimitedKernel(AsyncKernelManager):
+    """Starts a kernel under guards."""
+
+    def format_kernel_cmd(self, *arguments, **options):
+        """The kernel's command, run by the guards'."""
+        started = super().format_kernel_cmd(*arguments, **options)
+        return command(LIMITS, note_of(self), started)
+
+
+def note_of(manager):
+    """The file in which a kernel's guards say why they have ended it."""
+    return f"{manager.connection_file}.note"
+
+
+class Limited(Execute):
+    """Runs a submission. A kernel that dies fails the checks from there on, and nbgrader goes on
+    with the next one."""
+
+    def __init__(self, *arguments, **options):
+        options["kernel_manager_class"] = LimitedKernel
+        super().__init__(*arguments, **options)
+
+    def preprocess(self, nb, resources, km=None):
+        """Runs all cells of one notebook."""
+        self.died = ""
+        return super().preprocess(nb, resources, km)
+
+    def preprocess_cell(self, cell, resources, index):
+        """Runs one cell; what a check cell says is made to be its verdict, and nothing else."""
+        graded = cell.get("metadata", {}).get("nbgrader", {}).get("grade", False)
+        if not self.died:
+            try:
+                cell, resources = super().preprocess_cell(cell, resources, index)
+                if graded and not failed(cell):
+                    self.try_untouched(cell, index)
+            except DeadKernelError:
+                self.died = self.reason()
+        if self.died and graded:
+            cell.outputs.append(error("KernelDied", self.died))
+        for output in cell.get("outputs", []) if graded else []:
+            if output.output_type == "stream":  # nbgrader fails a check for any word on stderr
+                output.name = "stdout"
+        return cell, resources
+
+    def try_untouched(self, cell, index):
+        """Fails a check that passes everything: then the submission has changed the grader."""
+        check = re.match(r"\w+\.\w+(?=\()", cell.source)[0]
+        probe = new_code_cell(UNTOUCHED.format(check=check))
+        self.execute_cell(probe, index, store_history=False)
+        self.nb.cells[index] = cell
+        if not failed(probe):
+            cell.outputs.append(error("GraderChanged", "this check passes what is no answer"))
+
+    def reason(self):
+        """Why the kernel has died."""
+        note = Path(note_of(self.km))
+        told = note.read_text(encoding="utf-8") if note.exists() else "it was ended from inside"
+        note.unlink(missing_ok=True)
+        return f"the kernel was ended: {told}"
+
+
+def failed(cell):
+    """Whether a cell has raised."""
+    return any(output.output_type == "error" for output in cell.outputs)
+
+
+def error(name, words):
+    """An output that nbgrader takes as failed."""
+    return new_output("error", ename=name, evalue=words, traceback=[f"{name}: {words}"])
+
+
+c = get_config()  # noqa: F821
+c.CourseDirectory.course_id = "labkit"
+c.CourseDirectory.root = str(Path(__file__).parent)
+c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("your turn: replace this line")'}
+steps = Autograde().autograde_preprocessors
+c.Autograde.autograde_preprocessors = [Limited if each is Execute else each for each in steps]
+c.Execute.timeout = CELL_S
