@@ -11,9 +11,9 @@
 #
 # *About 120 minutes, in two halves. You need chapters 01, 06 to 09 and 15. No GPU is needed.*
 #
-# A paper trains the same 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
+# A paper trains the same 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run takes 23 days, the other 74. The cards are the same. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
-# So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs already? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
+# So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
 
 # %%
 from dataclasses import replace
@@ -233,7 +233,9 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 #
 # ZeRO 3 buys memory with messages as well. But these can hide, because the next layer's parameters are gathered while the present one computes. How fast must the network be for that?
 #
-# By hand, for 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, and to send as much in gradients once. It has eight network cards, one for each GPU. If a card reaches half of what its data sheet says, what has the data sheet to say?
+# ### The network, by hand
+#
+# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, and to send as much in gradients once. It has eight network cards, one for each GPU. If a card reaches half of what its data sheet says, what has the data sheet to say?
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
@@ -428,7 +430,9 @@ print(search.best.trust())
 # %% [markdown]
 # The first few are within some per cent of each other, which is less than the error in that line. So take from among them what your engine does well.
 #
-# Two warnings belong to such a table. The runs behind the constants recomputed their activations and cut the model. A layout that does neither lies outside of them, and its real error may be larger. And what fits with less than 5 % of the card to spare, read as "perhaps": in the rehearsal the peak was off by about as much. (80 GB are 80 x 10⁹ bytes here. A card of 80 x 2³⁰ has 7 % more.)
+# ### How to read such a table
+#
+# Two warnings belong to it. The runs behind the constants recomputed their activations and cut the model. A layout that does neither lies outside of them, and its real error may be larger. And what fits with less than 5 % of the card to spare, read as "perhaps": in the rehearsal the peak was off by about as much. (80 GB are 80 x 10⁹ bytes here. A card of 80 x 2³⁰ has 7 % more.)
 #
 # And now the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here?
 
@@ -505,6 +509,8 @@ lab.table(planner.search(plan).best.row() for plan in plans)
 # 2. If it does not fit, cut it in few parts: in stages, and where those do not suffice, tensors too, but only inside a machine, where the parts may talk a lot.
 # 3. Take ZeRO 3 in place of cutting where each GPU has much to compute between two gathers and the network is fast. It needs no change to the model, and that is worth a lot of people's time.
 # 4. Recompute last, since it makes all computing about a third longer.
+#
+# ### Two odd rows
 #
 # Look at the 13 B: all its cards have NVLink, and still it is cut in two stages. With `tp` 2 in their place its step would be about a tenth longer, since stages with thin chunks (`vpp`) hardly wait.
 #
@@ -753,7 +759,9 @@ together.compare()
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Predicted above, measured below. If a rank begins late, the others wait for it in the first message. The line under the picture says how much the two differ, and of what the difference is made.
 #
-# Are groups apart always worse, then? They are where one batch goes through after the other. With microbatches they would be a pipeline (chapter 08), whose stages differ in length.
+# ### Are groups apart always worse?
+#
+# They are where one batch goes through after the other. With microbatches they would be a pipeline (chapter 08), whose stages differ in length.
 
 # %% [markdown] sections="19.6.3"
 # ### A policy for each kind of layer

@@ -59,8 +59,8 @@ def naive_errors(rows: Sequence[Row], tflops: float) -> list[float]:
 
 
 def groups(rows: Sequence[Row]) -> list[list[int]]:
-    """Rows of the same model on the same number of GPUs, by their numbers; else of the same model;
-    those that are LEAST_LAYOUTS or more."""
+    """Rows of the same model, by their numbers, whatever their number of GPUs; only groups of
+    LEAST_LAYOUTS rows or more."""
     found: dict[tuple, list[int]] = {}
     for number, row in enumerate(rows):
         found.setdefault(row.model, []).append(number)
