@@ -396,13 +396,13 @@ idle = lab.guess("predicted idle share of 4 ranks (0 to 1)", between=(0, 1))
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below; a box says how many tokens a rank's experts get. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends. The strips in the measured rows are the all-to-alls: nearly all of their length is waiting for rank 0.
+# Predicted above, measured below; a box says how many tokens a rank's experts get. The strips in the measured rows are the all-to-alls: nearly all of their length is waiting for the long boxes of rank 0.
 
 # %%
 idle.score(1 - taken.mean() / taken.max())
 
 # %% [markdown]
-# Rank 0 has the favourites, so it works while the others wait in the all-to-all: on average a rank is busy for `mean / max` of the time.
+# Rank 0 has the favourites. On average a rank is busy for `mean / max` of the time.
 #
 # ### A capacity
 #
@@ -470,7 +470,7 @@ router_check.busy_router(my_router)
 lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
 
 # %% [markdown]
-# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which is the fastest of those that fit into 80 GB with nothing to spare? (A real plan leaves a tenth free: it would also recompute, or take more cards.)
+# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Below is what they hold. Which is the fastest of those that fit into 80 GB with nothing to spare? (A real plan leaves a tenth free: it would also recompute, or take more cards.)
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
@@ -479,6 +479,10 @@ plans = {
     "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
     "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
 }
+held = {name: plan.memory().peak_bytes for name, plan in plans.items()}
+lab.table({"layout": name, "memory_bytes": size} for name, size in held.items())
+
+# %%
 fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
 
 # %%
