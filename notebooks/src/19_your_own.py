@@ -13,7 +13,7 @@
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, as the library transformers has it. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 #
-# **Replace the next cell** and run all others as they stand. `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after.
+# First what every cell needs:
 
 # %%
 import tempfile
@@ -29,7 +29,11 @@ from labkit.profiling.recording import record
 
 lab.begin("en", deadline_s=60)
 
+# %% [markdown]
+# **Replace the next cell, and only this one.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after.
 
+
+# %%
 def mine(layers=4, width=128, heads=4, vocab=1000, length=64):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
@@ -41,20 +45,24 @@ def large():
     return mine(layers=48, width=1600, heads=25, vocab=50257, length=1024)
 
 
+# %% [markdown]
+# The plan is for eight such cards, with a copy of everything on each.
+
+# %%
 whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Predicted: nothing has run. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much.
+# Predicted: nothing has run. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
 #
 # **When you are done** you can plan a module that nobody has written formulas for, shard it and cut it, find what a script of yours waits for, and say what of all this you still have to measure.
 
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs ([chapter 18](18_which_layout.ipynb)). `eval()` leaves dropout out, so that we can compare losses below.
+# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs ([chapter 18](18_which_layout.ipynb)). `eval()` leaves dropout out, so that we can compare losses below. (With `train()` the plan has a few GB more.)
 #
-# The easiest cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. What is left of the memory of a card?
+# One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. What is left of the memory of a card?
 
 # %%
 left = lab.guess("memory with shards, over memory with copies", between=(0, 1))
@@ -73,7 +81,15 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 # %%
 tries = {"one sequence": shards.but(mbs=1, batch=32)}
 tries["recompute"] = shards.but(recompute="full")
+tries["copies, one"] = whole.but(mbs=1, batch=32)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
+
+# %%
+times = {name: plan.time().step_us for name, plan in tries.items()}
+lab.table({"plan": name, "step_us": step_us} for name, step_us in times.items())
+
+# %% [markdown]
+# All three fit, if the module is ours. Recomputing takes the longest, because the forward is computed twice. And look at the last row: with one sequence at a time (`mbs=1`, four of them one after the other) even plain copies fit. The microbatch was too much, not the copies.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -84,7 +100,7 @@ lab.show(planner.memory_bars({"shards": shards, **tries}))
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. Two of its rows matter most. If more than half of the parameters lie outside of equal layers, as in a ResNet, the planner has hardly anything to cut. And nobody has read your loss: without one, labkit trains on the mean square of the output. Give yours as `loss=`, a function of the first tensor of the output, and the batch.
+# Read this table before you believe a plan. For a module like a ResNet a row more appears: most of its parameters lie outside of equal layers, and then the planner has hardly anything to cut. Of the rows here, the loss matters most. Nobody has read yours: if the module gives a number first, labkit takes that, else the mean square of the output. Give yours as `loss=`, a function of the first tensor of the output, and the batch.
 
 # %% [markdown]
 # ## Run it, read it out
@@ -97,7 +113,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan adds up what can be there at most, all gradients and gathered layers among it. In the run some of it came only when other parts had gone. Trust a plan's states; measure its peak.
+# Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan adds up gradients and gathered layers as if all were there at once. In the run some of it came only when other parts had gone, and some was there that no plan knows of. It may err to both sides. Trust a plan's states; measure its peak.
 #
 # ### Cut it in two
 #
@@ -128,7 +144,14 @@ lab.table(
 )
 
 # %% [markdown]
-# Equal to rounding. If yours are not, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out before you train for a week.
+# Equal to rounding. But this is the loss before the first update. Are the updates right, too? Both ways began alike, so all their losses should agree:
+
+# %%
+for way, rank in ran.items():
+    print(way, *(round(loss, 5) for loss in rank["losses"]))
+
+# %% [markdown]
+# If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out before you train for a week.
 #
 # ### How small may the card be?
 #
@@ -153,7 +176,12 @@ lab.bars(needs, unit="bytes", title="Highest point of the allocator")
 #
 # <details><summary>What does not work?</summary>
 #
-# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. Three need a word: an LSTM's layers are no modules, so nothing is found that repeats; Mixtral is measured and sharded in fp32 only if its experts work as one product (`config._experts_implementation = "batched_mm"`); a ResNet's first convolutions keep far more than its last ones, so a plan of its stages is far too low for the first. Believe what was read out there. Cut in stages, Mixtral fails in torch's runtime; Whisper can't be traced where it makes the decoder's input of the labels. Leave `labels` out of the batch and give a `loss=`.
+# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. These need a word (with transformers 5.23):
+#
+# - LSTM: its layers are no modules, so nothing is found that repeats, and it is not run in parts.
+# - ResNet: its first convolutions keep far more than its last ones, so a plan of its stages is far too low for the first. Believe what was read out.
+# - Mixtral: it is measured and sharded in fp32 only if its experts work as one product (`config._experts_implementation = "batched_mm"`). Cut in stages, it fails in torch's runtime.
+# - Whisper: torch can't trace its cache, so set `use_cache=False`. Leave `labels` out of the batch and give a `loss=`: only the first stage is given the batch. Then it is cut.
 #
 # </details>
 
@@ -201,9 +229,9 @@ found
 print(found.told())
 
 # %% [markdown]
-# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little, where so much is waiting? It plays one reader that works ahead, and one reader is still slower than the training. [Chapter 15](15_profiling_and_scaling.ipynb) says how many workers it takes: reading time over step time. The line "MFU" has the operations of all matrix products, over what this machine could have done ([MFU](GLOSSARY.md#mfu)).
+# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little, where so much is waiting? It plays one reader that works ahead, and one reader is still slower than the training. [Chapter 15](15_profiling_and_scaling.ipynb) says how many workers it takes: reading time over the time of a step that reads nothing. (Both ranks read the same samples here, to keep the script short. Yours wants a `DistributedSampler`.) The line "MFU" has the operations of all matrix products, over what this machine could have done ([MFU](GLOSSARY.md#mfu)).
 #
-# **What labkit can't know**: whether the steps that it saw are like those of an hour later, and what a kernel of your own computes. Convolutions and fused attention have no count here, and then it says "MFU: not known" and why. A script that trains each rank for itself is found out too: "nothing was sent". We tried accelerate's own `test_sync.py` and `test_script.py`. By torchrun on a CPU the first does exactly that, because Accelerate asks for `accelerate launch` there: say `--using accelerate`.
+# **What labkit can't know**: whether the steps that it saw are like those of an hour later, and what a kernel of your own computes. Convolutions and fused attention have no count here, and then it says "MFU: not known" and why. A script that trains each rank for itself is found out too: "nothing was sent". Accelerate's own `test_sync.py` is one, where torchrun starts it on a CPU. There say `--using accelerate`.
 
 # %% [markdown]
 # ## A machine
@@ -229,14 +257,17 @@ lab.show(planner.time_bars(plans))
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside, often by a factor of ten; and the processes must find each other. The first is a matter of planning. Here is the large module in shards on two machines, by what the network gives each card:
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Here is the large module in shards on two machines, by what the network gives each card:
 
 # %%
 two = shards.but(gpus=16, mbs=1, batch=16, stack="")
 lab.sweep(two, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 
+# %%
+lab.table([{"warnings": each} for each in two.warnings()])
+
 # %% [markdown]
-# Towards the right the curve flattens, because gathering hides under computing. Towards the left everybody waits for the network, and half the bandwidth takes nearly twice the time. There, shard inside each machine only, and copy between them ([chapter 10](10_mesh_and_experts.ipynb)).
+# Read the warning with the curve: it may be far too low. Towards the right the curve flattens, because gathering hides under computing. Towards the left everybody waits for the network, and half the bandwidth takes nearly twice the time. There, shard inside each machine only, and copy between them ([chapter 10](10_mesh_and_experts.ipynb)).
 #
 # The second is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
 #

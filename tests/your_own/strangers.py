@@ -70,8 +70,8 @@ def lstm() -> tuple[nn.Module, Any]:
     return nn.LSTM(32, 32, 3, batch_first=True), torch.randn(4, 10, 32)
 
 
-def whisper() -> tuple[nn.Module, Any]:
-    """Its forward makes the decoder's input of the labels, and so reads them."""
+def whisper(use_cache: bool = True) -> tuple[nn.Module, Any]:
+    """Its forward gives a cache back, unless told not to: an object that torch can't trace."""
     config = transformers.WhisperConfig(
         d_model=64,
         encoder_layers=3,
@@ -88,6 +88,7 @@ def whisper() -> tuple[nn.Module, Any]:
         bos_token_id=1,
         eos_token_id=2,
         decoder_start_token_id=1,
+        use_cache=use_cache,
     )
-    batch = {"input_features": torch.randn(4, 8, 100), "labels": tokens(length=20)}
+    batch = {"input_features": torch.randn(4, 8, 100), "decoder_input_ids": tokens(length=20)}
     return transformers.WhisperForConditionalGeneration(config).eval(), batch

@@ -1,6 +1,7 @@
 """Modules that nobody here wrote, on real ranks: sharded and cut they learn what they learn alone,
 and hold what was planned."""
 
+import functools
 import math
 
 import pytest
@@ -101,6 +102,13 @@ def with_labels():
 def test_what_can_not_be_cut_is_refused_in_words(make, words):
     with pytest.raises(RankFailed, match=words):
         your_own.Step(make=make, engine="pipeline").run()
+
+
+@again
+def test_whisper_is_cut_without_its_cache():
+    make = functools.partial(strangers.whisper, use_cache=False)
+    found = your_own.Step(make=make, engine="pipeline").run()
+    assert found[1]["losses"][0] == pytest.approx(found[1]["loss_alone"], rel=1e-4)
 
 
 @again
