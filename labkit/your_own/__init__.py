@@ -4,7 +4,7 @@
 in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and beside it what the
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
 module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module.
-Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapter 19.
+Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapter 20.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What the second half of chapter 18 says of numbers, held against the package."""
+"""What chapter 19 says of numbers, held against the package."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def test_every_chapter_is_released_without_solutions(tmp_path, language):
         released = nbformat.read(tmp_path / "release" / name / f"{name}.ipynb", as_version=4)
         text = "\n".join(cell.source for cell in released.cells)
         assert "SOLUTION" not in text and builds.STUB in text
-    assert len(names) == 19
+    assert len(names) == 20
 
 
 def test_a_solved_chapter_gets_all_its_points(tmp_path):

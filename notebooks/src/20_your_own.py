@@ -294,10 +294,10 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # | Experts add weights, hardly any computing. | one or two experts a token | [10](10_mesh_and_experts.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
-# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 18, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Mix the axes where one isn't enough. | 23 days in place of 74 | [18](18_which_layout.ipynb) |
-# | Watch what a step waits for, and prove a cure. | chapter 18, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
+# | Watch what a step waits for, and prove a cure. | chapter 19, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
 # | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
 
 # %% [markdown] sections="D-next"
