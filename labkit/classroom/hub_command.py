@@ -50,7 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a new folder, or one written by this before")
     parser.add_argument("--accounts", metavar="GROUP", default="", help="learners have accounts")
     parser.add_argument("--names", nargs="+", default=(), help="who may come (default: anybody)")
-    parser.add_argument("--teachers", nargs="+", default=room.teachers)
+    parser.add_argument(
+        "--teachers", nargs="+", default=(), help="who looks after the servers (default: teacher)"
+    )
     parser.add_argument("--learners", type=int, default=room.learners, help="at work at once")
     parser.add_argument("--ip", default=room.ip, help="where it listens (default: %(default)s)")
     parser.add_argument("--port", type=int, default=room.port)
@@ -130,7 +132,7 @@ def told(config: Path, room: Room) -> list[str]:
         say("Learners open {url}; their password is in {path}.", url=room.url, path=learner),
         say(
             "You log in as {name}, with the password in {path}.",
-            name=room.teachers[0],
+            name=room.admins[0],
             path=teacher,
         ),
     ]

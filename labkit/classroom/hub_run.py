@@ -50,8 +50,8 @@ class Room:
     learners work as the user who starts the hub, and log in with the room's password"""
     names: tuple[str, ...] = ()
     """who may log in where there are no accounts; empty: any name"""
-    teachers: tuple[str, ...] = ("teacher",)
-    """who may look after the others' servers"""
+    teachers: tuple[str, ...] = ()
+    """who may look after the others' servers; empty: nobody, and without accounts ``teacher``"""
     learners: int = 40
     """how many may work at once"""
     ip: str = "127.0.0.1"
@@ -83,6 +83,11 @@ class Room:
                 "a certificate and its key, leave the hub on 127.0.0.1 behind a server that has "
                 "them, or allow plain http"
             )
+
+    @property
+    def admins(self) -> tuple[str, ...]:
+        """Who may look after the others' servers."""
+        return self.teachers or (() if self.accounts else ("teacher",))
 
     @property
     def url(self) -> str:
@@ -160,7 +165,7 @@ def configure(c: Mapping, room: Room) -> None:
     else:
         _set_shared(c, room)
     c.Authenticator.username_pattern = NAME
-    c.Authenticator.admin_users = set(room.teachers)
+    c.Authenticator.admin_users = set(room.admins)
     c.Spawner.cmd = [sys.executable, "-m", "labkit.classroom.seat_run", str(room.notebooks)]
     c.Spawner.default_url = f"/lab/tree/{'zh/' if room.language == 'zh' else ''}index.ipynb"
     c.Spawner.environment = environment(room)
@@ -199,7 +204,7 @@ def _set_addresses(c: Mapping, room: Room) -> None:
 def _set_limits(c: Mapping, room: Room) -> None:
     """How many at once, how long a start may take, and when what is idle ends."""
     idle_s = round(60 * room.idle_minutes)
-    c.JupyterHub.active_server_limit = room.learners + len(room.teachers)
+    c.JupyterHub.active_server_limit = room.learners + len(room.admins)
     c.JupyterHub.concurrent_spawn_limit = room.learners
     c.Spawner.start_timeout = START_S
     c.Spawner.http_timeout = START_S
@@ -226,6 +231,7 @@ def _set_accounts(c: Mapping, room: Room) -> None:
     c.JupyterHub.authenticator_class = "pam"
     c.JupyterHub.spawner_class = "localprocess"
     c.LocalAuthenticator.allowed_groups = {room.accounts}
+    c.Authenticator.allowed_users = set(room.admins)
     c.PAMAuthenticator.open_sessions = False
     c.Spawner.notebook_dir = "~/labkit"
 

@@ -143,6 +143,7 @@ def test_accounts_need_folders_that_learners_can_enter(tmp_path, installed, monk
         hub_run.configure(config, room)
     hub_run.configure(config, Room(folder=room.folder, notebooks=Path("/usr"), accounts="learners"))
     assert config.LocalAuthenticator.allowed_groups == {"learners"}
+    assert config.Authenticator.admin_users == set()  # an account "teacher" need not be there
     assert config.JupyterHub.authenticator_class == "pam"
     assert not (room.folder / PASSWORD).exists()
     assert mode(room.folder) == "0o711"  # learners reach the gate, and read nothing
