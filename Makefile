@@ -3,11 +3,13 @@
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # slides, handouts: of every chapter, run as for the book (out/slides, out/handouts)
+# hub: JupyterHub and its proxy, for a room on one machine (python -m labkit classroom hub)
 # bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+HUB := $(VENV)/hub/.stamp
 WORKERS ?= 3
 ONCE := and not again
 PYTEST := $(BIN)/python -m pytest
@@ -15,7 +17,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 # Empty: hundreds of processes import labkit here, and compile it once for all of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book slides handouts bench mutate env clean
+.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book slides handouts bench mutate env hub clean
 .NOTPARALLEL:
 
 lab: env
@@ -23,6 +25,7 @@ lab: env
 
 # Three steps, one after another: all of them are run and shown, and one that fails fails the whole.
 test: env
+	@$(MAKE) --no-print-directory hub || echo 'without a hub its test skips' >&2
 	@$(MAKE) --no-print-directory --keep-going test-notebooks test-parallel test-alone
 
 # Every cell of every chapter once; what is made here the tests below read.
@@ -38,6 +41,7 @@ test-alone:
 
 # What make test does, and what is marked again; every chapter in Chinese too; then the soak.
 test-all: env
+	@$(MAKE) --no-print-directory hub || echo 'without a hub its tests skip' >&2
 	$(BIN)/python notebooks/checked.py --languages
 	@$(MAKE) --no-print-directory --keep-going ONCE= test-parallel test-alone
 	$(BIN)/python benchmarks/soak.py
@@ -81,6 +85,18 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/grading $$($(BIN)/python -c \
 		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["labkit"]["grading"])')
 	@touch $(STAMP)
+
+hub: $(HUB)
+
+# What `python -m labkit classroom hub` needs. jlpm is JupyterLab's own client of the npm registry: Node.js is enough, no npm.
+$(HUB): $(STAMP)
+	@command -v node >/dev/null || { echo 'a hub needs Node.js: apt-get install nodejs' >&2; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[hub]'
+	@mkdir -p $(VENV)/hub
+	@echo '{}' > $(VENV)/hub/package.json
+	cd $(VENV)/hub && YARN_NODE_LINKER=node-modules YARN_GLOBAL_FOLDER=.yarn YARN_ENABLE_TELEMETRY=0 ../bin/jlpm add $$(../bin/python -c \
+		'import tomllib; print(tomllib.load(open("$(CURDIR)/pyproject.toml", "rb"))["tool"]["labkit"]["hub-proxy"])') >/dev/null
+	@touch $(HUB)
 
 clean:
 	rm -rf out build .pytest_cache .ruff_cache

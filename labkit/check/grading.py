@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.check.verdict import Verdict
+from labkit.launching.gate import queued_s
 from labkit.launching.launcher import launch
 from labkit.launching.run import Run
 from labkit.launching.verdicts import disagreement
@@ -23,16 +24,17 @@ HANG_S = 10.0
 
 @contextlib.contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError when the block takes longer; while others have all cores, its time stands
-    still. Only a main thread has an alarm; elsewhere there is no limit."""
+    """Raises TimeoutError when the block takes longer; while others have all cores, or its launch
+    waits at the gate, its time stands still. Only a main thread has an alarm; elsewhere there is no
+    limit."""
     left_s = armed_s = seconds
-    starved_s = _starved_s()
+    starved_s = _starved_s() + queued_s()
     used_s = time.thread_time()
 
     def ring(*_: object) -> None:
         nonlocal left_s, armed_s, starved_s, used_s
         before = starved_s, used_s
-        starved_s = _starved_s()
+        starved_s = _starved_s() + queued_s()
         used_s = time.thread_time()
         left_s -= max(armed_s - (starved_s - before[0]), used_s - before[1])
         if left_s < 0.01 * seconds:

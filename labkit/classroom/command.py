@@ -4,7 +4,10 @@ import argparse
 import importlib
 from types import ModuleType
 
-ACTIONS = (("assignments", "write chapters as a course for nbgrader, graded by their checks"),)
+ACTIONS = (
+    ("assignments", "write chapters as a course for nbgrader, graded by their checks"),
+    ("hub", "a JupyterHub for a room: every learner a folder of their own, and one gate for all"),
+)
 """name, and what it does"""
 
 

@@ -14,7 +14,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,13 @@ RANKS_PER_CORE = 2
 RANK_BYTES = 120e6
 """private memory of one idle rank (measured: 60-100 MB with torch imported)"""
 LOOK_S = 0.1
-"""how often a launch that waits looks whether it is its turn"""
+"""how often the launch that comes next looks whether it is its turn"""
+LOOK_LESS = 10
+"""the others look less often, the last ones by this factor: what waits should not compute"""
 PATIENCE_S = 900.0
 """A launch that has been the next for so long goes in: no ticket can close the gate for good."""
+_queued_s = 0.0
+"""how long launches of this process have waited in all, those that wait now included"""
 _MOST_BYTES = 512  # of a ticket; longer files are none
 _MOST_FILES = 1000  # that are looked at
 _SUFFIX = ".ticket"
@@ -103,17 +107,28 @@ class Turn:
         self._held: int | None = None  # the open, locked ticket
         self._next_since: float | None = None  # when nobody waited in front any more
 
-    def wait(self, stopping: threading.Event) -> bool:
-        """Waits until the launch may start. False where it was stopped before."""
+    def wait(self, stopping: threading.Event, tell: Callable[[int], None] | None = None) -> bool:
+        """Waits until the launch may start. False where it was stopped before. ``tell`` is called
+        once where it has to wait, with how many runs come first."""
         if self._folder is None:
             return True
         began = time.monotonic()
         with contextlib.suppress(OSError):  # a folder that is gone queues nobody
             self._take()
-            while not self._may_start() and not stopping.wait(LOOK_S):
-                self.waited_s = time.monotonic() - began
+            while not self._may_start():
+                if tell and not self.waited_s:
+                    tell(self.ahead)
+                stopped = stopping.wait(LOOK_S * min(max(self.ahead, 1), LOOK_LESS))
+                self._note(time.monotonic() - began)
+                if stopped:
+                    break
         self.ahead = 0
         return not stopping.is_set()
+
+    def _note(self, waited_s: float) -> None:
+        global _queued_s
+        _queued_s += waited_s - self.waited_s
+        self.waited_s = waited_s
 
     def leave(self) -> None:
         """Gives the place to the next. Does nothing where there is no ticket."""
@@ -141,12 +156,12 @@ class Turn:
     def _may_start(self) -> bool:
         """Looks once; where it is this launch's turn, says so in its ticket."""
         with _alone(self._folder):
-            tickets = list(_read_all(self._folder))
+            cores = resources.cores()
+            tickets = list(_read_all(self._folder, most_ranks=max(16, 8 * cores)))
             mine = next((each for each in tickets if each.name == self._path.name), None)
             if mine is None:  # somebody has removed it: then nobody queues here
                 return True
             free_ranks = resources.available_bytes() / RANK_BYTES
-            cores = resources.cores()
             self.ahead = runs_ahead(mine, tickets, cores=cores, free_ranks=free_ranks)
             running = sum(each.running for each in tickets)
             if self.ahead > running:
@@ -161,6 +176,11 @@ class Turn:
     def _is_overdue(self) -> bool:
         since = self._next_since
         return since is not None and time.monotonic() - since > PATIENCE_S
+
+
+def queued_s() -> float:
+    """How long this process has waited at the gate so far: no limit of time counts that."""
+    return _queued_s
 
 
 def turn(ranks: int) -> Turn:
@@ -188,20 +208,20 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _read_all(folder: Path) -> Iterator[Ticket]:
-    """The tickets whose launches live. What is no ticket is passed over, one of a dead process
-    removed where that is allowed."""
+def _read_all(folder: Path, most_ranks: int) -> Iterator[Ticket]:
+    """The tickets whose launches live, of so many ranks at most. What is no ticket is passed over,
+    one of a dead process removed where that is allowed."""
     with os.scandir(folder) as entries:
         names = [each.name for _, each in zip(range(_MOST_FILES), entries, strict=False)]
     for name in names:
         if name.endswith(_SUFFIX):
             with contextlib.suppress(OSError, ValueError):
-                ticket = _read(folder / name)
+                ticket = _read(folder / name, most_ranks)
                 if ticket is not None:
                     yield ticket
 
 
-def _read(path: Path) -> Ticket | None:
+def _read(path: Path, most_ranks: int) -> Ticket | None:
     """One ticket; None where its process is gone. Raises OSError or ValueError for what is none."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -217,7 +237,7 @@ def _read(path: Path) -> Ticket | None:
     content = json.loads(text[1:])
     if not isinstance(content, dict) or content.keys() != {"learner", "ranks"}:
         raise ValueError("a ticket has a learner and ranks")
-    check_whole(1, max(16, 8 * resources.cores()), ranks=content["ranks"])
+    check_whole(1, most_ranks, ranks=content["ranks"])
     return Ticket(
         name=path.name,
         arrived_ns=about.st_ctime_ns,

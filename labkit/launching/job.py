@@ -145,11 +145,9 @@ class Job:
     def _watch(self) -> None:
         """The watching thread: from the fork to the conclusion."""
         try:
-            if self._turn.wait(self._stopping) and self._turn.waited_s:
-                self.began = time.monotonic()
-            # a stop need not wait for a zygote that only starts
-            ready = self._client.wait_for(Ready, unless=self._wake_read)
-            conclusion = self._follow() if ready else self._judge()
+            ready = self._client.wait_for(Ready, unless=self._wake_read)  # a stop does not wait
+            may_start = ready and self._turn.wait(self._stopping)  # nobody waits for its start
+            conclusion = self._follow() if may_start else self._judge()
         except BaseException as error:
             conclusion = error
         if isinstance(conclusion, Run):
@@ -168,6 +166,8 @@ class Job:
 
     def _follow(self) -> Conclusion:
         """Has the ranks forked, then listens and judges until there is a conclusion."""
+        if self._turn.waited_s:
+            self.began = time.monotonic()
         self._control, self._socks = self._client.fork(self._request)
         self._lived_at = self._asked_at = time.monotonic()
         self._states = [RankState(rank=rank) for rank in range(self.num_ranks)]

@@ -9,15 +9,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from labkit.devices import on_pretend
 from labkit.devices.rung import Pretend
-from labkit.launching import settings
+from labkit.launching import gate, settings
 from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
@@ -143,18 +145,29 @@ def _run(
 ) -> Run:
     """Runs the commands to their end and gathers what the ranks left. ``labels``: what is said of
     the run, first what carries messages, last the launcher."""
-    began = time.monotonic()
+    turn = None
     try:
+        turn = gate.turn(ranks)
+        turn.wait(threading.Event(), _say_ahead)
+        began = time.monotonic()
         code = _follow(lines, folder, ranks, environ, timeout_s)
         run = _collect(folder, ranks, labels, code, time.monotonic() - began)
+        run = replace(run, waited_s=turn.waited_s)
     except BaseException:
         remove(folder)
         raise
     finally:
+        if turn is not None:
+            turn.leave()
         if labels[-1] == "deepspeed":
             ops.free_shared_memory(lines[0][lines[0].index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
+
+
+def _say_ahead(ahead: int) -> None:
+    told = say("1 run ahead of you") if ahead == 1 else say("{} runs ahead of you").format(ahead)
+    print(told, flush=True)
 
 
 def _environ(launcher: str, ranks: int, found: dict[str, str], **needed: str) -> dict[str, str]:
@@ -170,6 +183,7 @@ def _environ(launcher: str, ranks: int, found: dict[str, str], **needed: str) ->
         **os.environ,
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
+        gate.VARIABLE: "",  # what a rank launches is part of its run
         **needed,
     }
 

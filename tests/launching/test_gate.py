@@ -1,5 +1,6 @@
 """On a shared machine launches wait their turn: in order, fairly, and for nobody who is gone."""
 
+import collections
 import os
 import signal
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import labkit as lab
-from labkit.launching import gate
+from labkit.check import grading
+from labkit.launching import gate, script
+from labkit.launching.fork.zygote_client import ZygoteClient
 from labkit.launching.gate import Ticket, Turn, runs_ahead
 
 RUNNING = 16
@@ -97,6 +100,89 @@ def test_a_launch_waits_says_so_and_goes_in(folder, held):
     assert run.waited_s > 0.2
     assert job.began >= freed  # its deadlines count from there
     until(lambda: not os.listdir(folder))
+
+
+def test_a_script_waits_as_well_and_says_so(folder, held, tmp_path, capsys):
+    path = tmp_path / "train.py"
+    seen = tmp_path / "seen"
+    path.write_text(f"import os; open({str(seen)!r}, 'w').write(repr(os.environ['LABKIT_GATE']))")
+    freed = threading.Timer(0.5, held.leave)
+    freed.start()
+    run = lab.launch_script(path, ranks=1, using="python", timeout_s=60)
+    freed.join()
+    assert "1 run ahead of you" in capsys.readouterr().out
+    assert run.waited_s > 0.3
+    assert seen.read_text() == "''"  # what it launches is part of its run
+    assert not os.listdir(folder)
+
+
+def test_a_script_that_is_stopped_in_the_queue_leaves_nothing(folder, held, tmp_path, monkeypatch):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "_say_ahead", stopped)
+    path = tmp_path / "train.py"
+    path.touch()
+    with pytest.raises(KeyboardInterrupt):
+        lab.launch_script(path, ranks=1, using="python")
+    assert len(os.listdir(folder)) == 1
+
+
+def test_who_imports_torch_first_holds_nobody_up(folder, monkeypatch):
+    """A launch lays its ticket down when its ranks can start."""
+    ready = threading.Event()
+    wait_for = ZygoteClient.wait_for
+
+    def slow(client, said, unless=None):
+        return ready.wait(20) and wait_for(client, said, unless)
+
+    monkeypatch.setattr(ZygoteClient, "wait_for", slow)
+    job = lab.start(int, ranks=2)
+    other = Turn(folder, RUNNING)
+    assert other.wait(threading.Event()) and other.waited_s == 0
+    ready.set()
+    until(lambda: job.ahead == 1)
+    other.leave()
+    assert list(job.wait()) == [0, 0]
+
+
+def test_the_time_in_the_queue_is_not_an_answer_s(held):
+    freed = threading.Timer(1.0, held.leave)
+    freed.start()
+    began = time.monotonic()
+    with grading.limit(0.8):
+        assert list(lab.launch(int, ranks=2)) == [0, 0]
+    assert time.monotonic() - began > 0.9
+    freed.join()
+    with pytest.raises(TimeoutError), grading.limit(0.2):
+        time.sleep(5)
+
+
+def test_the_last_ones_look_less_often(folder, held, monkeypatch):
+    """Thirty that wait leave the cores to those who run."""
+    looks = collections.Counter()
+    may_start = Turn._may_start
+
+    def counted(turn):
+        looks[turn] += 1
+        return may_start(turn)
+
+    monkeypatch.setattr(Turn, "_may_start", counted)
+    stopping = threading.Event()
+    turns, threads = [], []
+    for number in range(12):
+        monkeypatch.setenv("JUPYTERHUB_USER", f"learner-{number}")
+        turns.append(Turn(folder, 4))
+        threads.append(threading.Thread(target=turns[-1].wait, args=(stopping,)))
+        threads[-1].start()
+        until(lambda: turns[-1].ahead == len(turns))
+    looks.clear()
+    time.sleep(2)
+    stopping.set()
+    for turn, thread in zip(turns, threads, strict=True):
+        thread.join(20)
+        turn.leave()
+    assert 2 * looks[turns[-1]] < looks[turns[0]]
 
 
 def test_the_panel_says_how_many_runs_are_ahead(held):
