@@ -4,7 +4,10 @@ import argparse
 import importlib
 from types import ModuleType
 
-ACTIONS = (("assignments", "write chapters as a course for nbgrader, graded by their checks"),)
+ACTIONS = (
+    ("assignments", "write chapters as a course for nbgrader, graded by their checks"),
+    ("board", "how far everybody is, and where they are stuck, as a live page on this machine"),
+)
 """name, and what it does"""
 
 
