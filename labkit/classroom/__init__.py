@@ -2,4 +2,8 @@
 
 ``assignments`` writes the chapters as a course for nbgrader, whose graders are the checks of the
 subjects. ``kernel_run`` runs the kernel of a submission under limits of time, processes and memory.
+
+``board`` shows how far everybody is, as a live page on this machine. ``room`` makes a room of what
+learners share (``labkit.check.shared``), ``room_run`` reads it from the board's folder, in which
+every file is a stranger's, ``room_picture`` is the page, ``page_run`` serves it.
 """

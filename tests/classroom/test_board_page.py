@@ -19,9 +19,17 @@ import psutil
 import pytest
 from classroom.seats import folder_in, put, seat, tried
 
+from labkit import words
 from labkit.__main__ import main
 from labkit.classroom import page_run, room_picture
 from labkit.classroom.page_run import MOST_CONNECTIONS, Site
+
+
+@pytest.fixture(autouse=True)
+def english_again():
+    """Whatever language a command has spoken."""
+    yield
+    words.use("en")
 
 
 @pytest.fixture
