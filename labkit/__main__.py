@@ -231,7 +231,11 @@ _COMMANDS = (
         _cluster,
         "a practice cluster on this machine: Slurm and a network of its own; up, status, down",
     ),
-    ("classroom", _classroom, "for one who teaches a room: chapters as graded assignments"),
+    (
+        "classroom",
+        _classroom,
+        "for one who teaches a room: graded assignments, and a board of how far all are",
+    ),
     ("runs", _runs, "list the runs saved in a folder"),
 )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from labkit.check import chapters, record
 from labkit.check.grading import limit
+from labkit.check.shared import mistakes
 from labkit.check.verdict import STATES, Verdict, spoken, titled
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.words import say
@@ -32,20 +33,23 @@ def exercise(grade: Grade) -> Callable[..., Verdict]:
         verdict = _graded(grade, answer, claims)
         _history[name].append(verdict.state)
         if verdict.state != "not attempted":
-            record.change("exercises", name, functools.partial(_attempted, verdict.state))
+            record.change("exercises", name, functools.partial(_attempted, verdict))
         return replace(verdict, hint=_earned(name)[-1]) if verdict.counterexample else verdict
 
     return check
 
 
-def _attempted(state: str, before: record.Entry) -> record.Entry:
+def _attempted(verdict: Verdict, before: record.Entry) -> record.Entry:
     """What is kept of an exercise after one more attempt; once passed, it stays so."""
     attempts = before.get("attempts")
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
     return {
-        "state": state,
-        "passed": state == "passed" or before.get("passed") is True,
+        "state": verdict.state,
+        "passed": verdict.state == "passed" or before.get("passed") is True,
         "attempts": 1 + (attempts if isinstance(attempts, int) else 0),
-        "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "began": before.get("began") or before.get("when") or now,
+        "when": now,
+        "mistakes": mistakes.counted(before.get("mistakes"), verdict.mistake),
     }
 
 
@@ -55,7 +59,8 @@ def _graded(grade: Grade, answer: Callable, claims: dict[str, object]) -> Verdic
     try:
         with limit(10.0):
             for state, case in grade(answer, **claims):
-                found.append(Verdict(state=state, counterexample=case))
+                mistake = mistakes.mistake(case)
+                found.append(Verdict(state=state, counterexample=case, mistake=mistake))
                 if state == "wrong":
                     break
     except KeyboardInterrupt:  # also what a launch raises after the stop button
@@ -122,7 +127,8 @@ def _raised(error: BaseException, answer: Callable) -> Verdict:
     if mine:
         last = mine[-1]
         case += "\n" + say("line {number}: {text}", number=last.lineno, text=last.line)
-    return Verdict(state="wrong", message=message, counterexample=case)
+    kind = mistakes.raised(error)
+    return Verdict(state="wrong", message=message, counterexample=case, mistake=kind)
 
 
 def _name_of(error: BaseException) -> tuple[str, str]:

@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from labkit.check.shared.content import VARIABLE
 from labkit.pictures import mime
 from labkit.words import say
 
-KINDS = ("exercises", "guesses")
+KINDS = ("exercises", "guesses", "sharing")
+_YOUNGER = ("sharing",)
+"""kinds that a record of an earlier labkit does not have"""
 Entry = dict[str, object]
 Content = dict[str, dict[str, Entry]]
 _VERSION = 1
@@ -58,7 +61,16 @@ def entries(kind: str) -> dict[str, Entry]:
 
 
 def change(kind: str, key: str, update: Callable[[Entry], Entry]) -> None:
-    """Replaces an entry by what ``update`` makes of it ({} where there is none)."""
+    """Replaces an entry by what ``update`` makes of it ({} where there is none). Where a classroom
+    has a board, and the learner has opted in, it is shown there."""
+    _change(kind, key, update)
+    if os.environ.get(VARIABLE):
+        from labkit.check.shared import opting
+
+        opting.update()
+
+
+def _change(kind: str, key: str, update: Callable[[Entry], Entry]) -> None:
     folder = home()
     if folder is not None:
         with _told_if_impossible():
@@ -74,7 +86,16 @@ def change(kind: str, key: str, update: Callable[[Entry], Entry]) -> None:
 
 
 def clear() -> Path | None:
-    """Forgets everything. What was written is kept as a backup, whose path is returned."""
+    """Forgets everything but where it is shared. What was written is kept as a backup, whose path
+    is returned."""
+    sharing = entries("sharing")
+    kept = _clear()
+    for folder, entry in sharing.items():
+        change("sharing", folder, lambda _, entry=entry: entry)
+    return kept
+
+
+def _clear() -> Path | None:
     for kind in KINDS:
         _kept[kind].clear()
     folder = home()
@@ -112,7 +133,7 @@ def _checked(content: object) -> Content:
         raise ValueError(f"it is no record of version {_VERSION}")
     found: Content = {}
     for kind in KINDS:
-        found[kind] = content.get(kind)
+        found[kind] = content.get(kind, {} if kind in _YOUNGER else None)
         entries = found[kind].values() if isinstance(found[kind], dict) else [None]
         if not all(isinstance(entry, dict) for entry in entries):
             raise ValueError(f"its {kind} are no entries")

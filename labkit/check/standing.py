@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
-from labkit import tables
+from labkit import tables, words
 from labkit.check import chapters, record
 from labkit.check.guesses import CLOSE, FAR, NEAR, distance
+from labkit.check.shared import opting
 from labkit.check.verdict import STATES, titled
 from labkit.pictures.sketch import Said, said
 from labkit.units import UNITS, format_number
@@ -51,12 +52,21 @@ class Standing:
         return {"text/html": named._repr_html_(), "text/plain": repr(named)}
 
 
-def progress(*, reset: bool = False) -> Standing:
+def progress(*, reset: bool = False, share: str | bool | None = None) -> Standing:
     """Which exercises are passed and how good the guesses were, in every chapter.
 
     With ``reset`` everything starts anew; what was reached so far is kept as a file beside the
     record, and its name is said.
+
+    Nobody else sees any of it, unless you say so: in a classroom that has a board
+    ``share="Ada"`` shows the instructor, under a name of your choosing, how far you are (the note
+    below the tables says what), from now on in every kernel. ``share=False`` takes it back. Raises
+    ValueError where there is no board, or for what is no name.
     """
+    if share is False:
+        opting.opt_out()
+    elif share is not None:
+        opting.opt_in(share)
     if reset:
         kept = record.clear()
         if kept is not None:
@@ -172,4 +182,20 @@ def _note() -> str:
     else:
         where = str(folder).replace(str(Path.home()), "~", 1)
         kept = say("Kept in {where}.", where=where)
-    return signs + say(". ") + kept
+    return signs + say(". ") + kept + _shown()
+
+
+def _shown() -> str:
+    """What the instructor sees; "" where nothing is shared."""
+    name = opting.sharing_as()
+    if not name:
+        return ""
+    gap = "" if words.language() == "zh" else " "
+    return gap + say(
+        "On the board of your classroom you are {name}: your instructor sees, for each exercise, "
+        "whether it is passed, how many attempts it took and when, and which kind of mistake was "
+        "made; and for each chapter how many guesses were close, not far or far. Your code, your "
+        "answers and the guesses themselves stay with you. lab.progress(share=False) takes it "
+        "back.",
+        name=name,
+    )

@@ -55,6 +55,8 @@ class Verdict:
     """the first case in which the answer falls short, as text of fixed width"""
     hint: str = ""
     """a little more with each attempt"""
+    mistake: str = ""
+    """which one it is, in words that hold nothing of the answer: what ``mistakes`` makes of it"""
     graded: bool = True
     """whether an answer was judged; of a run that is looked at, the sign alone stands there"""
 

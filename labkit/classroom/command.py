@@ -7,6 +7,7 @@ from types import ModuleType
 ACTIONS = (
     ("assignments", "write chapters as a course for nbgrader, graded by their checks"),
     ("hub", "a JupyterHub for a room: every learner a folder of their own, and one gate for all"),
+    ("board", "how far everybody is, and where they are stuck, as a live page on this machine"),
 )
 """name, and what it does"""
 

@@ -30,6 +30,10 @@ KNOWN = {
 }
 """Last words of files that have the field's own name instead of a role's, and their role."""
 PURE = {
+    "check.chapters",
+    "check.shared.content",
+    "check.shared.mistakes",
+    "check.verdict",
     "machine.topology",
     "devices.rung",
     "launching.verdicts.outcome",
