@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Debugging
 #
-# *Two sessions of 75 minutes: hangs and wrong numbers; then memory, and cases two and three. Cases four and five are for another day. You need chapters 02, 03 and 05; 06 and 07 help with memory. No GPU is needed.*
+# *Two sessions of 75 minutes: hangs and wrong numbers, with cases one and two; then memory, and case three. Cases four and five are for another day. You need chapters 02, 03 and 05; 06 and 07 help with memory. No GPU is needed.*
 #
-# It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later 64 tracebacks run through one terminal, and nearly all say the same: a collective timed out. That was more than ten hours of card time for a wait. Which rank was it, and which line?
+# It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later 64 tracebacks run through one terminal, and nearly all say the same: a collective timed out. That wait took more than ten hours of card time. Which rank was it, and which line?
 #
 # We begin with an easier failure. Four ranks add up the lengths of four words, and one word is missing. How many of the four will raise an error of their own?
 
@@ -42,7 +42,7 @@ verdict(mean_length, ranks=4)
 # %% [markdown]
 # This is a report, with a row per [rank](GLOSSARY.md#rank). Only the marked one, the *odd* rank, raised an exception of its own. The others waited for it in the all-reduce, and were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, but not why.
 #
-# **When you are done** you can find the one rank and the one line that broke a run, here and on a cluster; mend hangs, silent wrong sums, NaN and full memories; and prepare a run for the search.
+# **When you are done** you can find the one rank and the one line that broke a run, here and on a cluster; mend hangs and wrong sums; trace a NaN, and choose a cure for a full memory.
 #
 # ## How a run ends
 #
@@ -67,9 +67,9 @@ def four_ways():
 verdict(four_ways, ranks=4)
 
 # %% [markdown] sections="8.11.2, 19.9"
-# The one that waits: no message, no exit code. (An arrow points from who waits to whom it waits for.) Rank 1 is marked because it was the first to fail. Rank 0 has *returned* and is still alive, like a rank that has gone on to save or to evaluate.
+# The one that waits: no message, no exit code. (An arrow points from who waits to whom it waits for.) Rank 1 is marked because it was the first to fail. Rank 0 has *returned*, like a rank that has gone on to save or to evaluate.
 #
-# A rank that dies without a word was often ended by the system, because the host's memory was full; `dmesg` tells.
+# A rank that dies with exit code -9 or 137 was often ended by the system, because the host's memory was full.
 #
 # ## Collectives that do not match
 #
@@ -88,9 +88,9 @@ def two_minds():
 verdict(two_minds, ranks=4)
 
 # %% [markdown]
-# All four wait, and torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). labkit is faster because it asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number of one group prove a mismatch. (`[4]` is the shape of the tensor.)
+# All four wait, and torch itself says nothing: by default for half an hour with [gloo](GLOSSARY.md#gloo), and for ten minutes with [NCCL](GLOSSARY.md#nccl). labkit is faster because it reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Here number 1 is a broadcast on one rank and an all-reduce on the others, so they can never meet.
 #
-# A wrong *shape* is a mismatch, too. gloo notices the size and ends a process, not always the guilty one. NCCL compares nothing: it may hang, or mix up memory.
+# A wrong *shape* is a mismatch, too. gloo then ends a process, not always the guilty one; NCCL may hang, or mix up memory.
 #
 # Next, a barrier that only rank 0 reaches, after it has saved a file. Whom will the report mark, the one that waits or those that never come?
 
@@ -123,9 +123,9 @@ def forgotten_group():
 verdict(forgotten_group, ranks=4)
 
 # %% [markdown] sections="19.9"
-# Without `group=` the call goes to all four ranks. The picture is that of `save_and_wait`, and yet this time the two that wait are marked. labkit guesses: those who wait are exactly the members of a group that was made, so they probably forgot to pass it. No log of a cluster guesses that for you.
+# Without `group=` the call goes to all four ranks. The picture is that of `save_and_wait`, and yet the two that wait are marked. labkit guesses: they are exactly the members of a group that was made, so they probably forgot to pass it. No log of a cluster guesses that for you.
 #
-# The mend is `dist.all_reduce(x, group=group)`: the `if` was right and the call was wrong. So first check in which group a line calls, then who reaches it.
+# This time the `if` was right and the call was wrong: `dist.all_reduce(x, group=group)` mends it. So check first in which group a line calls, then who reaches it.
 #
 # ### One batch less
 #
@@ -144,41 +144,14 @@ def epoch():
 verdict(epoch)
 
 # %% [markdown]
-# (`[5]` are five numbers, the four weights and the bias, in one bucket.) Usually a sampler gives every rank the same number of batches: `drop_last=True` drops the rest; by default it repeats some samples. Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default these are still divided by the number of **all** ranks, so the last batch of rank 1 would count half. (In case three you will do it right.)
+# Rank 1 waits in its fourth backward, because DDP reduces there: `[5]` are the four weights and the bias. So give every rank the same number of batches. A `DistributedSampler` does: by default it repeats some samples, with `drop_last=True` it drops the rest.
 #
+# Or use DDP's `with net.join():`, where a rank that is done brings zeros. But the sum is still divided by **all** ranks, so the last batch of rank 1 would count half. In case three you will do it right.
+
+# %% [markdown]
 # ## Case one: the log
 #
-# Now you. An exercise here is a **case**: a broken run. (Its report is in `error`: look at it in a cell of its own if you have to, and try without it first.) First find three things, then mend the function:
-#
-# - the odd **rank**: a number, or a tuple of several;
-# - the **line**, a piece of its text: the one that ranks wait in, the condition that keeps others from it, or the one that makes a wrong number;
-# - the **fault**, a name of this table:
-#
-# | what the ranks do | marked | fault |
-# | --- | --- | --- |
-# | one raises by itself | that one; of several, the first | `exception` |
-# | they call different operations | the minority | `mismatched_op` |
-# | some never make a call that others wait in | those who never come | `missing_rank` |
-# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
-# | some run out of batches first | those with fewer | `uneven_inputs` |
-#
-# <details><summary>More names, for the later cases</summary>
-#
-# | what the ranks do | marked | fault |
-# | --- | --- | --- |
-# | one raises by itself, for want of memory or because of a NaN | that one; of several, the first | `out_of_memory`, `nan` |
-# | they bring different shapes | the minority | `mismatched_shape` |
-# | they make the same calls in another order | the minority | `swapped_order` |
-# | they send to each other, in a circle | all in the circle | `send_cycle` |
-# | their replicas differ | whoever's weights are not the ones meant | `diverged_replica` |
-#
-# </details>
-#
-# For our first run it would be `return 2, "len(words[", "exception"`. The odd ranks are those that a report would mark. (A minority needs three ranks. Where two ranks call different things, name both.)
-#
-# The check runs your function on real ranks, with other data and other numbers of ranks. It must return what the broken one was meant to return; hiding the fault does not count.
-#
-# Meant: every rank returns the means over the ranks of every second loss; rank 0 alone prints them. Budget: one collective for each mean.
+# Now you. An exercise here is a **case**, a broken run. In this one every rank should return the means over the ranks of every second loss, and rank 0 alone should print them. `places` lists where each rank is, and no more. Who is at fault?
 
 
 # %%
@@ -195,6 +168,35 @@ def log_losses(losses):
 
 error = verdict(lambda: log_losses([4.0 + dist.get_rank(), 3.0, 2.0]), ranks=3)
 lab.table(places(error), title="Case one")
+
+# %% [markdown]
+# First find three things, then mend the function. Its budget is at most one collective for each mean.
+#
+# - the odd **rank**: a number, or a tuple of several;
+# - the **line**, a piece of its text: the one that ranks wait in, or the one above it that is to blame (if several fit, each will do);
+# - the **fault**, a name of this table:
+#
+# | what the ranks do | the odd ones | fault |
+# | --- | --- | --- |
+# | one raises by itself | that one; of several, the first | `exception` |
+# | they call different operations | the minority | `mismatched_op` |
+# | some never make a call that others wait in | those who never come | `missing_rank` |
+# | a group's members alone wait, in a call of all ranks | the members | `wrong_group` |
+# | some run out of batches first | those with fewer | `uneven_inputs` |
+#
+# <details><summary>More names, for the later cases</summary>
+#
+# | what the ranks do | the odd ones | fault |
+# | --- | --- | --- |
+# | one raises because its memory is full, or because of a NaN | that one; of several, the first | `out_of_memory`, `nan` |
+# | they bring different shapes | the minority | `mismatched_shape` |
+# | they make the same calls in another order | the minority | `swapped_order` |
+# | they send to each other, in a circle | all in the circle | `send_cycle` |
+# | their replicas differ | whoever's weights are not the ones meant | `diverged_replica` |
+#
+# </details>
+#
+# For our first run it would be `return 2, "len(words[", "exception"`. The check runs your function on other data and other numbers of ranks.
 
 
 # %%
@@ -229,7 +231,7 @@ check.hint("case_one")
 # %% [markdown] sections="8.11.2"
 # ## Messages in a circle
 #
-# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small? (`hang_s=1` below: labkit waits a second for a sign of life, by default a minute. A mismatch of collectives it finds sooner.)
+# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small? (With `hang_s=1` labkit gives up after a second without a sign of life; else this run would end at the deadline of our first cell, after 40.)
 
 # %%
 passes = lab.guess(
@@ -250,9 +252,7 @@ verdict(cycle, hang_s=1)
 passes.score("a hang")
 
 # %% [markdown] sections="8.11.2"
-# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) With two ranks, let one of them receive first. With many, `isend` and `irecv` return at once; but then **both** requests must be waited for.
-#
-# "Raise the timeout" is the first advice that one finds. But a timeout cures no hang, it ends it: the rank that gives up leaves the call, and all that come later get an echo. So raise it, in `init_process_group` or `new_group`, only where a rank is really that slow.
+# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) So let one of the two receive first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
 #
 # ## Same calls in another order
 #
@@ -280,19 +280,67 @@ run
 gets.score(run[0]["x"])
 
 # %% [markdown]
-# 12 is 1 + 10 + 1: rank 1's y went into the others' x. Nothing hung, nothing failed, and both sums are wrong, because torch pairs the calls by their numbers alone. The flight recorder also notes for each call the line that it came from. In a healthy run all ranks have the same line under the same number; `check.trace(run)` compares them:
+# 12 is 1 + 10 + 1: rank 1's y went into the others' x. Nothing hung, nothing failed, and both sums are wrong, because torch pairs the calls by their numbers alone.
+#
+# How would you find that? The flight recorder also notes the line of each call, so `check.trace(run)` looks for a line that some ranks call under another number:
 
 # %%
 check.trace(run)
 
 # %% [markdown] sections="8.11.2"
-# But the trace knows lines, not tensors: where **one** line reduces both, in a loop whose order differs, it finds nothing. Case two is such a run.
+# But the trace knows lines, not tensors. So where it finds nothing, that proves nothing.
 #
+# ## Case two: the dashboard
+#
+# Every rank should return the means of loss and accuracy over the ranks. The run ends well, its trace shows nothing, and the accuracy is above 1. Budget: two collectives.
+
+# %%
+METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
+METRICS += [{"accuracy": 0.25, "loss": 4.0}, {"loss": 5.0, "accuracy": 0.5}]
+
+
+def dashboard(metrics):
+    means = {}
+    for name, value in metrics.items():
+        mean = torch.tensor(value)
+        dist.all_reduce(mean)
+        means[name] = mean.item() / dist.get_world_size()
+    return {"loss": means["loss"], "accuracy": means["accuracy"]}
+
+
+lab.launch(lambda: dashboard(METRICS[dist.get_rank()]), ranks=4)
+
+
+# %%
+def my_two(metrics):
+    """The means over the ranks, by name."""
+    ### BEGIN SOLUTION
+    names = sorted(metrics)
+    means = torch.tensor([metrics[name] for name in names])
+    dist.all_reduce(means)
+    return dict(zip(names, (means / dist.get_world_size()).tolist()))
+    ### END SOLUTION
+
+
+def finding_two():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 2, "metrics.items()", "swapped_order"
+    ### END SOLUTION
+
+
+# %%
+check.case_two(my_two, finding=finding_two)
+
+# %%
+check.hint("case_two")
+
+# %% [markdown] sections="8.11.2"
 # ## The same on a real cluster
 #
-# So far a rank stood in the line that it waited in, because gloo blocks there. With NCCL the call only queues work for the card, and Python goes on to the first line that needs a number, often `loss.item()`. A stack shows that line, and the guilty call lies above it. So on NCCL trust the **numbers** of the collectives, not the stacks.
+# So far a rank stood in the line that it waited in, because gloo blocks there. With NCCL the call only queues work for the card, which then reports that it is busy, because NCCL's kernel spins while it waits. Meanwhile Python goes on to the first line that needs a number, often `loss.item()`, and there a stack shows it. So on NCCL trust the **numbers** of the collectives, not the stacks.
 #
-# After its timeout NCCL's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). Take it that both are of one group. What do they tell?
+# After its timeout NCCL's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). If both are of one group, what do they tell?
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -301,33 +349,16 @@ check.trace(run)
 #          WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...
 # ```
 #
-# The calls differ: number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. (Look at the group first, since each group counts on its own.) **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same operation, look for the rank that printed none.
+# Number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same operation, look for the rank that printed none.
 #
-# What labkit does here, you do there:
-#
-# | here | on your cluster |
-# | --- | --- |
-# | the report | the watchdog's lines of all ranks, sorted by `SeqNum` |
-# | the flight recorder, read by labkit | it is on by default. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank |
-# | `check.trace(run)` | `torchfrtrace -p trace_ /shared` compares these files; it comes with torch |
-# | where each rank is, `places(error)` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
-# | the echo and the cause | decorate `main` with `@record` from `torch.distributed.elastic.multiprocessing.errors`: torchrun then reports the rank that failed first |
-#
-# <details><summary>More helpers, and older names</summary>
-#
-# - An error in place of a hang: with `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares operation, size and type before each call. That is for a search, not for training.
-# - Who never comes to a barrier: `dist.monitored_barrier()` on a group of gloo names them.
-# - What each rank printed: `torchrun --redirects 3 --log-dir logs` leaves a file per rank.
-# - Which network and which ring NCCL took: `NCCL_DEBUG=INFO`.
-#
-# The flight recorder keeps the last 2000 calls (`TORCH_FR_BUFFER_SIZE`). With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, a write to `/tmp/fr_<rank>.pipe` asks for its file at any time. Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`.
-#
-# </details>
+# "Raise the timeout" is the first advice that one finds. But a hang then only ends later. It helps where a rank is really that slow, say while it saves: `init_process_group(timeout=timedelta(minutes=30))`.
 
 # %% [markdown]
 # ## Numbers that go wrong
 #
-# Rank 2's batch holds one NaN. NaN plus anything is NaN, so after the all-reduce the gradients of all four ranks have it, and nobody can say where it came from. Where could you still see it? **Before** the all-reduce. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
+# NaN plus anything is NaN. So if one rank's gradient has a NaN, all have it after the all-reduce. Where could you still see whose it was? **Before** the all-reduce. The cheapest look is at each rank's own loss: `loss.isfinite()`.
+#
+# But here the losses are fine. Rank 2's batch has a row of zeros, and the loss is the square root of a square: at zero it is 0, but its gradient is NaN. So we look at the gradients. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -341,22 +372,32 @@ def refuse_nan(group, bucket):
 
 # %%
 def guarded():
-    net = DDP(torch.nn.Linear(4, 1))
+    net = DDP(torch.nn.Linear(4, 1, bias=False))
     net.register_comm_hook(dist.group.WORLD, refuse_nan)
     batch = torch.rand(2, 4)  # other numbers on every rank
     if dist.get_rank() == 2:
-        batch[0, 0] = float("nan")
-    net(batch).sum().backward()
+        batch[0] = 0
+    loss = net(batch).square().sqrt().sum()
+    print(f"loss {loss.item():.2f}")
+    loss.backward()
 
 
-verdict(guarded, ranks=4)
+error = verdict(guarded, ranks=4)
+print(error.logs[2])
+error
 
 # %% [markdown] sections="19.9"
-# The right rank raises, and the others only lose their peer. (With NCCL they wait until torchrun ends them, so look for the first error. And on a GPU this `if` waits for the card, so use it only while you search.) `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. `torch.autograd.set_detect_anomaly(True)` names the forward line of the first backward that gave NaN; where the forward itself made it, put `isfinite` into a forward hook of each layer. Both are slow, so use them for one step only.
+# The right rank raises, although its loss is a number. Which tool you need depends on what you see:
+#
+# - A rank's own **loss** is NaN: the forward made it. Put `isfinite` into a forward hook of each layer.
+# - The loss is fine, a **gradient** is not: `health.guard(net)` of `labkit.debugging` is our hook, and names the weight.
+# - You want the **operation**: `torch.autograd.set_detect_anomaly(True)` names the line of the forward whose backward gave NaN.
+#
+# All three are slow. So repeat only the steps from the last checkpoint with them, on the same batches.
 #
 # ## Replicas that drift apart
 #
-# DDP's replicas stay equal, if all ranks make the same update. Here rank 1 adds a millionth to its bias, alone. Each rank returns its loss, rounded to four digits, and a **digest** of its weights: 16 characters that change with any bit. Look which of the two shows the difference:
+# DDP's replicas stay equal, if all ranks make the same update. Here rank 1 adds a millionth to its bias, alone. Each rank returns its loss, rounded to four digits, and a **digest** of its weights: 16 characters that change with any bit. Which of the two will show the difference?
 
 # %%
 import hashlib
@@ -422,13 +463,15 @@ fails_in.score("step 2, forward")
 # %% [markdown] sections="8.11.1, 19.9"
 # In the first step there was room. Adam makes its momentum and variance only in the first update, and from then on they stay; so the second forward, where activations pile up until the loss, finds no room for them. One step that passes proves nothing: try two.
 #
-# <details><summary>What the message below the report says, and memory that climbs</summary>
+# <details><summary>On a GPU; what the message says; and memory that climbs</summary>
+#
+# On a GPU torch keeps a history of memory: `torch.cuda.memory._record_memory_history(max_entries=100_000)` before the step, `_dump_snapshot(file)` after it; https://pytorch.org/memory_viz draws the file.
 #
 # The message names the tensor that found no room, the last straw and not the load. Its last number is room that torch holds in pieces too small to use; where that is large, `PYTORCH_ALLOC_CONF=expandable_segments:True` often helps. (In older torch the name is `PYTORCH_CUDA_ALLOC_CONF`.) Where memory climbs with every step, look for a loss that is kept as a tensor, with its whole graph; keep `loss.item()`.
 #
 # </details>
 #
-# With four [microbatches](GLOSSARY.md#microbatch) the same batch fits. (The last column is the last line that each rank printed.)
+# With four [microbatches](GLOSSARY.md#microbatch) the same batch fits.
 
 # %%
 lab.launch(two_steps, 4, devices=small)
@@ -438,28 +481,18 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells who holds how much, at the highest moment. `cure_run.steps` makes two steps without a limit, with the long sequences on both ranks, and counts every byte of the second. What will be the largest part?
-
-
-# %%
-PARTS = ("parameters", "gradients", "optimizer", "activations")
-largest = lab.guess("the largest part at the peak", choices=PARTS)
+# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
 
 # %%
 tried = lab.launch(cure_run.steps)[0]
 tried["none"].footprint
 
-# %%
-largest.score("activations")
-
 # %% [markdown] sections="8.11.1"
-# F0 to F3 are the forward (embedding to head), then comes the loss; B3 to B0 are the backward, and the update is last. *Temporary* is what lives inside one operation.
-#
-# On a GPU torch keeps such a history: `torch.cuda.memory._record_memory_history(max_entries=100_000)` before the step, `_dump_snapshot(file)` after it; https://pytorch.org/memory_viz draws the file.
+# Activations: more than half. They grow through the forward, and the backward frees them.
 #
 # ### Which cure first?
 #
-# The same launch has also tried five cures, one at a time. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
+# The launch has also tried five cures, one at a time: `tried` has a snapshot for each. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
 
 # %%
 best = lab.guess("the cure that saves most", choices=cure_run.CURES)
@@ -473,24 +506,36 @@ lab.bars(peaks, unit="bytes", marks=limit, title="Peak of a rank, one cure at a 
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown] sections="8.11.1"
-# So yes: it was the right cure. Activations are the load, microbatches divide them, and they cost only time. The dashed line is the device of before, whose 14 MiB are 14.7 MB. [FSDP](GLOSSARY.md#fsdp) on two ranks ends a hair below it, with no room for anything else: it divides the states of the model, which are the smaller part. More ranks would lower that part further, but never the activations.
+# So yes: it was the right cure. Activations are the load, microbatches divide them, and they cost only time. [FSDP](GLOSSARY.md#fsdp) divides the states of the model, which are the smaller part, and a block's whole weights come on top while it works. So on two ranks it ends a hair below the dashed line, our device of 14 MiB (14.7 MB).
 #
 # And if rank 1 had one long sequence, not four? Then microbatches have nothing to divide, and checkpointing comes first.
 #
-# So ask two things: which cures touch the largest part, and which of these is the cheapest? Cheap are those that cost time but leave the update as it is, except for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP. bf16 and shorter sequences change the update, so choose them before a run. [Offload](GLOSSARY.md#offload) comes last: the states lie on the host, and in each step gradients cross the link down and new weights up (chapter 06).
+# So ask two things: which cures touch the largest part, and which of these is the cheapest? Cheap are those that cost time but leave the update as it is, but for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP. bf16 and shorter sequences change the update. [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step.
 
-# %% [markdown] sections="10.5.2"
+# %% [markdown] sections="8.11.2, 10.5.2"
 # ## Prepare before you need it
 #
-# <details><summary>Logs of every rank</summary>
+# On a cluster nobody asks the ranks where they are. So arrange three things before the start:
 #
-# In a long training each rank writes a file, and only rank 0 speaks on the console. For that, make the *handler* of the console quieter on the other ranks, `console.setLevel("WARNING")`, and not the logger: a logger stands before all its handlers, so the files would become empty as well. And put rank and time into each line, `format=f"%(asctime)s rank {rank} %(message)s"`, or 64 files cannot be laid side by side.
+# - **A log of each rank**, with rank and time in every line: `torchrun --redirects 3 --log-dir logs` writes the files.
+# - **The flight recorder's files.** `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave one of each rank. `torchfrtrace -p trace_ /shared` compares operations, shapes and types in them, but not the lines, so it would pass `swapped`.
+# - **A clock for Python.** Call `faulthandler.dump_traceback_later(300)` at the start of every step. Each call winds it anew, so it shows a stack only if a step takes five minutes.
+#
+# <details><summary>More helpers, and older names</summary>
+#
+# - Who failed first: put `@record` of `torch.distributed.elastic.multiprocessing.errors` above `main`, and torchrun reports it.
+# - An error in place of a hang: with `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares operation, size and type before each call. That is for a search, not for training.
+# - Who never comes to a barrier: `dist.monitored_barrier(wait_all_ranks=True)` on a group of gloo names them.
+# - Which network and which ring NCCL took: `NCCL_DEBUG=INFO`.
+# - The same bits twice on a GPU: set `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the start, or the first matrix product may raise.
+# - Only rank 0 on the console: make the console's *handler* quieter on the other ranks, `console.setLevel("WARNING")`. The logger stands before all handlers, so a quieter logger would empty the files as well.
+# - The flight recorder is on by default, and keeps the last 2000 calls (`TORCH_FR_BUFFER_SIZE`). With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, a write to `/tmp/fr_<rank>.pipe` asks for its file at any time. Before torch 2.9 the two `TORCH_FR` names were `TORCH_NCCL_TRACE_BUFFER_SIZE` and `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`.
 #
 # </details>
 #
 # ### The same run twice
 #
-# A fault that comes and goes is the hardest. So find the smallest run that fails, fix the seeds, refuse operations that may differ from run to run, and compare the weights after three steps. A second run of two ranks should have the same bits. What will four ranks give, on the same eight sequences?
+# A fault that comes and goes is the hardest. So fix the seeds, refuse operations that may differ from run to run, and compare the weights after three steps. A second run of two ranks should have the same bits. What will four ranks give, on the same eight sequences?
 
 # %%
 bits = lab.guess(
@@ -527,62 +572,27 @@ bits.score(
     "the same bits" if not moved else "rounding" if moved < 1e-5 else "other weights"
 )
 
-# %% [markdown]
-# Another number of ranks gives other bits, but only by rounding, because the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes. (On a GPU also set `CUBLAS_WORKSPACE_CONFIG=:4096:8` before the start: without it the first matrix product may raise.)
+# %% [markdown] sections="10.5.2, 19.9"
+# Four ranks add up the sum over the batch in another order. So compare bits between runs of one size, and with a tolerance between sizes.
 #
+# ## Three in the morning
+#
+# Back to the 64 cards. Now you have five steps, in this order:
+#
+# 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
+# 2. **Slow or stuck?** Look twice at something that counts: the step in a log, or the recorder's highest number. If it moves, the run is slow. (On NCCL a healthy run, too, stands in `loss.item()`, so a stack does not tell.)
+# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations, like 80078, is a mismatch.
+# 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: `py-spy dump --pid` shows it.
+# 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
+
+# %% [markdown]
 # ## Exercises
 #
-# Four more cases, the last two perhaps another day. The names of the faults stand at case one, some of them in its folded table.
+# Three more cases. The names of the faults stand at case one, some in its folded table.
 #
-# ### Case two: the dashboard
-#
-# Meant: the means of loss and accuracy over the ranks, on every rank. The run ends well, but the dashboard shows an accuracy above 1. Budget: two collectives.
-
-# %%
-METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
-METRICS += [{"accuracy": 0.25, "loss": 4.0}, {"loss": 5.0, "accuracy": 0.5}]
-
-
-def dashboard(metrics):
-    means = {}
-    for name, value in metrics.items():
-        mean = torch.tensor(value)
-        dist.all_reduce(mean)
-        means[name] = mean.item() / dist.get_world_size()
-    return {"loss": means["loss"], "accuracy": means["accuracy"]}
-
-
-lab.launch(lambda: dashboard(METRICS[dist.get_rank()]), ranks=4)
-
-
-# %%
-def my_two(metrics):
-    """The means over the ranks, by name."""
-    ### BEGIN SOLUTION
-    names = sorted(metrics)
-    means = torch.tensor([metrics[name] for name in names])
-    dist.all_reduce(means)
-    return dict(zip(names, (means / dist.get_world_size()).tolist()))
-    ### END SOLUTION
-
-
-def finding_two():
-    """(rank, line, fault)"""
-    ### BEGIN SOLUTION
-    return 2, "metrics.items()", "swapped_order"
-    ### END SOLUTION
-
-
-# %%
-check.case_two(my_two, finding=finding_two)
-
-# %%
-check.hint("case_two")
-
-# %% [markdown]
 # ### Case three: the last batch
 #
-# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. Some ranks may have fewer batches, or none. (A batch is one number, the gradient is the weight less that number.)
+# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. Some ranks may have fewer batches, or none. (A batch is one number, the gradient is the weight less that number. There is no budget.)
 
 
 # %%
@@ -632,7 +642,7 @@ check.hint("case_three")
 # %% [markdown]
 # ### Case four: the ring
 #
-# Meant: every rank hands x to the next one and returns what it got from the one before. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once. (`lab.start` returns at once, and `places` says in which line each rank is. So this run still hangs while you look, and the next cell ends it.)
+# Meant: every rank hands x to the next one and returns what it got from the one before. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once. (This run still hangs while you look; the next cell ends it.)
 
 
 # %%
@@ -646,7 +656,6 @@ def pass_on(x):
 
 job = lab.start(lambda: pass_on(torch.ones(4)), ranks=3)
 lab.table(places(job), title="Case four")
-
 
 # %%
 job.stop()
@@ -730,25 +739,15 @@ check.case_five(my_five, finding=finding_five)
 # %%
 check.hint("case_five")
 
-# %% [markdown] sections="19.9"
-# ## Three in the morning
-#
-# Back to the 64 cards. Five things, in this order:
-#
-# 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
-# 2. **Slow or stuck?** Take `py-spy dump` of a few ranks twice, a minute apart: a slow run moves, a stuck one does not.
-# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations (80078, twice) is a mismatch.
-# 4. **Go to that line, and up to the nearest `if`**, loop, group or dict: every rank of a group calls the same collectives, in the same order, with the same shapes.
-# 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
-#
+# %% [markdown]
 # ## Summary
 #
-# - Different operations under one number hang; the same ones in another order give wrong sums in silence. So never reduce in the order of a dict that each rank fills by itself, or of a set: sort the names, or send one tensor with all the numbers.
+# - Most errors are echoes. Look for the rank that died, raised first, or never came.
+# - Different operations under one number hang; the same operation and shape in another order gives wrong sums in silence. So sort the names before you reduce a dict or a set, or send one tensor with all the numbers.
 # - NaN: look before the all-reduce. Replicas: compare digests.
 # - Out of memory: try two steps, read the snapshot, then take the cheapest cure of the largest part.
-# - Prepare logs of every rank, the flight recorder's files, seeds, and two runs that agree bit for bit.
 #
-# Words learned: [hang](GLOSSARY.md#hang), [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog).
+# Words learned: [hang](GLOSSARY.md#hang), echo, [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog), digest, snapshot.
 #
 # Next: [chapter 15](15_profiling_and_scaling.ipynb) asks the same of a training that works, and is only slow.
 

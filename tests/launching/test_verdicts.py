@@ -36,6 +36,34 @@ def test_exception_names_the_rank_and_the_line():
     )
 
 
+def test_no_rank_begins_before_all_are_connected():
+    """Else one that raises at once leaves another in the midst of connecting."""
+
+    def connect_late():
+        import torch.distributed as dist
+
+        connect, woke = dist.init_process_group, []
+
+        def slowly(*args, **meeting):
+            connect(*args, **meeting)
+            if dist.get_rank() == 1:
+                time.sleep(0.5)
+            woke.append(time.monotonic())
+
+        dist.init_process_group = slowly
+        return lambda: (time.monotonic(), woke[0])
+
+    class Late:
+        def __reduce__(self):
+            return connect_late, ()
+
+        def __call__(self):
+            raise AssertionError("a rank calls what it unpickles")
+
+    run = lab.launch(Late(), ranks=3)
+    assert min(begun for begun, _ in run) >= run[1][1]
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_death_by_a_signal_names_the_signal_and_the_likely_cause(name):
     def die():

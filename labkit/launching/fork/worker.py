@@ -132,11 +132,15 @@ def _call(here: Rank, request: Request, tell: Tell) -> bytes:
 
 
 def _meet(here: Rank, request: Request) -> None:
-    """The ranks of one machine find each other by a file."""
+    """The ranks of one machine find each other by a file. None leaves before all are connected:
+    one that raises at once would leave another in the midst of it."""
     from torch.distributed import FileStore
 
     store = FileStore(str(request.folder / "store"), request.num_ranks)
     init_process_group(request, store=store, rank=here.rank, world_size=request.num_ranks)
+    if store.add("labkit/connected", 1) == request.num_ranks:
+        store.set("labkit/all", "1")
+    store.wait(["labkit/all"])
 
 
 def init_process_group(request: Request, **meeting: object) -> None:
