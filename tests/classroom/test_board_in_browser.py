@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LEARNER = """
 import sys
 import labkit as lab
+from labkit.check.shared import opting
 from labkit.pipeline import check, schedules
+opting.PATIENCE_S = 60.0
 lab.progress(share=sys.argv[1])
 def wrong(rank, num_ranks, num_microbatches):
     return ["0F0"]
