@@ -27,6 +27,12 @@ def wrong_order(rank, num_ranks, num_microbatches):
     return ["0F0"]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However busy the machine is, a change is in the folder before a test looks."""
+    monkeypatch.setattr(opting, "PATIENCE_S", 60.0)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A board's folder, and the environment that names it."""
@@ -192,11 +198,34 @@ def test_a_reset_keeps_the_place_on_the_board(folder, capsys):
 def test_the_next_kernel_goes_on_with_the_same_file(folder, home):
     lab.progress(share="Ada")
     program = """
+from labkit.check.shared import opting
 from labkit.pipeline import check
+opting.PATIENCE_S = 60.0
 check.better_order(lambda *_: 1 / 0)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
     assert told(folder).exercises["better_order"].mistakes == {"ZeroDivisionError": 1}
+
+
+def test_a_kernel_that_ends_at_once_waits_a_little_for_its_last_change(folder, home):
+    lab.progress(share="Ada")
+    program = """
+import time
+from labkit.check import record
+from labkit.check.shared import opting
+opting.PATIENCE_S = 0.0
+opting.EXIT_S = 60.0
+write = opting._write
+def slow(folder):
+    time.sleep(0.5)
+    write(folder)
+opting._write = slow
+record.change("exercises", "waits", lambda _: {"state": "wrong", "attempts": 7})
+while not opting._busy.locked():
+    time.sleep(0.001)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+    assert told(folder).exercises["waits"].attempts == 7
 
 
 def test_two_kernels_at_once_leave_a_whole_file(folder, home):

@@ -15,12 +15,14 @@ from labkit.check.shared import content
 from labkit.classroom.board_command import _site
 from labkit.classroom.room_run import Folder
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
 LEARNER = """
 import sys
 import labkit as lab
+from labkit.check.shared import opting
 from labkit.pipeline import check, schedules
+opting.PATIENCE_S = 60.0
 lab.progress(share=sys.argv[1])
 def wrong(rank, num_ranks, num_microbatches):
     return ["0F0"]
@@ -72,7 +74,7 @@ def opened(chrome):
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda told: complaints.append(told.text))
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.goto(address)
         return page
 

@@ -8,6 +8,7 @@ So another account can read none, and can replace none (the sticky bit). What th
 where all learners are one account, each can read the others' homes, and what is in them.
 """
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -24,6 +25,8 @@ from labkit.check.shared import content, mistakes
 FILE_MODE = 0o640
 PATIENCE_S = 0.5
 """how long a cell waits at most until its change is in the folder"""
+EXIT_S = 3.0
+"""how long a kernel that ends waits at most until its last change is in the folder"""
 _busy = threading.Lock()
 _due = threading.Event()
 
@@ -121,6 +124,13 @@ def update() -> None:
     with contextlib.suppress(RuntimeError):  # no room for a thread
         worker.start()
         worker.join(PATIENCE_S)
+
+
+@atexit.register
+def _wait_for_the_last() -> None:
+    """A thread that is still writing is waited for a little, before it ends with its process."""
+    if _busy.acquire(timeout=EXIT_S):
+        _busy.release()
 
 
 def _update_until_done() -> None:
