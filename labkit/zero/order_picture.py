@@ -16,7 +16,7 @@ _WORDS = catalogue(
         ("all_gather", "all-gather"),
         ("forward", "forward"),
         ("backward", "backward"),
-        ("number", "the number is the layer's"),
+        ("number", "numbers: layers"),
         ("stage", "stage"),
         ("turns", "in this order"),
     ]

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # ZeRO with DeepSpeed
 #
-# *Two hours, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
+# *Two hours, and one more for the exercises, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
 #
 # While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. The eight cards would hold 896 GB, and 784 of it are copies.
 #
@@ -38,7 +38,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # %% [markdown] sections="8.5.1"
 # ## The bill
 #
-# Let's count what a rank holds for each [parameter](GLOSSARY.md#parameter), in 16-bit training with Adam: 2 bytes for the parameter, 2 for its gradient, and 12 for the optimizer (a copy in fp32, the momentum and the variance). Together they are the [model states](GLOSSARY.md#model-states), 16 bytes. Under data parallelism every rank has all of it.
+# Let's count what a rank holds for each [parameter](GLOSSARY.md#parameter), in 16-bit training with Adam: 2 bytes for the parameter, 2 for its gradient, and 12 for the optimizer (a copy in fp32, the momentum and the variance). Together they are the [model states](GLOSSARY.md#model-states), 16 bytes. Under data parallelism every rank has all of them.
 #
 # ZeRO (the *zero redundancy optimizer*) keeps one copy for everybody, and each rank holds one part of it, its [shard](GLOSSARY.md#shard). There are three [stages](GLOSSARY.md#zero-stage): first only the optimizer is sharded, then the gradients too, and in the end the parameters as well.
 
@@ -63,7 +63,7 @@ first.score(7 * held(ranks=64, stage=1))
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
 # Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
 #
-# You will often read that the stages save "4 times, 8 times, 64 times". But a saving is no fixed number: stage 1 comes near to 16/4 = 4 and stage 2 to 16/2 = 8, and neither ever gets there, because 4 (or 2) bytes stay on every rank. Only stage 3 saves as many times as there are ranks.
+# So the savings that you will often read, "4 times" for stage 1 and "8 times" for stage 2, are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
@@ -74,28 +74,7 @@ first.score(7 * held(ranks=64, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# The boxes show the order, not the time. Read from above: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Layer 1 is gathered twice in a row, because ours frees a layer after every use. A real engine can keep the last one.) We write all four, one after the other; each needs these:
-
-
-# %%
-def part(tensor):
-    """This rank's part of a tensor: a view of it, flat."""
-    return tensor.view(-1).chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def reduce_scatter(tensor):
-    """Fills this rank's part with the mean over all ranks, and returns it."""
-    dist.reduce_scatter_single(part(tensor), tensor.view(-1))
-    return part(tensor).div_(dist.get_world_size())
-
-
-def all_gather(tensor):
-    """Fills the tensor from everybody's part of it."""
-    dist.all_gather_single(tensor.view(-1), part(tensor))
-
-
-# %% [markdown]
-# Rank r is the [owner](GLOSSARY.md#owner) of the r-th part of every weight. (Before torch 2.13: `reduce_scatter_tensor` and `all_gather_into_tensor`.)
+# The boxes show the order, not the time. From top to bottom: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours frees a layer after every use, so layer 1 is gathered twice in a row. A real engine can keep it.) We write all four, one after the other.
 #
 # ### Stage 0: everyone has everything
 #
@@ -133,11 +112,33 @@ def plain(num_steps):
 
 
 # %% [markdown]
-# What is averaged here? The gradients, each of them, and not the loss.
+# We average each gradient. (To average the loss instead is a common mistake: then no rank learns from the others.)
 #
 # ### Stage 1: the optimizer is sharded
 #
-# Three places change. The optimizer is given this rank's parts and nothing else, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts.
+# Now rank r becomes the [owner](GLOSSARY.md#owner) of the r-th part of every weight. Three helpers, for the part and for the two collectives:
+
+
+# %%
+def part(tensor):
+    """This rank's part of a tensor: a view of it, flat."""
+    return tensor.view(-1).chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def reduce_scatter(tensor):
+    """Fills this rank's part with the mean over all ranks, and returns it."""
+    # before torch 2.13: reduce_scatter_tensor, and all_gather_into_tensor below
+    dist.reduce_scatter_single(part(tensor), tensor.view(-1))
+    return part(tensor).div_(dist.get_world_size())
+
+
+def all_gather(tensor):
+    """Fills the tensor from everybody's part of it."""
+    dist.all_gather_single(tensor.view(-1), part(tensor))
+
+
+# %% [markdown]
+# With them, three places of the program change. The optimizer is given this rank's parts and nothing else, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts. (We do this weight by weight; the picture has one box for all.)
 
 
 # %%
@@ -166,7 +167,7 @@ def zero1(num_steps):
 #
 # Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model. Call `backward(step)`: it runs this rank's batch forward and backward and leaves the gradients in `.grad`, added to what is there. Train `num_steps` steps with `lr=0.01` (torch's defaults otherwise) on the mean gradient of all ranks, so that in the end every rank has the weights of one process with everybody's data.
 #
-# A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. A step may send what an all-reduce of the gradients sends, and no more.
+# A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. A step may send what an all-reduce of the gradients sends, and no more. The check counts what a ring would send, and forgives 5 % of the bytes, and the states of one weight.
 
 
 # %%
@@ -233,9 +234,11 @@ def zero2(num_steps):
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture). The next three cells are the steepest of the chapter: first a layer that can be gathered and freed, then a step that does so.
+# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture). This is the steepest part of the chapter.
 #
-# To have one message per layer and not one per weight, we lay a layer's weights end to end in one tensor, `whole`:
+# How can we free weights that the backward still needs? autograd keeps the tensors that the forward has used, so we leave these alone and resize their *storage*: `resize_(0)` gives the bytes back, and before the backward we fill the same storage again. (autograd does not object: it counts changes of each tensor, and we write into another tensor on the same storage.)
+#
+# That other tensor is `whole`: it has a layer's weights end to end, so that a layer needs one message and not one per weight. The weights become views of it:
 
 
 # %%
@@ -258,40 +261,43 @@ class Sharded:
     def free(self):
         self.whole.untyped_storage().resize_(0)
 
-    def reduce(self):
-        gradients = [weight.grad for weight in self.layer.parameters()]
-        flat = torch.nn.utils.parameters_to_vector(gradients)
-        self.own.grad = reduce_scatter(flat).clone()
-        self.layer.zero_grad()
-
 
 # %% [markdown]
-# How can a backward work on weights that were freed? `resize_(0)` gives the bytes back but keeps the tensor. What autograd has saved in the forward still points to it, so we have to fill *the same* storage again before the backward.
-#
-# A step goes forward through the layers and backward again, one layer at a time. `detach` cuts the graph between two layers, so that we can call the backward of each by itself.
+# After a layer's backward its gradients are laid end to end, too, and reduced:
 
 
 # %%
-def forward(layers, x):
-    """Through all layers; what went into each, and what came out."""
-    inputs, outputs = [], []
+def reduce_layer(sharded):
+    """Leaves this rank's part of the mean gradient in own.grad."""
+    gradients = [weight.grad for weight in sharded.layer.parameters()]
+    flat = torch.nn.utils.parameters_to_vector(gradients)
+    sharded.own.grad = reduce_scatter(flat).clone()
+    sharded.layer.zero_grad()
+
+
+# %% [markdown]
+# `net(tokens)` is nothing but its layers one after the other, so we call these ourselves. To run each layer's backward by itself, we cut the graph between two layers with `detach`. So each value exists twice: `outputs` has it with its graph; `inputs` has it cut off, and there the next layer's backward leaves the gradient.
+
+
+# %%
+def forward(layers, tokens):
+    """What came out of each layer, and what went in, first the tokens."""
+    inputs, outputs = [tokens], []
     for sharded in layers:
         sharded.gather()
-        inputs.append(x)
-        outputs.append(sharded.layer(x))
+        outputs.append(sharded.layer(inputs[-1]))
         sharded.free()
-        x = outputs[-1].detach().requires_grad_()
-    return inputs, outputs, x
+        inputs.append(outputs[-1].detach().requires_grad_())
+    return inputs, outputs
 
 
-def backward(layers, inputs, outputs, x):
-    """Back again. x.grad is the gradient of the loss by a layer's output."""
+def backward(layers, inputs, outputs):
+    """Back again; the last of inputs has the gradient for the last of outputs."""
     for sharded in reversed(layers):
         sharded.gather()
-        outputs.pop().backward(x.grad)
+        outputs.pop().backward(inputs.pop().grad)
         sharded.free()
-        sharded.reduce()
-        x = inputs.pop()
+        reduce_layer(sharded)
 
 
 # %%
@@ -302,26 +308,25 @@ def zero3(num_steps):
     losses = []
     for step in range(num_steps):
         optimizer.zero_grad()
-        inputs, outputs, x = forward(layers, tokens)
-        loss = model.loss(x, targets)
+        inputs, outputs = forward(layers, tokens)
+        loss = model.loss(inputs[-1], targets)
         loss.backward()
-        backward(layers, inputs, outputs, x)
+        backward(layers, inputs, outputs)
         optimizer.step()
         losses.append(loss.item())
     return losses, net, optimizer, layers
 
 
 # %% [markdown]
-# After the update nothing has to be sent, because the next forward gathers anyway. (The layer that is gathered *next* could be fetched while this one computes. That is called [prefetch](GLOSSARY.md#prefetch), and ours does without.)
+# After the update nothing has to be sent, because the next forward gathers anyway. (To gather the *next* layer while this one computes is called [prefetch](GLOSSARY.md#prefetch); ours does without.)
 #
 # ### Run all four
 #
-# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. Does it? We run two steps, so that parameters, gradients and Adam's states are all there. `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is sent.
+# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. Does it? We run two steps, because only in the second does a forward meet Adam's states. `memory.watch` reads every storage that torch holds, and `traffic.count` counts what is sent.
 
 
 # %%
 import gc
-import time
 
 from labkit.measure import memory, traffic
 
@@ -363,9 +368,11 @@ lab.bars(
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Does sharding save nothing, then?
+# The first two bars of each stage are equally long: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Do stages 2 and 3 save nothing, then?
 #
-# In `plain` the peak is the update: 16 bytes, and 4 for a temporary of Adam. Sharding shrinks that one, so another moment becomes the highest: for `zero1` and `zero2` the end of the forward. There they hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations, which ZeRO does not touch. Our model is small beside its batch. For one that is large beside its batch, activations count for little and the first bars decide.
+# In `plain` the peak is the update: 16 bytes, and 4 for a temporary of Adam. Sharding shrinks that one, so another moment becomes the highest: for `zero1` and `zero2` the end of the forward. There they hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations, which ZeRO does not touch. `zero3` has its peak in the backward, where one block's weights and gradients are whole for a moment.
+#
+# So activations hide the savings, because our model is small beside its batch. For a large model the first bars decide.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -384,7 +391,9 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To measure it we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs call these names, so they need no change. From here on they use our ring; to have torch's calls again, run the two cells that defined them.
+# We shall count in three places: here what the *method* needs, then what the *backend* carries, and in the second half what a *library* asks for.
+#
+# For the method we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs call these names, so they need no change.
 
 
 # %%
@@ -425,7 +434,7 @@ volume.score(sent["zero3"] / sent["plain"])
 #
 # ### What goes over the wire
 #
-# Around our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire):
+# On our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire):
 
 # %%
 ddp = runs["plain"]
@@ -439,7 +448,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Both columns are in multiples of `plain`. Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried 1.5 times as much for them, and almost twice as much for stage 3. The method is not to blame but the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (The wire shows 1.9, because each message carries some bytes besides its numbers, and `plain` sends many more messages.)
+# Both columns are in multiples of `plain`. On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried more. That is due to the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (The wire shows 1.9, because messages carry some bytes besides their numbers, and `zero3` sends fewer than `plain`.)
 #
 # ## DeepSpeed
 #
@@ -460,7 +469,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch, and DeepSpeed knows which is the last.
+# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch, and DeepSpeed knows which is the last.
 
 
 # %%
@@ -469,7 +478,7 @@ def train(settings):
 
     net, tokens, targets = story()
     engine, *_ = deepspeed.initialize(model=net, config=settings)
-    for step in range(3):
+    for step in range(2):
         with traffic.count() as sent:
             for microbatch in range(engine.gradient_accumulation_steps()):
                 loss = model.loss(engine(tokens), targets)
@@ -480,7 +489,7 @@ def train(settings):
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that? (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which [collective](GLOSSARY.md#collective) does DeepSpeed call for that? (`KEEP_NOTHING` makes stage 3 behave like our `zero3`.)
 
 # %%
 KEEP_NOTHING = {
@@ -490,26 +499,35 @@ KEEP_NOTHING = {
     "stage3_max_reuse_distance": 0,
 }
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
-configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
+for stage in (1, 2):
+    each_part = config(stage, use_multi_rank_bucket_allreduce=False)
+    configs[f"ZeRO {stage}, reduce"] = each_part
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 
 # %% [markdown]
-# The table says how many bytes the third step handed to each collective. What would a ring send for them? For an all-reduce of S bytes about 2 S, for the others S. The column *on a ring* has that, in multiples of ZeRO 0:
+# So many bytes did the last step hand to each collective:
+
+# %%
+lab.table({"configuration": name} | row for name, row in rows.items())
+
+# %% [markdown]
+# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. "ZeRO 3" makes 34 calls: it gathers 16 modules for the forward and again for the backward, then come one reduce-scatter and one norm. (The 4 and 8 bytes are norms, too.)
+#
+# What would a ring send for these calls? For an all-reduce of S bytes about 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. The sums, in multiples of ZeRO 0:
 
 
 # %%
 def on_a_ring(handed, ranks=2):
     """Bytes that a ring sends for these payloads, up to a common factor."""
-    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1}
-    times["all_gather"] = ranks  # it is handed one part, and moves all N
+    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
     return sum(times[call] * handed.get(call, 0) for call in times)
 
 
 def beside_ddp(rows):
     ddp = on_a_ring(rows["ZeRO 0"])
     return lab.table(
-        {"configuration": name, "on a ring": on_a_ring(row) / ddp} | row
+        {"configuration": name, "on a ring": on_a_ring(row) / ddp}
         for name, row in rows.items()
     )
 
@@ -518,9 +536,7 @@ def beside_ddp(rows):
 beside_ddp(rows)
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# For stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. (The 4 and 8 bytes are norms. The loss is the same in each row: the method changes what is sent, not what is learned.) So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1.
-#
-# "ZeRO 3" makes 34 calls: each of the 16 modules that have weights gathers its own, once for the forward and once for the backward; then come one reduce-scatter and one norm.
+# For stages 1 and 2 that is (2 + 1)/2 = 1.5, the same sum as gloo's. But now the *library* asks for a whole all-reduce, so no backend can help. The setting does: with `false` we are back at 1.
 #
 # ### When gradients accumulate
 #
@@ -530,19 +546,20 @@ beside_ddp(rows)
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-four = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (0, 1, 2)}
-more = lab.launch(lambda: {name: train(each) for name, each in four.items()})[0]
+longer = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (0, 1, 2)}
+longer["ZeRO 3, 4 microbatches"] = config(3, accumulate=4, **KEEP_NOTHING)
+more = lab.launch(lambda: {name: train(each) for name, each in longer.items()})[0]
 beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
 
 # %%
 four_times.score(on_a_ring(more["ZeRO 2, 4 microbatches"]) / on_a_ring(rows["ZeRO 0"]))
 
 # %% [markdown] sections="10.7.2"
-# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, so its gradients are sent four times. (The parameters are gathered once, hence 4.5 and not 6. The four microbatches are one and the same batch, so the loss does not change.)
+# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, so its gradients are sent four times. Its parameters are gathered once, hence 4.5 and not 6. Stage 3 has to gather and to reduce in each microbatch: four times 1.5 is 6.
 #
 # ### Exercise 2. Which stage is running?
 #
-# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches in the step, two or more. The engine is DeepSpeed's in bf16 with its default settings for collectives, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
+# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed in bf16 with its defaults, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
 
 
 # %%
@@ -625,29 +642,30 @@ files = {
     "typo inside": file | {"zero_optimization": zero | {"reduce_bucket": 2e8}},
     "typo on top": rest | {"zero_optimisation": zero},
 }
-rows = lab.launch(read, files, ranks=4)[0]
-lab.table(rows)
+readings = lab.launch(read, files, ranks=4)[0]
+lab.table(readings)
 
 # %%
-typo.score(rows[2]["stage"])
+typo.score(readings[2]["stage"])
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts.
+# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And look at *clipping*: it is 1, which nobody has asked for, here or in `config`.
 #
-# A Hugging Face Trainer takes the same file as `deepspeed=`. Write "auto" for the three numbers of the batch and for `enabled`, so that the Trainer fills in its own, and check that `type(trainer.model_wrapped).__name__` is `DeepSpeedEngine`.
-#
-# <details><summary>A script of your own: how it starts, and asks for the file</summary>
+# <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
 # `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
 #
 # ```python
 # parser = argparse.ArgumentParser()
 # parser.add_argument("--local_rank", type=int)  # the command adds it
-# arguments = deepspeed.add_config_arguments(parser).parse_args()
+# parser = deepspeed.add_config_arguments(parser)
+# arguments = parser.parse_args()
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
+# Where there are no GPUs, put `DS_ACCELERATOR=cpu` in front of the command. A model that fits on no rank is built under `with deepspeed.zero.Init():`, which shards each layer as soon as it is made. And `engine.save_checkpoint(folder)` is called on *all* ranks, because each saves its own part.
+#
+# A Hugging Face Trainer takes the same file as `deepspeed=`. Write "auto" for the three numbers of the batch and for `enabled`, so that the Trainer fills in its own, and check that `type(trainer.model_wrapped).__name__` is `DeepSpeedEngine`.
 #
 # </details>
 
@@ -681,92 +699,91 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# What if even stage 3 does not fit? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. (On a laptop it does so anyway, so we measure the link alone.)
+# What if even stage 3 does not fit? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here the CPU does everything anyway, so we measure the link alone. New beside `plain` are two loops:
 
 
 # %%
-def update_on_host(optimizer, weights, kept):
-    """Gradients to the host, the update there, weights back: ms of the copies."""
-    start = time.perf_counter()
-    for weight, own in zip(weights, kept):
-        own.grad = weight.grad.cpu()
-    down = time.perf_counter()
-    optimizer.step()
-    updated = time.perf_counter()
-    for weight, own in zip(weights, kept):
-        weight.data.copy_(own)
-    return 1000 * (down - start + time.perf_counter() - updated)
+from labkit.devices import pretend
 
 
-# %%
-def adam(on_host):
+def on_host(num_steps):
     net, tokens, targets = story()
-    weights = list(net.parameters())
-    kept = [weight.detach().cpu() for weight in weights] if on_host else weights
-    optimizer = torch.optim.AdamW(kept, lr=0.01)
-    copies_ms = []
-    for step in range(6):
+    kept = {weight: weight.detach().cpu() for weight in net.parameters()}
+    optimizer = torch.optim.AdamW(kept.values(), lr=0.01)
+    losses, copies_us = [], []
+    for step in range(num_steps):
         net.zero_grad()
         loss = model.loss(net(tokens), targets)
         loss.backward()
-        if on_host:
-            copies_ms.append(update_on_host(optimizer, weights, kept))
-        else:
-            optimizer.step()
-    told = {"states": "on the host" if on_host else "on the device"}
-    told["loss"] = f"{loss.item():.5f}"
-    told["device_bytes"] = torch.accelerator.memory_allocated()
-    return told | {"copies_ms": min(copies_ms)} if on_host else told
+        losses.append(loss.item())
+        pretend.reset_copied()
+        for weight, own in kept.items():
+            own.grad = weight.grad.cpu()  # new: the gradients go down
+        optimizer.step()
+        for weight, own in kept.items():
+            weight.data.copy_(own)  # new: the weights come up
+        copies_us.append(pretend.copied().took_us)
+    return losses, net, optimizer, copies_us
+
+
+# %%
+def weighed(program):
+    losses, net, optimizer, *copies_us = program(6)
+    told = {"program": program.__name__, "loss": f"{losses[-1]:.5f}"}
+    told["device_memory_bytes"] = torch.accelerator.memory_allocated()
+    return told | {"copies_us": min(copies_us[0])} if copies_us else told
 
 
 # %% [markdown]
-# We run it on a [pretend device](GLOSSARY.md#pretend-device) (chapter 00), whose link to the host is as fast as we say. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds do the copies of a step take? (We take the fastest of six steps.)
+# We run it on a [pretend device](GLOSSARY.md#pretend-device), whose link to the host is as fast as we say. Each of our 134,912 parameters (`count`) moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds do the copies of a step take? (The fastest of six steps counts.)
 
 # %%
 crossing = lab.guess("copies of a step over 0.02 GB/s", unit="ms")
 
 # %%
-slow = lab.pretend(link_gb_per_s=0.02)
-found = [lab.launch(adam, host, ranks=1, devices=slow)[0] for host in (False, True)]
-crossing.score(found[1]["copies_ms"])
+slow, programs = lab.pretend(link_gb_per_s=0.02), (plain, on_host)
+found = [lab.launch(weighed, each, ranks=1, devices=slow)[0] for each in programs]
+crossing.score(found[1]["copies_us"] / 1000)
 
 # %%
 lab.table(found)
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. And the link asks its price in every step: by the bytes it would be 54 ms (`8 * count / 0.02e9`); the rest is probably the start of each copy, one for each weight and direction, and is more on a busy machine. (A real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. In exchange the link costs time in every step. The bytes alone would take 54 ms (`8 * count / 0.02e9`); the rest probably goes into starting the copies, and grows on a busy machine.
 #
-# With DeepSpeed the field is `offload_optimizer`; stage 3 may move its parameters as well, by `offload_param`. And the 7 B model? We count what crosses the link of each of two cards in a step of one microbatch. (The board's 25 GB/s are about what PCIe 4 gives.)
+# And the 7 B model? With DeepSpeed's `offload_optimizer` this crosses the link of each of our eight cards in a step of one microbatch. (25 GB/s is about what PCIe 4 gives.)
 
 # %%
-stages.Offload(mode="zero2", model="7B").board()
+stages.Offload(mode="zero2", model="7B", ranks=8).board()
 
 # %% [markdown] sections="8.5.3"
-# DeepSpeed turns gradients into fp32 on the card, so 4 bytes each go down; the paper (ZeRO-Offload, see *Further reading*) sends them in 16 bit. The new parameters come up in 16 bit. (With stage 3 and its parameters offloaded they come up twice, for the forward and for the backward: try it on the board.) The bytes do not depend on how many samples are in the microbatch. So make it large: then there is more compute to hide them under.
+# Gradients go down in fp32, because DeepSpeed converts them on the card; new parameters come up in 16 bit. The bytes do not depend on the size of the microbatch. So make it large, to have more compute that hides the way down.
+#
+# The update can't hide there, because it comes after the backward. For each parameter it reads 16 bytes in the host's memory and writes 14, for 7 billion 210 GB: about a second, if the host moves 200 GB/s, and the link's 210 ms are small beside it.
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine, with full recomputation (chapter 05). Plain data parallelism does not fit; ZeRO does. On the left is ZeRO 1, on the right ZeRO 3, both with 16-bit gradients (`recipe="mixed"`; the card names this only on the left, because for stage 3 it is usual). What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it. Both sides have the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s, so the difference is that of the stages:
+# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine. Plain data parallelism does not fit; ZeRO 1 (*before*) and ZeRO 3 (*after*) do. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s:
 
 # %%
 cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
-cards = cards.but(recompute="full", recipe="mixed")
+cards = cards.but(recipe="mixed")  # gradients in 16 bit
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# Both fit. Stage 3 frees about 22 GB more, and its step is predicted hardly longer, 5.22 s for 5.18: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than this difference.) Between machines stage 3 can cost far more. We have no measured speeds for that case, and `cards.but(zero=3, per_node=4).warnings()` says so: time it there. Memory that you don't use is no gain, so:
+# Stage 3 frees about 22 GB, and its step is predicted hardly longer, 3.96 s instead of 3.91: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than that.) So take stage 3 here if you can use the 22 GB, say for longer sequences. If you can't, stage 1 is simpler and sends less. Between machines it can cost far more (see `cards.but(zero=3, per_node=4).warnings()`): time it there. In short:
 #
-# - **Stage 1** first: it can send as little as data parallelism. (DeepSpeed's default sends 1.5 times as much; `use_multi_rank_bucket_allreduce: false` sends 1, in more messages: time both.)
-# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
-# - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
-# - **Offload** when there is no other way to fit, and with batches as large as you can make them.
+# - **Stage 1** if it fits: it can send as little as data parallelism. (With DeepSpeed, time the default and `use_multi_rank_bucket_allreduce: false`.)
+# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. With accumulation it reduces in every microbatch.
+# - **Stage 3** if the parameters themselves are too large, or if you can use the memory. It sends 1.5 times as much in *every* microbatch, so the network must be able to hide that.
+# - **Offload** if there is no other way to fit, and with large batches.
 
 # %% [markdown]
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
-# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much. Engine and backend may send more: count it.
-# - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage and the class that trains.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Engine and backend may send more: count it.
+# - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage.
 # - Offload trades device memory for bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
@@ -782,7 +799,7 @@ planner.card(cards.but(zero=1), cards.but(zero=3))
 #
 # <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
 #
-# The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
+# The formulas beside these numbers are right, but the arithmetic is not: 28 is 112 divided by 4, with what stays whole, and 7 is divided by 4 once more. For 14.5 we have found no sum. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
 #
 # </details>
 #
