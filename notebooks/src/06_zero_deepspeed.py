@@ -478,7 +478,7 @@ def train(settings):
 
     net, tokens, targets = story()
     engine, *_ = deepspeed.initialize(model=net, config=settings)
-    for step in range(2):
+    for step in range(3):  # ZeRO 3 needs two steps to settle
         with traffic.count() as sent:
             for microbatch in range(engine.gradient_accumulation_steps()):
                 loss = model.loss(engine(tokens), targets)
@@ -489,7 +489,7 @@ def train(settings):
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which [collective](GLOSSARY.md#collective) does DeepSpeed call for that? (`KEEP_NOTHING` makes stage 3 behave like our `zero3`.)
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that? (`KEEP_NOTHING` makes stage 3 behave like our `zero3`.)
 
 # %%
 KEEP_NOTHING = {
@@ -512,7 +512,7 @@ rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})
 lab.table({"configuration": name} | row for name, row in rows.items())
 
 # %% [markdown]
-# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. "ZeRO 3" makes 34 calls: it gathers 16 modules for the forward and again for the backward, then come one reduce-scatter and one norm. (The 4 and 8 bytes are norms, too.)
+# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. "ZeRO 3" makes 34 calls: it gathers 16 modules for the forward and again for the backward, then come one reduce-scatter and one norm. (The 4 and 8 bytes are norms, too. The loss is the same in every row.)
 #
 # What would a ring send for these calls? For an all-reduce of S bytes about 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. The sums, in multiples of ZeRO 0:
 
@@ -759,7 +759,7 @@ stages.Offload(mode="zero2", model="7B", ranks=8).board()
 # %% [markdown] sections="8.5.3"
 # Gradients go down in fp32, because DeepSpeed converts them on the card; new parameters come up in 16 bit. The bytes do not depend on the size of the microbatch. So make it large, to have more compute that hides the way down.
 #
-# The update can't hide there, because it comes after the backward. For each parameter it reads 16 bytes in the host's memory and writes 14, for 7 billion 210 GB: about a second, if the host moves 200 GB/s, and the link's 210 ms are small beside it.
+# The update can't hide there, because it comes after the backward. For each parameter it reads 16 bytes of the host's memory and writes 14. For 7 billion parameters that is 210 GB, or about a second at 200 GB/s. Beside that the link's 210 ms are small.
 #
 # ## When is it worth it?
 #
