@@ -11,7 +11,7 @@
 #
 # *About 70 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
-# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
+# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
@@ -49,7 +49,7 @@ peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more than a quarter? Look at `B3` in the opening picture. The states, at the bottom, are the same at every moment. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, which is gathered early, the gradients, and the buffers of messages.
+# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, which is gathered early, the gradients, and the buffers of messages.
 #
 # Here a block is a fifth of the model, so they weigh much. In our 7 B model it is a thirtieth, and the states count for more.
 #
@@ -113,7 +113,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away in between, as long as it is back in time. It does count writes, and would refuse them, so the second gather writes through `.data`, where nobody counts:
+# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away, as long as it is back in time. It does count writes, so the second gather goes through `.data`, where nobody counts:
 
 
 # %%
@@ -135,7 +135,7 @@ class Freed(Kept):
 
 
 # %% [markdown]
-# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold over the last step? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
+# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
 
 
 # %%
@@ -306,7 +306,7 @@ def sharded(net, **options):
 
 
 # %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, a tensor that knows how it is cut over the ranks and holds this rank's slice (`to_local()`; `full_tensor()` gathers the whole). It is cut along its first dimension, as `torch.chunk` cuts; names and shapes stay as they were. (An older class, FSDP1, flattens its parameters, as our `Kept` did.)
+# It changes the module in place. Each parameter becomes a `DTensor`: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`). Names and shapes stay, since each is cut along its first dimension, as `torch.chunk` cuts. (An older class, FSDP1, flattens its parameters, as our `Kept` did.)
 #
 # ### In which order
 #
@@ -417,11 +417,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself the peak is about a seventh lower than with each layer. But there are three times as many messages, and each pays its latency. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but there are three times as many messages, and each pays its latency. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters, before the cut, take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root is wrapped last, as ever, but no layer is left to it.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root is wrapped last, as ever, but no layer is left to it.
 
 
 # %%
@@ -612,9 +612,9 @@ lab.table(
 # *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row). What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
 # 3. `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
-# 4. Only rank 0 gets the tensors (29 against 0 in the table), but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
+# 4. Only rank 0 gets the tensors, but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
 # The second one is the most treacherous. What does its loss look like?
 
@@ -679,11 +679,11 @@ left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed in between, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. In our 7 B model that is 27 GB of fp32 gradients, and 14 GB of 16-bit weights.
+# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory: the gradients lie there whole, in the third row the weights as well. In our 7 B model that is 27 GB of fp32 gradients, and 14 GB of 16-bit weights.
 #
 # ### Exercise 3. Repair a training
 #
-# The loop below has four mistakes, and raises no error. You have seen what one of them does to the loss. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
+# The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
 
 
 # %%
@@ -762,7 +762,7 @@ rows = zip(("all read", "rank 0 reads"), *run)
 lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.11.1, D-fsdp"
-# Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way. (In the first row torch makes the slices twice, so even rank 0 needs more.)
+# Rank 0 still has the whole model for a moment. Rank 1 never does. (In the first row torch makes the slices twice, so even rank 0 needs more.)
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
@@ -867,7 +867,7 @@ lab.table(rows)
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. A model that fits whole does not need it. And sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
+# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. But sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
 #
 # Now our own 7 B model on eight cards, 64 sequences in a step (eight microbatches of one on each card), before this chapter and after:
 
@@ -891,8 +891,8 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # So we need fewer messages. Two cures, and what they cost:
 #
-# - **One microbatch** of all eight sequences of a card, so an eighth of the messages. Its activations fit only if they are recomputed.
-# - **Weights and gradients whole** over the eight microbatches, as in *Accumulation*: everything is sent once. To the planner that is `zero=1`, since only the optimizer is still sharded.
+# - **One microbatch** of a card's eight sequences, so an eighth of the messages. Its activations fit only if they are recomputed.
+# - **Weights and gradients whole** over the eight microbatches, as in *Accumulation*, so everything is sent once. The planner calls that `zero=1`.
 
 # %%
 cures = {
@@ -912,7 +912,7 @@ lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states; at the peak also activations, and some copies of the largest unit. So make each block a unit.
+# - Each of N ranks holds an N-th of the states; at the peak also activations, and a few times the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the microbatch of a rank has as many tokens as FLOP/s of the card over bytes/s of the link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
