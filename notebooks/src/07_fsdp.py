@@ -638,7 +638,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It is the same in every step, to the last digit, because every step here has the same batch. With fresh batches it would wander. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
+# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
 #
 # ### Accumulation
 #
