@@ -1,16 +1,15 @@
 """``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes
 below; then run."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from labkit import footprint
 from labkit.launching.run import Run
 from labkit.pictures import bytes_held
 from labkit.pictures.painters import svg
-from labkit.pictures.scene import Scene
-from labkit.pictures.sketch import Sketch
+from labkit.pictures.sketch import Sketch, Words, moved
 from labkit.sharding import picture
 from labkit.sharding.step import Step
 from labkit.shards import differences
@@ -74,9 +73,9 @@ class FsdpBoard(Trial):
         """As many as the step has moments."""
         return 2 * (step.layers + 2) + 2
 
-    def scene(self) -> Sketch | Scene:
-        """The lower picture as it stands."""
-        return self._bytes(self.step, self.at)
+    def scene(self) -> Sketch:
+        """Both pictures as they stand, one under the other."""
+        return _below(self._layers(self.step, self.at), self._bytes(self.step, self.at))
 
     def _bytes(self, step: Step, moment: int) -> Sketch:
         predicted = _footprint(step)
@@ -142,6 +141,32 @@ class FsdpBoard(Trial):
         """The first twenty, and how many there are if there are more."""
         shown = WORDS[self.language]["comma"].join(calls[:20])
         return f"{shown} … ({len(calls)})" if len(calls) > 20 else shown
+
+
+def _below(upper: Sketch, lower: Sketch) -> Sketch:
+    """Two sketches as one, for viewers that show one picture."""
+    comma = WORDS[lower.language]["comma"]
+    down_px = upper.height_px - 8
+    peaks = comma.join(" ".join(each) for each in lower.numbers)
+    name = Words(0, down_px + 26, lower.heading, size_px=14, bold=True)
+    bars = [moved(shape, 0, down_px) for shape in lower.shapes]
+    in_english = None
+    if upper.in_english and lower.in_english:
+        in_english = partial(_joined_again, upper.in_english, lower.in_english)
+    return Sketch(
+        shapes=(*upper.shapes, name, Words(0, down_px + 46, peaks), *bars),
+        height_px=down_px + lower.height_px,
+        heading=upper.heading,
+        badge=lower.badge,
+        table=lower.table,
+        summary=f"{upper.summary} {lower.summary}",
+        language=lower.language,
+        in_english=in_english,
+    )
+
+
+def _joined_again(upper: Callable[[], Sketch], lower: Callable[[], Sketch]) -> Sketch:
+    return _below(upper(), lower())
 
 
 @lru_cache(maxsize=64)

@@ -18,16 +18,20 @@ def replay(order: Sequence[str], *, forward_us: float, message_us: float) -> Tim
     """The moves ("g0", "F0", ...; as ``fsdp.order`` gives them) on two queues, by theory.
 
     Each queue does its moves one at a time, in order; a backward takes two forwards. A layer
-    computes when its gather is there, a reduce begins when its backward has ended. A gather begins
-    no earlier than the computation before it in ``order``, so that as many layers are whole as the
-    order says, and a second one when the layer's forward has ended and freed it. Raises ValueError
-    for what is no order of FSDP.
+    computes when its gather is there, a reduce begins when its backward has ended. In the forward
+    two buffers take turns: a gather begins no earlier than the forward of the layer gathered two
+    before it, which is copied out of its buffer then (``FSDPParamGroup.wait_for_unshard``, torch
+    2.13). In the backward it begins no earlier than the computation before it in ``order``, and
+    than the end of the layer's forward, which frees it. Raises ValueError for what is no order of
+    FSDP.
     """
     check_real(0, 1e12, forward_us=forward_us, message_us=message_us)
     takes_us = {"F": forward_us, "B": 2 * forward_us, "g": message_us, "r": message_us}
     free_us = {COMPUTE: 0.0, COMM: 0.0}
     ready_us: dict[str, float] = {}  # move -> when it last ended
-    issued_us = 0.0  # when the last computation began
+    begun_us: dict[str, float] = {"": 0.0}  # move -> when it last began
+    computed = ""  # the last computation
+    gathered = ["", ""]  # forwards of the layers gathered for the first time
     rows = []
     for move in order:
         letter, layer = _parts(move)
@@ -35,10 +39,16 @@ def replay(order: Sequence[str], *, forward_us: float, message_us: float) -> Tim
             raise ValueError(f"a layer is gathered (g{layer}) before it computes; got {move} first")
         lane = COMPUTE if letter in "FB" else COMM
         needed = {"g": f"F{layer}", "r": f"B{layer}"}.get(letter, f"g{layer}")
-        start_us = max(free_us[lane], ready_us.get(needed, 0.0), issued_us if letter == "g" else 0)
+        after = ""
+        if letter == "g":
+            is_forward = f"F{layer}" not in ready_us
+            after = gathered[-2] if is_forward else computed
+            gathered.append(f"F{layer}")
+        start_us = max(free_us[lane], ready_us.get(needed, 0.0), begun_us.get(after, 0.0))
+        begun_us[move] = start_us
         free_us[lane] = ready_us[move] = start_us + takes_us[letter]
         if lane == COMPUTE:
-            issued_us = start_us
+            computed = move
         rows.append((0, lane, KINDS[letter], move, start_us, free_us[lane], 0))
     return from_rows(rows, num_ranks=1, origin="simulated")
 

@@ -1,5 +1,5 @@
-"""A timeline's spans as strips of boxes: compute, and in thin strips under it communication; where
-nobody computes, strips of communication alone."""
+"""A timeline's spans as strips of boxes: compute, and in thin strips under it communication, higher
+ones where there is one rank; where nobody computes, strips of communication alone."""
 
 import re
 from collections.abc import Iterable
@@ -19,6 +19,10 @@ _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 _SAME_US = 1e-6
 _NAMED_PX = 12
 """rows closer than this are not all named"""
+_THIN = 0.3
+"""a strip of communication, as a share of compute's height"""
+_ALONE = 0.6
+"""the same where there is one rank: room for the names of messages"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,7 @@ def strips(
     tl = figures.timeline
     computes = COMPUTE in tl.lane or not len(tl)
     every = int(np.ceil(_NAMED_PX / height_px))
+    below_px = (_ALONE if tl.num_ranks == 1 else _THIN) * height_px
     found = []
     y_px = top_px
     for rank in range(tl.num_ranks) if ranks is None else ranks:
@@ -83,7 +88,7 @@ def strips(
                 rank=rank,
                 lane=COMPUTE if computes and first else COMM,
                 top_px=y_px,
-                height_px=_strip_px(height_px, computes, first, len(of_rank)),
+                height_px=_strip_px(height_px, below_px, computes, first, len(of_rank)),
                 side=length if first else 0.0,
                 side_text=text if named else "",
             )
@@ -93,11 +98,13 @@ def strips(
     return found, y_px
 
 
-def _strip_px(height_px: float, computes: bool, first: bool, num_strips: int) -> float:
-    """Compute is as high as asked, communication under it thin; alone, it shares the room."""
+def _strip_px(
+    height_px: float, below_px: float, computes: bool, first: bool, num_strips: int
+) -> float:
+    """Compute is as high as asked, communication ``below_px``; alone, it shares the room."""
     if not computes:
         return 2 * height_px / (1 + num_strips)
-    return height_px if first else max(2.0, 0.3 * height_px)
+    return height_px if first else max(2.0, below_px)
 
 
 def _computing(tl: Timeline, rank: int) -> list[int]:

@@ -11,7 +11,7 @@
 #
 # *About 70 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
-# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are the same numbers once more.
+# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
@@ -29,25 +29,29 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted, in the second of two microbatches, so the first one's gradients are there from the start; the button trains the small model for real.
+# Watch the upper picture: a layer is whole only while it computes, and a little before. Then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head.
+#
+# The bars below are the bytes of rank 0, predicted. The button trains the small model for real.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, use torch's `fully_shard` with the right units, types and loop, and say what it costs in messages, time and memory before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks. An FSDP rank holds a quarter of every part, plus a little padding. Is the highest point of its step a quarter of DDP's, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train a small transformer with both on four ranks. An FSDP rank holds a quarter of every part. Is the highest point of its step a quarter of DDP's, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
 
 # %%
-ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
+full, ddp = (sharding.Step(engine=name, ranks=4) for name in ("fsdp", "ddp"))
 peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more than a quarter? Look at `B3` in the opening picture (its button measures what it predicts). The states are the even floor. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
+# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, which is gathered early, the gradients, and the buffers of messages.
+#
+# Here a block is a fifth of the model, so they weigh much. In our 7 B model it is a thirtieth, and the states count for more.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
@@ -57,7 +61,7 @@ share.score(peak_bytes[0] / peak_bytes[1])
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that. (Before torch 2.13 the two calls are `all_gather_into_tensor` and `reduce_scatter_tensor`.)
+# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -67,7 +71,7 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, mine):
         whole = mine.new_empty(mine.numel() * dist.get_world_size())
-        dist.all_gather_single(whole, mine)
+        dist.all_gather_single(whole, mine)  # all_gather_into_tensor before torch 2.13
         ctx.storage = whole.untyped_storage()
         return whole
 
@@ -81,6 +85,8 @@ class Gather(torch.autograd.Function):
 
 # %% [markdown]
 # Now a layer. We lay its parameters one after another in one flat tensor, pad it to a multiple of the number of ranks, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
+#
+# `functional_call` runs a layer's code with weights that we hand it. So the layer's own weights may go, to `meta`: a device of shapes without bytes.
 
 
 # %%
@@ -107,7 +113,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away in between, as long as it is back in time:
+# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away, as long as it is back in time. It does count writes, so the second gather goes through `.data`, where nobody counts:
 
 
 # %%
@@ -121,8 +127,7 @@ class Freed(Kept):
 
         def again(gradient):
             storage.resize_(num_bytes)
-            # through .data: a write that autograd misses
-            dist.all_gather_single(data, self.mine.data)
+            dist.all_gather_single(data, self.mine.data)  # autograd does not see it
 
         output.register_hook(again)  # runs when the gradient of the output is there
         storage.resize_(0)
@@ -130,7 +135,7 @@ class Freed(Kept):
 
 
 # %% [markdown]
-# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold over the last step? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
+# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
 
 
 # %%
@@ -210,9 +215,11 @@ lab.curves(
 #
 # ### Exercise 1. A step in slices
 #
-# A check never stops the notebook. It runs your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong; `check.hint(name)` tells more.
+# Build FSDP's step without an `autograd.Function` of your own (`torch.autograd.grad` is fine), for rows that don't divide. It takes about half an hour; you can come back to it.
 #
-# Build FSDP's step without an `autograd.Function` of your own (`torch.autograd.grad` is fine), for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time.
+# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. Collectives want equal parts, so pad. `x` is this rank's own batch.
+# - A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
+# - Each weight, the last one too, takes two all-gathers and one reduce-scatter. Only one weight is whole at a time.
 
 
 # %%
@@ -278,17 +285,12 @@ ratio.score(sent["Freed"] / sent["DDP"])
 
 # %%
 lab.table(
-    {
-        "way": name,
-        "ring_bytes": sent[name],
-        "wire_bytes": each.sent_bytes,
-        **each.calls,
-    }
+    {"way": name, "ring_bytes": sent[name], **each.calls}
     for name, each in counts.items()
 )
 
 # %% [markdown] sections="8.4.1"
-# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. *[wire](GLOSSARY.md#wire)* is what really left the process (counted on Linux). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` sends 1.5 times as much as DDP, and `Kept` as much, because an all-reduce *is* a reduce-scatter and an all-gather.
 #
 # ## `fully_shard`
 #
@@ -304,11 +306,11 @@ def sharded(net, **options):
 
 
 # %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, a tensor that knows how it is cut over the ranks and holds this rank's slice (`to_local()`; `full_tensor()` gathers the whole). It is cut along its first dimension, as `torch.chunk` cuts; names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.)
+# It changes the module in place. Each parameter becomes a `DTensor`: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`). Names and shapes stay, since each is cut along its first dimension, as `torch.chunk` cuts. (An older class, FSDP1, flattens its parameters, as our `Kept` did.)
 #
 # ### In which order
 #
-# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can gather the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if asked (`set_modules_to_forward_prefetch`), so the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
+# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if told to, so the order is simple: gather, compute, next. And in the backward? Is layer 2 gathered again before layer 3 computes its backward (`B3`), or after it?
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -334,31 +336,50 @@ again = moves.index("g2", moves.index("F4"))
 when.score("before B3" if again < moves.index("B3") else "after B3")
 
 # %% [markdown]
-# In the backward FSDP prefetches without being asked. (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
+# In the backward FSDP prefetches without being asked. (The `g4` right after `F4` is waste: `reshard_after_forward=False` for the last layer saves it.)
 #
 # ### Messages that hide
 #
-# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. The Python thread only fills the queues, and is done with `F2` long before the GPU is: it puts `g3` in its queue while `F2` still computes. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
+# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work that runs beside others. The Python thread only fills the queues, and is far ahead of the GPU. So gathers run early, even in the plain order.
+#
+# How early? In the forward FSDP has two buffers for them, which take turns. `g2` takes the buffer of `g0`, so it waits until layer 0 has been copied out of it, just before `F0`.
+#
+# Here is the order that we have measured, replayed on two queues. The durations are those of a block of our 7 B model: 4 ms for a forward of 2,048 tokens, 2 ms for a message at 200 GB/s.
 
 # %%
-fsdp.replay(moves, forward_us=8_000, message_us=2_000)
+fsdp.replay(moves, forward_us=4_000, message_us=2_000)
 
 # %% [markdown]
-# The messages stand in the order of the table: the first two are `g0` and `g1`. The step hardly waits: only the first gather, the `g4` at the turn and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
+# The step hardly waits. Three messages stand alone: the first gather, the `g4` at the turn (layer 4 is freed after `F4`, and gathered anew), and the last reduce.
+#
+# ### When does a gather hide?
+#
+# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Between machines only one hop of the ring leaves each machine, and it may use all of the machine's network links together: with 25 GB/s in all it is 8,000 tokens, four sequences of 2,048. With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
+# With 200 TFLOP/s of real compute:
+#
+# | link | bytes/s | tokens of a rank |
+# | --- | --- | --- |
+# | NVLink, in a machine | 200 GB/s | 200,000 / 200 = 1,000 |
+# | network, of a whole machine | 25 GB/s | 200,000 / 25 = 8,000 |
+#
+# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. (If gradients are reduced in fp32, it takes half as many tokens again.)
+#
+# Now a step between machines with half of that, 4,096 tokens. Its forwards take 8 ms, its messages 16:
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
 
 # %% [markdown] sections="8.4.2"
-# The card waits half of the time. No order of moves mends that: it takes more tokens on each rank, fewer bytes, or a faster link.
+# The card waits half of the time, and no other order would help. It takes more tokens on each rank, fewer bytes, or a faster link.
 #
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes its module a **[unit](GLOSSARY.md#unit)**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
+# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken before. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
+#
+# Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
 
 # %%
 WRAPS = {
@@ -396,11 +417,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages (25 units gathered twice, and once what is left to the root), and each pays its latency. That saves about another seventh of the peak, for three times as many messages. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but there are three times as many messages, and each pays its latency. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters, before the cut, take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in `pairs of layers` above; each is freed after its forward (the default), and no layer is left to the root.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root is wrapped last, as ever, but no layer is left to it.
 
 
 # %%
@@ -430,7 +451,9 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do gradients become zero? (*zeros* is the share of zeros in the gradient; in fp32 it is mostly the rows of tokens that did not occur.)
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+#
+# We divide the loss by 1024, as if we accumulated so many microbatches. In which types do gradients become zero? (*zeros* is the share of zeros in the gradient; in fp32 it is mostly the rows of tokens that did not occur.)
 
 
 # %%
@@ -442,8 +465,7 @@ def step_in(params, reduced):
     with traffic.count() as counted:
         (model.loss(net(tokens).float(), targets) / 1024).backward()
     grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
-    row = {"gathered_bytes": counted.payload_bytes["all_gather"]}
-    row["reduced_bytes"] = counted.payload_bytes["reduce_scatter"]
+    row = {"sent_bytes": ring_bytes(counted.payload_bytes, dist.get_world_size())}
     row["held_bytes"] = sum(each.to_local().nbytes for each in net.parameters())
     return row | {"zeros": (torch.cat(grads) == 0).float().mean().item()}
 
@@ -452,6 +474,7 @@ def step_in(params, reduced):
 TYPES = {
     "fp32, fp32": (torch.float32, torch.float32),
     "bf16, fp32": (torch.bfloat16, torch.float32),
+    "fp16, fp32": (torch.float16, torch.float32),
     "fp16, fp16": (torch.float16, torch.float16),
 }
 found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items()})[0]
@@ -459,7 +482,9 @@ rows = [{"types": name, **row} for name, row in found.items()]
 lab.table(rows, units={"zeros": "share"})
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve; the slices that a rank holds stay fp32. fp16 makes more of the gradients zero, so it needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Computing in fp16 makes more of the gradients zero, and reducing in fp16 more again. So fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row.
+#
+# It sends two thirds of the first row's bytes: 2 + 2 + 4 for each parameter, where fp32 sends 4 + 4 + 4. A DDP that reduces in fp32 sends as much, 8, so the 1.5 above holds only where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -469,14 +494,17 @@ lab.table(rows, units={"zeros": "share"})
 #
 # ## The four strategies
 #
-# Papers and configuration files speak of FSDP1's strategies. Each has its counterpart in `fully_shard`: whether a unit is freed after the forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
+# Papers and configuration files speak of four strategies. In `fully_shard` each is two choices: whether a unit is freed after the forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
 #
-# | mesh | sharded: half of each tensor | the other half |
-# | --- | --- | --- |
-# | **machine 1** | rank 0 | rank 1 |
-# | **machine 2**, a copy | rank 2 | rank 3 |
+# | mesh | half of each tensor | | the other half |
+# | --- | --- | --- | --- |
+# | **machine 1** | rank 0 | ↔ weights, gradients | rank 1 |
+# | | ↕ gradients | | ↕ gradients |
+# | **machine 2**, a copy | rank 2 | ↔ weights, gradients | rank 3 |
 #
-# A layer is gathered along a row, inside a machine, where links are fast. Down a column only slices of gradients must be added up. FULL_SHARD makes a ring of all four; one of its links leaves each machine, and carries what one rank sends. How much leaves a machine with HYBRID_SHARD, as a share of that?
+# A layer is gathered along a row, inside a machine, where links are fast. Down a column a rank only adds its half of the gradients to the other machine's.
+#
+# FULL_SHARD makes one ring of all four ranks. One hop of it leaves each machine, and carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, so 9/4 in all. How much leaves a machine with HYBRID_SHARD, as a share of that?
 
 # %%
 leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
@@ -517,11 +545,11 @@ leaves.score(outside / rows["FULL_SHARD"]["in a group_bytes"])
 lab.table({"strategy": name, **row} for name, row in rows.items())
 
 # %% [markdown] sections="8.4.2, S6"
-# Why 44 %? FULL_SHARD sends three times 3/4 of the weights over that link, 9/4. With HYBRID_SHARD each of a machine's two ranks sends half of the weights to the other machine, 1 in all; and 1 / (9/4) is 4/9.
+# Why 44 %? Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
 #
 # - **FULL_SHARD** is our `Freed`, and ZeRO 3 of chapter 06. Take it when the next one does not fit.
-# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded, too. If the 16-bit weights fit on each card beside its part of the states and its activations, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
-# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
+# - **SHARD_GRAD_OP** is our `Kept`. Take it if the whole 16-bit weights fit on each card beside its part of the states: it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
+# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine.
 # - **NO_SHARD** is DDP, for what fits on each card.
 #
 # <details><summary>More: the old class, and its names</summary>
@@ -568,7 +596,7 @@ def fsdp_loop(num_steps):
         optimizer.step()
     options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = state_dict.get_model_state_dict(net, options=options)  # 4 on every rank
-    log = {"loss": loss.item(), "own norm": own.item()}
+    log = {"loss": f"{loss.item():.2f}", "own norm": own.item()}
     return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
 
 
@@ -581,12 +609,12 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row); a rank's own norm is not. What happens if you get one of the four places wrong?
+# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row). What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
 # 3. `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
-# 4. Only rank 0 gets the tensors (29 against 0 in the table), but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
+# 4. Only rank 0 gets the tensors, but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
 # The second one is the most treacherous. What does its loss look like?
 
@@ -610,11 +638,16 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It is the same in every step, to the last digit. That shows because every step here has the same batch. With fresh batches the loss would wander about its first value. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
+# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
 #
 # ### Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. `set_reshard_after_backward(False)` leaves the weights whole after a backward; to keep them whole throughout, the forward must not free them either (`reshard_after_forward=False`). Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many messages are left of the 60?
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two:
+#
+# - `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced.
+# - `set_reshard_after_backward(False)` leaves the weights whole after a backward, and `reshard_after_forward=False` after a forward.
+#
+# Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many messages are left of the 60?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -646,11 +679,11 @@ left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed in between, each unit is gathered once and reduced once, 10 messages. The price is memory: until the last microbatch the gradients lie there whole, in the third row the weights as well. So it pays where the network is the bottleneck.
+# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory: the gradients lie there whole, in the third row the weights as well. In our 7 B model that is 27 GB of fp32 gradients, and 14 GB of 16-bit weights.
 #
 # ### Exercise 3. Repair a training
 #
-# The loop below has four mistakes, and raises no error. You have seen what one of them does to the loss. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
+# The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
 
 
 # %%
@@ -693,7 +726,11 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.11.1"
 # ## Loading a model that fits on no card
 #
-# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (Compute buffers with `persistent=False` anew: they are in no state dict.) We load both ways, and count what torch allocates for a rank, on the host and on its device together:
+# *This is a good place for a break: so far you have all of FSDP that every training needs. What follows, in some 20 minutes, is for models that don't fit.*
+#
+# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0.
+#
+# We load both ways, and count what torch allocates for a rank, on the host and on its device together:
 
 
 # %%
@@ -725,11 +762,11 @@ rows = zip(("all read", "rank 0 reads"), *run)
 lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.11.1, D-fsdp"
-# Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way. (In the first row torch makes the slices a second time, beside those that are there, so even rank 0 needs more.)
+# Rank 0 still has the whole model for a moment. Rank 1 never does. (In the first row torch makes the slices twice, so even rank 0 needs more.)
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
-# `torchrun --nproc-per-node 8 train.py` starts it on eight cards. Put `sharded` and `setup_fsdp_model` of this chapter, with their imports, where `...` stands; `Model`, `loss` and `batches` are your own.
+# `torchrun --nproc-per-node 8 train.py` starts it on eight cards. Put `sharded` and `setup_fsdp_model` of this chapter, with their imports, where `...` stands. `Model`, `loss` and `batches` are your own; if its blocks are not in `layers`, change the loop in `sharded`.
 #
 # ```python
 # import os
@@ -759,7 +796,11 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # </details>
 #
-# Through Accelerate (chapter 04) an optimizer is made *before* the sharding, our mistake 2. There it is right, because `prepare` is given both, and puts the slices in the place of the old parameters. But without a GPU Accelerate 1.15 ignores FSDP's plugin without a word, and trains with DDP.
+# <details><summary>Through Accelerate</summary>
+#
+# There (chapter 04) an optimizer is made *before* the sharding, the second mistake of our list. It is right there, because `prepare` is given both, and puts the slices in the place of the old parameters. But without a GPU Accelerate 1.15 ignores FSDP's plugin without a word, and trains with DDP.
+#
+# </details>
 #
 # ## When it still does not fit
 #
@@ -781,7 +822,7 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # ### Offload
 #
-# States can leave the device, too, as in chapter 06: `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload) the slices, their gradients and the optimizer to the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. How much of the peak does that save, with one sequence and with eight? (Pretend devices have a memory of their own, and count it.)
+# States can leave the device, too, as in chapter 06: `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload) the slices, their gradients and the optimizer to the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. How much of the peak does that save, with one sequence and with eight?
 
 # %%
 import gc
@@ -814,17 +855,19 @@ rows = lab.launch(lambda: [both_ways(1), both_ways(8)], devices=lab.pretend())[0
 lab.table(rows)
 
 # %% [markdown] sections="8.4.4, 8.10"
-# It saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 bytes of every parameter's 16, divided by two devices, are 7.6 MB. (At the peak, early in the backward, most gradients are not there yet.) The activations stay where they are. With few tokens in a step the copies and the host's AdamW take longer than the computation itself (box), so offload is for many. Accumulation spreads only AdamW; the copies come again with every microbatch.
+# It saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 bytes of every parameter, divided by two devices, are 7.6 MB. (At the peak, early in the backward, most gradients are not there yet.) The activations stay where they are.
+#
+# The price is time. On our eight cards with one sequence of 2,048 tokens each, the copies take as long as the computation, and the host's AdamW over twice as long. So offload is for steps of many tokens.
 #
 # <details><summary>What offload costs, in time</summary>
 #
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. With eight cards, one microbatch in a step and nothing overlapped, the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$.
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. With eight cards, one microbatch in a step and nothing overlapped, the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$. More microbatches spread only AdamW; the copies come again with each.
 #
 # </details>
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. It is the wrong choice for a model that fits whole, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
+# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. But sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
 #
 # Now our own 7 B model on eight cards, 64 sequences in a step (eight microbatches of one on each card), before this chapter and after:
 
@@ -834,7 +877,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does (the planner writes FULL_SHARD as `zero=3`), with room for the whole 16-bit weights, 14 GB. What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
+# On the left it does not fit: our 7 B are really 6.7 B parameters, but that is still 108 GB of states. On the right it fits (the planner writes FULL_SHARD as `zero=3`). What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
 
 # %%
 slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
@@ -844,18 +887,38 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# The rule above tells the size of it. Four links of 3 GB/s make 12 GB/s for a machine, of which the planner counts half as reached; that asks for 200,000 / 6 = 33,000 tokens in a microbatch. A microbatch of one sequence has 2,048, a sixteenth. (It comes out better because a card does not reach 200 TFLOP/s either.) Three cures: larger microbatches, so fewer messages; weights kept whole over all eight (accumulation, above); or HYBRID_SHARD: each machine holds the states whole, some 27 GB on each of its four cards, and only slices of gradients cross.
+# The rule above tells the size of it. A machine's four cards have 12 GB/s together, of which the planner counts half as reached. That asks for 200,000 / 6 = 33,000 tokens in a microbatch, and a sequence has 2,048: a sixteenth.
+#
+# So we need fewer messages. Two cures, and what they cost:
+#
+# - **One microbatch** of a card's eight sequences, so an eighth of the messages. Its activations fit only if they are recomputed.
+# - **Weights and gradients whole** over the eight microbatches, as in *Accumulation*, so everything is sent once. The planner calls that `zero=1`.
+
+# %%
+cures = {
+    "one machine": sharded_plan,
+    "two machines": two_machines,
+    "one microbatch": two_machines.but(mbs=8, recompute="full"),
+    "weights and gradients whole": two_machines.but(zero=1),
+}
+rows = [(n, plan.memory().peak_bytes, plan.time().step_us) for n, plan in cures.items()]
+lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
+
+# %% [markdown]
+# One large microbatch wins here: it needs hardly more memory than before, and less than twice one machine's time. Whole weights need more memory, and more time. (The planner knows such networks only roughly: `two_machines.warnings()`.)
+#
+# There is a third cure, which the planner does not price: HYBRID_SHARD. It takes 27 GB of states on each card. Only gradients cross, and only once in a step if `set_requires_all_reduce(False)` puts their sum off to the last microbatch.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states; at the peak also activations, and some copies of the largest unit. So make each block a unit.
+# - Each of N ranks holds an N-th of the states; at the peak also activations, and a few times the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the microbatch of a rank has as many tokens as FLOP/s of the card over bytes/s of the link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
 # - Mixed precision halves the gathers. Recomputation takes activations away. Offload takes states off the device, and is cheap only with many tokens in a microbatch.
 #
-# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
+# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations.
 

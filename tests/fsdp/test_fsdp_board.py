@@ -5,6 +5,7 @@ from browserless import from_browser, settle
 
 from labkit import footprint, widgets
 from labkit.fsdp import board as fsdp_board
+from labkit.pictures.sketch import Box
 from labkit.units import format_bytes
 
 
@@ -20,6 +21,21 @@ def test_fsdp_has_a_page_for_every_moment(strategy):
             f"Predicted peak {format_bytes(predicted.peak_bytes)} at {predicted.peak}" in page.value
         )
     assert board.book.num_bytes < 1_500_000
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_its_still_has_the_layers_above_the_bytes(language):
+    board = widgets.fsdp_sharding(num_layers=2, language=language)
+    still = board.scene()
+    upper, lower = board._layers(board.step, 0), board._bytes(board.step, 0)
+    assert still.height_px == upper.height_px + lower.height_px - 8
+    assert len(still.only(Box)) == len(upper.only(Box)) + len(lower.only(Box))
+    lowest_px = max(box.y_px + box.height_px for box in upper.only(Box))
+    bars = still.only(Box)[len(upper.only(Box)) :]
+    assert min(box.y_px for box in bars) > lowest_px
+    assert all(box.y_px + box.height_px <= still.height_px for box in bars)
+    english = still.in_english() if language == "zh" else still
+    assert english.heading == "F0: all-gather embed"
 
 
 def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):

@@ -18,13 +18,16 @@ def begins(order, label, **us):
     return [start for each, start, _ in times(order, **us)[1] if each == label]
 
 
-def test_one_gather_lies_under_the_layer_before_it():
+def test_two_buffers_take_turns_so_gathers_lie_under_the_layers_before():
     us = {"forward_us": 3, "message_us": 1}
-    assert begins(PLAIN, "g1", **us) == [1, 11]  # when F0 begins; after g2, that waits for F2
+    assert begins(PLAIN, "g1", **us) == [1, 11]  # its buffer is free; after g2, that waits for F2
     assert begins(PLAIN, "F1", **us) == [4]
     assert begins(PLAIN, "F2", **us) == [7]
-    assert begins(EARLY, "g2", **us)[0] == 2  # a layer earlier, and the step no shorter
-    assert times(EARLY, **us)[1][-1] == times(PLAIN, **us)[1][-1]
+    order = "g0 F0 g1 F1 g2 F2 g3 F3"
+    assert [begins(order, f"g{layer}", **us)[0] for layer in range(4)] == [0, 1, 2, 4]
+    assert begins(order, "F1", **us) == [4]  # g3 waits for it: g1's buffer
+    late, early = (begins(each, "B0", **us) for each in (PLAIN, EARLY))
+    assert late == early  # asked for a layer earlier, the step is no shorter
 
 
 def test_a_backward_takes_two_forwards_and_its_reduce_waits_for_it():
