@@ -303,12 +303,6 @@ def called(names: Iterable[str], language: str | None, *more: str) -> str:
     return words["comma"].join((name, *more))
 
 
-def called_in_both(names: Iterable[str], *more: str) -> dict[str, str]:
-    """The same in each language."""
-    kept = tuple(names)
-    return {code: called(kept, code, *more) for code in LANGUAGES}
-
-
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
     """What a picture shows, its numbers and where they come from, in one line."""
     words = WORDS[spoken_in(language)]

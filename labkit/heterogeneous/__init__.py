@@ -14,7 +14,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "edge": ["Cut", "best_cut", "every_cut", "packed_bytes"],
+        "edge": ["Cut", "every_cut", "packed_bytes"],
         "join_run": ["join"],
         "run": ["speeds"],
         "split": ["SPLITS", "by_speed", "equal", "fastest", "idle_share", "weights"],

@@ -190,9 +190,3 @@ class Cut(Experiment):
 def every_cut(cut: Cut) -> dict[int, float]:
     """Layers on the edge -> microseconds until the last answer is there."""
     return {after: step_us(cut.but(after=after).predict()) for after in range(len(NETWORK) + 1)}
-
-
-def best_cut(cut: Cut) -> int:
-    """Layers on the edge with which the last answer is there first."""
-    found = every_cut(cut)
-    return min(found, key=found.__getitem__)

@@ -1,4 +1,4 @@
-"""Theory of large batches: what the learning rate becomes, and how many steps are left to do.
+"""Theory of large batches: how the learning rate rises and falls, and how many steps are left.
 
 A larger batch has a better gradient, so a step may be longer and fewer steps are needed; but a
 gradient can't become better than exact. Where that begins is the critical batch:
@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.units import check_real, check_whole, check_word
+from labkit.units import check_real, check_whole
 
-RULES = ("linear", "square root", "none")
 SMALLEST = 1e-12
 """what is less counts as nothing"""
 
@@ -51,19 +50,6 @@ class Noise(NamedTuple):
         """In samples: tr Σ / |G|², the simple noise scale (McCandlish et al. 2018, equation
         2.9)."""
         return self.variance / self.square if self.square else math.inf
-
-
-def scaled_rate(rate: float, batch: float, larger: float, rule: str = "linear") -> float:
-    """The learning rate of the batch ``larger``, where ``rate`` is right for ``batch``.
-
-    "linear": as many times larger as the batch (Goyal et al. 2017, section 2.1). "square root": the
-    noise of a step stays (Krizhevsky 2014, section 5). "none": as it was. Raises ValueError for
-    another rule, and for what is not positive.
-    """
-    check_word(rule, RULES, "a rule")
-    check_real(SMALLEST, 1e18, rate=rate, batch=batch, larger=larger)
-    power = {"linear": 1.0, "square root": 0.5, "none": 0.0}[rule]
-    return rate * (larger / batch) ** power
 
 
 def warmup_cosine(step: int, num_steps: int, warmup: float = 0.1) -> float:

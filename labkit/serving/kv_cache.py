@@ -6,14 +6,10 @@ requests that leaves room for.
     room(story, gpu("A100 40 GB").memory_gb * 1e9, tokens=2048)
 """
 
-from collections.abc import Sequence
-
 from labkit.planner.plan.shape import Shape
 from labkit.tensor_parallel import cut
 from labkit.units import check_real, check_whole
 
-PAGE_TOKENS = 16
-"""tokens of a page (Kwon et al. 2023, section 7.2)"""
 MOST_TOKENS = 10**9
 
 
@@ -70,23 +66,3 @@ def room(
     left = gpu_bytes * (1 - kept_free) - weight_bytes(shape, itemsize, ranks=ranks)
     each = fullest_bytes(shape, tokens, itemsize, ranks=ranks)
     return max(0, int(left // each))
-
-
-def reserved_bytes(shape: Shape, num_requests: int, longest: int, itemsize: int = 2) -> int:
-    """A cache that keeps room for the longest possible request in every slot (Kwon et al. 2023,
-    section 3.1)."""
-    check_whole(0, 10**6, num_requests=num_requests)
-    return num_requests * cache_bytes(shape, longest, itemsize)
-
-
-def paged_bytes(
-    shape: Shape, lengths: Sequence[int], itemsize: int = 2, page_tokens: int = PAGE_TOKENS
-) -> int:
-    """A cache in pages: a request holds as many as its tokens fill or begin (Kwon et al. 2023,
-    section 4.1). ``lengths``: tokens of each request so far."""
-    check_whole(1, MOST_TOKENS, page_tokens=page_tokens)
-    pages = 0
-    for each in lengths:
-        check_whole(0, MOST_TOKENS, length=each)
-        pages += -(-each // page_tokens)
-    return pages * page_tokens * token_bytes(shape, itemsize)

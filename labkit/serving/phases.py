@@ -97,11 +97,3 @@ def _message_us(num_bytes: int, ranks: int, cluster: Cluster) -> float:
     _, times_us = published.all_reduce_times(chosen.measured)
     less_us = max(0.0, chosen.node_link[0] - min(times_us))
     return max(0.0, whole_us - less_us)
-
-
-def pipeline_busy(stages: int, microbatches: int) -> float:
-    """The share of their time in which the stages of a pipeline decode. A microbatch's next token
-    needs the last one's way through all stages, so with fewer microbatches than stages the others
-    wait."""
-    check_whole(1, 10**6, stages=stages, microbatches=microbatches)
-    return min(1.0, microbatches / stages)

@@ -40,14 +40,20 @@ def test_a_link_carries_one_message_at_a_time():
     assert (up.start_us[1:] >= up.end_us[:-1]).all()
 
 
+def best(cut):
+    """Layers on the edge with which the last answer is there first."""
+    found = heterogeneous.every_cut(cut)
+    return min(found, key=found.__getitem__)
+
+
 def test_where_to_cut_depends_on_the_link_and_on_the_form():
     cut = heterogeneous.Cut()
-    assert heterogeneous.best_cut(cut) == 2
-    assert heterogeneous.best_cut(cut.but(form="int8")) == 0
+    assert best(cut) == 2
+    assert best(cut.but(form="int8")) == 0
     fast = Link(alpha_us=10.0, bandwidth_gb_per_s=1.0)
-    assert heterogeneous.best_cut(cut.but(link=fast)) == 0
+    assert best(cut.but(link=fast)) == 0
     slow = Link(alpha_us=5000.0, bandwidth_gb_per_s=1e-5)
-    assert heterogeneous.best_cut(cut.but(link=slow)) == 6
+    assert best(cut.but(link=slow)) == 6
     found = heterogeneous.every_cut(cut)
     assert min(found.values()) == found[2] and len(found) == 7
 

@@ -8,16 +8,6 @@ from hypothesis import strategies as st
 from labkit import large_batch
 from labkit.large_batch.rules import Critical, Noise
 
-POSITIVE = st.floats(1e-3, 1e4)
-
-
-@given(POSITIVE, POSITIVE, POSITIVE, st.sampled_from(large_batch.RULES))
-def test_a_scaled_rate_comes_back_and_grows_by_its_rule(rate, batch, larger, rule):
-    there = large_batch.scaled_rate(rate, batch, larger, rule)
-    assert large_batch.scaled_rate(there, larger, batch, rule) == pytest.approx(rate)
-    power = {"linear": 1, "square root": 0.5, "none": 0}[rule]
-    assert there / rate == pytest.approx((larger / batch) ** power)
-
 
 @given(st.integers(2, 500), st.floats(0, 1))
 def test_warm_up_rises_to_the_whole_rate_and_the_cosine_falls_towards_nothing(num_steps, warmup):
@@ -57,8 +47,6 @@ def test_noise_comes_out_of_what_two_batches_expect(small, times):
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: large_batch.scaled_rate(0.1, 32, 64, "cubic"), "a rule is one of"),
-        (lambda: large_batch.scaled_rate(0.1, 0, 64), "batch is a number from"),
         (lambda: large_batch.warmup_cosine(10, 10), "step"),
         (lambda: large_batch.fit([8, 8], [1, 2]), "two batches or more"),
         (lambda: large_batch.noise(1, 1, 8, 8), "a small batch with a larger one"),

@@ -46,15 +46,6 @@ def test_what_fits_beside_the_weights_and_one_more_does_not():
     assert kv_cache.room(STORY, 10e9, 2048) == 0
 
 
-def test_pages_waste_less_than_one_page_a_request():
-    lengths = [1, 16, 17, 900]
-    token = kv_cache.token_bytes(STORY)
-    paged = kv_cache.paged_bytes(STORY, lengths)
-    assert paged == (1 + 1 + 2 + 57) * 16 * token
-    assert 0 <= paged - sum(lengths) * token < len(lengths) * 16 * token
-    assert kv_cache.reserved_bytes(STORY, 4, 2048) == 4 * 2048 * token
-
-
 def test_messages_stand_behind_computing_and_reading_which_hide_each_other():
     one = phases.Phase(compute_us=3.0, memory_us=5.0, messages_us=2.0, num_tokens=2)
     assert (one.total_us, one.token_us, one.bound) == (7.0, 3.5, "memory")
@@ -85,11 +76,6 @@ def test_a_batch_shares_the_reading_of_weights():
     alone = phases.decode(STORY, 128, A100)
     batch = phases.decode(STORY, 128, A100, batch=16)
     assert batch.token_us < alone.token_us / 8
-
-
-@pytest.mark.parametrize(("stages", "groups", "busy"), [(4, 1, 0.25), (4, 4, 1.0), (2, 8, 1.0)])
-def test_a_pipeline_decodes_with_as_many_microbatches_as_stages(stages, groups, busy):
-    assert phases.pipeline_busy(stages, groups) == busy
 
 
 def test_the_ways_of_an_answer_hold_the_same_bytes_together():

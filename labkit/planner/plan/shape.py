@@ -157,12 +157,6 @@ class Shape:
         tables = self.embedding_params * (1 if self.tied else 2)
         return self.layers * self.layer_params + tables + self.positions * self.hidden + norm
 
-    @property
-    def active_params(self) -> int:
-        """Parameters that a token goes through."""
-        idle = self.expert_params * (self.experts - self.active_experts) // self.experts
-        return self.params - self.layers * idle
-
     def outer_params(self, *, is_first: bool, is_last: bool) -> tuple[float, float]:
         """(cut by tp, whole) parameters of a pipeline stage outside of its layers: tables, with the
         output layer on the last stage, and the last norm."""
