@@ -23,6 +23,7 @@ and the ranks forked ahead, shared pages counted once, median at the end of a ch
 import argparse
 import ast
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -31,7 +32,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -114,8 +114,8 @@ class Learner(crowd.Notebook):
         home = folder / self.name
         home.mkdir()
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        own = {"JUPYTERHUB_USER": self.name, "LABKIT_HOME": str(home), "LABKIT_CACHE": str(home)}
-        own |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": paths}
+        own = {"JUPYTERHUB_USER": self.name, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": paths}
+        own |= {"LABKIT_HOME": str(home), "LABKIT_CACHE": str(home)}
         self.environ = {**os.environ, **hub_run.environment(room), **own}
         self.failures: list[str] = []
         self.restarts = 0
@@ -135,12 +135,10 @@ class Learner(crowd.Notebook):
             if not self.begin():
                 self.fail(f"{chapter}: no kernel")
                 continue
-            began = time.monotonic()
             try:
                 self.execute(notebooks[chapter], chapter)
             except Exception as error:
                 self.fail(f"{chapter}: {error!r}")
-            print(f"{self.name}: {chapter}, {time.monotonic() - began:.0f} s", file=sys.stderr)
             self.family += [self.process, *self.process.children(recursive=True)]
             self.end(kill=(self.number + place) % 2 == 0)
 
@@ -265,13 +263,6 @@ def crossed(learners: list[Learner]) -> int:
     return wrong + sum(times > 1 for times in seen.values())
 
 
-def launches_of(learners: list[Learner]) -> Iterator[dict]:
-    """What was noted of every launch."""
-    for each in learners:
-        for report in each.reports:
-            yield from report["launches"]
-
-
 def measure(num_kernels: int, chapters: list[str]) -> dict:
     """One row: the whole experiment."""
     began = time.monotonic()
@@ -289,7 +280,8 @@ def measure(num_kernels: int, chapters: list[str]) -> dict:
         watch.over.set()
         family = [process for each in learners for process in each.family]
         _, orphans = psutil.wait_procs(family, timeout=crowd.END_S)
-        launches = list(launches_of(learners))
+        reports = itertools.chain.from_iterable(each.reports for each in learners)
+        launches = [*itertools.chain.from_iterable(each["launches"] for each in reports)]
         left = crowd.leftovers(folder / "tmp", since_s, {told["port"] for told in launches})
         left += [file for file in (folder / "gate").iterdir() if file.name.endswith(".ticket")]
         for process in orphans:
