@@ -7,8 +7,8 @@ executes every cell of both chapters, in the builds that hold each exercise's st
 half begin with the one chapter, half with the other, a new kernel for each. Chapters' launches have
 up to 8 ranks, most have 4. "failed" counts cells with an error that nobody expects, and exercises
 whose solution did not pass. Before, between and after the chapters each kernel launches 4 ranks
-whose sum only its own ranks can make: "crossed" counts wrong ones, and zygotes, ports at one time
-and folders that two kernels saw. "orphans" and "leaked_files" are what is left when the kernels
+whose sum only its own ranks can make: "crossed" counts wrong ones, and the zygotes and folders that
+two learners saw. "orphans" and "leaked_files" are what is left when the kernels
 have ended, every second one by SIGKILL: processes, and files in their temporary folder, in
 /dev/shm, at the gate. "restarts": kernels that found a port taken when they started, and were
 started again, as Jupyter does.
