@@ -37,6 +37,7 @@ NAMES = (
     "widget",
     "soak",
     "crowd",
+    "room",
     "viewer",
     "pretend",
     "truth",

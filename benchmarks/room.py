@@ -7,10 +7,11 @@ executes every cell of both chapters, in the builds that hold each exercise's st
 half begin with the one chapter, half with the other, a new kernel for each. Chapters' launches have
 up to 8 ranks, most have 4. "failed" counts cells with an error that nobody expects, and exercises
 whose solution did not pass. Before, between and after the chapters each kernel launches 4 ranks
-whose sum only its own ranks can make: "crossed" counts wrong ones, and zygotes, ports at one time
-and folders that two kernels saw. "orphans" and "leaked_files" are what is left when the kernels
+whose sum only its own ranks can make: "crossed" counts wrong ones, and the zygotes and folders that
+two learners saw. "orphans" and "leaked_files" are what is left when the kernels
 have ended, every second one by SIGKILL: processes, and files in their temporary folder, in
-/dev/shm, at the gate.
+/dev/shm, at the gate. "restarts": kernels that found a port taken when they started, and were
+started again, as Jupyter does.
 
 "launches": all of them; "queued": those that waited at the gate at all, "median_wait_s" and
 "p95_wait_s" are of all, "longest_wait_s" of one. "overran": of the paced runs, those that could not
@@ -22,6 +23,7 @@ and the ranks forked ahead, shared pages counted once, median at the end of a ch
 import argparse
 import ast
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -30,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import crowd
@@ -46,6 +48,8 @@ sys.path.insert(0, str(ROOT / "notebooks"))
 CELL_S = 3600.0
 """how long a cell may take: others' runs come first"""
 PROBE_RANKS = 4
+TRIES = 3
+"""how often a kernel is started until it lives"""
 SETUP = """
 import labkit as _lab
 from labkit.check import chapters as _chapters, exercises as _exercises
@@ -102,16 +106,19 @@ class Learner(crowd.Notebook):
     """One who executes chapters, a kernel for each."""
 
     def __init__(self, number: int, chapters: list[str], room: hub_run.Room, folder: Path) -> None:
-        self.number, self.token, self.num_ranks = number, 7 ** (2 + number), PROBE_RANKS
+        self.number = number
+        self.token = 1 + number
+        self.num_ranks = PROBE_RANKS
         self.name = f"learner-{number}"
         self.chapters = chapters[number % 2 :] + chapters[: number % 2]
         home = folder / self.name
         home.mkdir()
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        own = {"JUPYTERHUB_USER": self.name, "LABKIT_HOME": str(home), "LABKIT_CACHE": str(home)}
-        own |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": paths}
+        own = {"JUPYTERHUB_USER": self.name, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": paths}
+        own |= {"LABKIT_HOME": str(home), "LABKIT_CACHE": str(home)}
         self.environ = {**os.environ, **hub_run.environment(room), **own}
         self.failures: list[str] = []
+        self.restarts = 0
         self.launches: list[dict] = []
         self.reports: list[dict] = []
         self.memory_mb: list[float] = []
@@ -125,16 +132,35 @@ class Learner(crowd.Notebook):
         for place, chapter in enumerate(self.chapters):
             with contextlib.suppress(threading.BrokenBarrierError):
                 together.wait(CELL_S)
-            self.kernel, self.client = start_new_kernel(
-                env=self.environ, startup_timeout=crowd.READY_S
-            )
-            self.process = psutil.Process(self.kernel.provisioner.pid)
+            if not self.begin():
+                self.fail(f"{chapter}: no kernel")
+                continue
             try:
                 self.execute(notebooks[chapter], chapter)
             except Exception as error:
-                self.failures.append(f"{chapter}: {error!r}")
+                self.fail(f"{chapter}: {error!r}")
             self.family += [self.process, *self.process.children(recursive=True)]
             self.end(kill=(self.number + place) % 2 == 0)
+
+    def begin(self) -> bool:
+        """Starts a kernel. One that finds its port taken dies, as everywhere; as Jupyter does, it
+        is started again on other ports."""
+        for _ in range(TRIES):
+            try:
+                self.kernel, self.client = start_new_kernel(
+                    env=self.environ, startup_timeout=crowd.READY_S
+                )
+            except RuntimeError:
+                self.restarts += 1
+                continue
+            self.process = psutil.Process(self.kernel.provisioner.pid)
+            return True
+        return False
+
+    def fail(self, words: str) -> None:
+        """Notes what went wrong, and says so at once."""
+        self.failures.append(words)
+        print(f"{self.name}: {words}", file=sys.stderr, flush=True)
 
     def execute(self, notebook: nbformat.NotebookNode, chapter: str) -> None:
         """All cells of a chapter, and what its kernel has seen."""
@@ -148,7 +174,8 @@ class Learner(crowd.Notebook):
         told = self.cell(REPORT.replace("CHAPTER", repr(chapter)), ask="_report")
         self.reports.append(told)
         self.zygotes.add(told["zygote"])
-        self.failures += [f"{chapter}: {name} did not pass" for name in told["unsolved"]]
+        for name in told["unsolved"]:
+            self.fail(f"{chapter}: {name} did not pass")
         self.memory_mb.append(_memory_mb(self.process))
 
     def probe(self) -> None:
@@ -164,7 +191,7 @@ class Learner(crowd.Notebook):
         )["content"]
         if reply["status"] == "error" and not expected:
             first_line = code.strip().partition("\n")[0]
-            self.failures.append(f"{first_line}: {reply['ename']}: {reply['evalue'][:500]}")
+            self.fail(f"{first_line}: {reply['ename']}: {reply['evalue'][:500]}")
         if ask:
             text = reply["user_expressions"]["told"]["data"]["text/plain"]
             return json.loads(ast.literal_eval(text))
@@ -222,14 +249,8 @@ def chapters_of(names: list[str]) -> dict[str, nbformat.NotebookNode]:
 def work_together(learners: list[Learner], notebooks: dict[str, nbformat.NotebookNode]) -> None:
     """All execute their chapters, and begin each at the same moment."""
     together = threading.Barrier(len(learners))
-    threads = [
-        threading.Thread(target=each.work, args=(notebooks, together), name=each.name)
-        for each in learners
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(learners)) as side_by_side:
+        list(side_by_side.map(lambda each: each.work(notebooks, together), learners))
 
 
 def crossed(learners: list[Learner]) -> int:
@@ -242,16 +263,10 @@ def crossed(learners: list[Learner]) -> int:
     return wrong + sum(times > 1 for times in seen.values())
 
 
-def launches_of(learners: list[Learner]) -> Iterator[dict]:
-    """What was noted of every launch."""
-    for each in learners:
-        for report in each.reports:
-            yield from report["launches"]
-
-
 def measure(num_kernels: int, chapters: list[str]) -> dict:
     """One row: the whole experiment."""
-    began, since_s = time.monotonic(), time.time()
+    began = time.monotonic()
+    since_s = time.time()
     notebooks = chapters_of(chapters)
     watch = Watch()
     watch.start()
@@ -265,14 +280,12 @@ def measure(num_kernels: int, chapters: list[str]) -> dict:
         watch.over.set()
         family = [process for each in learners for process in each.family]
         _, orphans = psutil.wait_procs(family, timeout=crowd.END_S)
-        launches = list(launches_of(learners))
+        reports = itertools.chain.from_iterable(each.reports for each in learners)
+        launches = [*itertools.chain.from_iterable(each["launches"] for each in reports)]
         left = crowd.leftovers(folder / "tmp", since_s, {told["port"] for told in launches})
         left += [file for file in (folder / "gate").iterdir() if file.name.endswith(".ticket")]
         for process in orphans:
             process.kill()
-    for each in learners:
-        for failure in each.failures:
-            print(f"{each.name}: {failure}", file=sys.stderr)
     return {
         **_counts(learners, launches),
         "orphans": len(orphans),
@@ -290,6 +303,7 @@ def _counts(learners: list[Learner], launches: list[dict]) -> dict:
         "launches": len(launches),
         "failed": sum(len(each.failures) for each in learners),
         "crossed": crossed(learners),
+        "restarts": sum(each.restarts for each in learners),
     }
 
 

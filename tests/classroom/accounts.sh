@@ -31,7 +31,7 @@ for number in "${!held[@]}"; do
     mount --bind "$hold/$number" "$path"
 done
 
-mount -t tmpfs -o mode=755 none /home
+mkdir "$hold/homes"
 for file in passwd shadow group; do
     cp -a "/etc/$file" "$hold/"
     mount --bind "$hold/$file" "/etc/$file"
@@ -40,10 +40,10 @@ id=5000
 echo "$group:x:$id:${names// /,}" >>/etc/group
 for name in $names; do
     id=$((id + 1))
-    echo "$name:x:$id:$id::/home/$name:/bin/sh" >>/etc/passwd
+    echo "$name:x:$id:$id::$hold/homes/$name:/bin/sh" >>/etc/passwd
     echo "$name:x:$id:" >>/etc/group
     echo "$name:$(perl -e 'print crypt("secret-$ARGV[0]", q($6$accounts))' "$name"):20000:0:99999:7:::" >>/etc/shadow
-    mkdir -m 700 "/home/$name"
-    chown "$id:$id" "/home/$name"
+    mkdir -m 700 "$hold/homes/$name"
+    chown "$id:$id" "$hold/homes/$name"
 done
 exec "$@"

@@ -52,6 +52,11 @@ print(json.dumps({
 """
 
 
+def homes(folder):
+    """Where the accounts have theirs."""
+    return folder / "hold" / "homes"
+
+
 def seen(learner, places):
     """What a learner's cell tells."""
     assert learner.log_in(f"secret-{learner.name}")
@@ -72,7 +77,7 @@ def visit(folder):
         tried = {"ann": "secret-berta", "root": "", TEACHER: f"secret-{TEACHER}"}
         told = {name: Learner(room.url, name).log_in(word) for name, word in tried.items()}
         learners = [Learner(room.url, name) for name in NAMES]
-        places = [f"/home/{name}" for name in NAMES] + [str(room.folder / "hub")]
+        places = [str(homes(folder) / name) for name in NAMES] + [str(room.folder / "hub")]
         with ThreadPoolExecutor(len(NAMES)) as side_by_side:
             told["seen"] = list(side_by_side.map(seen, learners, [places] * len(NAMES)))
     told["gate"] = [each.name for each in (room.folder / "gate").iterdir()]
@@ -107,9 +112,9 @@ def test_everybody_works_as_themselves():
     for number, (name, each) in enumerate(zip(NAMES, told["seen"], strict=True)):
         assert each["ranks"] == [[4.0, 5001 + number]] * 4
         assert each["adam"] == ["DeepSpeedCPUAdam"]
-        assert each["reads"] == [f"/home/{name}"]
-        assert each["record"] == f"/home/{name}/.labkit"
-        assert each["course"] == f"/home/{name}/labkit"
+        home = str(homes(folder) / name)
+        assert [each["reads"], each["record"]] == [[home], f"{home}/.labkit"]
+        assert each["course"] == f"{home}/labkit"
     assert not [each for each in told["gate"] if each.endswith(".ticket")]
 
 

@@ -80,7 +80,8 @@ def hub_of(room):
             stdout=file,
             stderr=subprocess.STDOUT,
         )
-    process, family = psutil.Process(started.pid), []
+    process = psutil.Process(started.pid)
+    family = []
     try:
         wait_for(f"{room.url}/hub/login", started, log)
         yield process

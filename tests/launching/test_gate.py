@@ -169,7 +169,8 @@ def test_the_last_ones_look_less_often(folder, held, monkeypatch):
 
     monkeypatch.setattr(Turn, "_may_start", counted)
     stopping = threading.Event()
-    turns, threads = [], []
+    turns = []
+    threads = []
     for number in range(12):
         monkeypatch.setenv("JUPYTERHUB_USER", f"learner-{number}")
         turns.append(Turn(folder, 4))
