@@ -59,7 +59,8 @@ def as_account(account: int, group: int, act: Callable[[], object]) -> object:
 @pytest.fixture
 def room(monkeypatch):
     """A place that everybody reaches, with a home for each account and the instructor's folder."""
-    lab.progress, record.home, tried  # noqa: B018  what children need is loaded before they go
+    for needed in (lab.progress, record.home, tried):  # what children need is loaded before they go
+        assert callable(needed)
     chapters.exercises()
     room_picture.content_policy()
     mistakes.is_known("")

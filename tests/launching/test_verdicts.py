@@ -42,7 +42,8 @@ def test_no_rank_begins_before_all_are_connected():
     def connect_late():
         import torch.distributed as dist
 
-        connect, woke = dist.init_process_group, []
+        connect = dist.init_process_group
+        woke = []
 
         def slowly(*args, **meeting):
             connect(*args, **meeting)
