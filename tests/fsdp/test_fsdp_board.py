@@ -27,7 +27,8 @@ def test_fsdp_has_a_page_for_every_moment(strategy):
 def test_its_still_has_the_layers_above_the_bytes(language):
     board = widgets.fsdp_sharding(num_layers=2, language=language)
     still = board.scene()
-    upper, lower = board._layers(board.step, 0), board._bytes(board.step, 0)
+    upper = board._layers(board.step, 0)
+    lower = board._bytes(board.step, 0)
     assert still.height_px == upper.height_px + lower.height_px - 8
     assert len(still.only(Box)) == len(upper.only(Box)) + len(lower.only(Box))
     lowest_px = max(box.y_px + box.height_px for box in upper.only(Box))
