@@ -2,22 +2,21 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.8.1", "8.12", "10.6.1", "19.8.4"]
-#     needs: ["chapters 01, 06 to 09 and 15", "DeepSpeed and transformers (installed with labkit)"]
+#     needs: ["chapters 01 and 06 to 09", "DeepSpeed and transformers (installed with labkit)"]
 #     minutes: 90
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 90 minutes. You need chapters 01, 06 to 09 and 15. No GPU is needed.*
+# *About 90 minutes. You need chapters 01 and 06 to 09. No GPU is needed.*
 #
-# A paper times the same 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars for an hour of a GPU, the 51 days between them cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, and who works on which part of the batch), and the program that runs it. Keep the second in mind.
+# A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars for an hour of a GPU, the 51 days between them cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, and who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
-# So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
+# So how do you choose? On eight GPUs our 7 B model has hundreds of layouts, and a trial costs a cluster. But what each would hold, and how long it would take, can be computed. A program that does so is called a planner. Here is ours:
 
 # %%
 from dataclasses import replace
-from statistics import median
 
 import torch
 from torch import nn
@@ -251,7 +250,7 @@ wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
 lab.sweep(wide, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 
 # %% [markdown]
-# On the right the curve is nearly flat, since almost everything is hidden (never quite: from 12.5 to 25 it still falls by a tenth). To the left of the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat, since almost everything is hidden. To the left of the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
 #
 # The slow run of 175 B was such a disaster: ZeRO 3 on 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network. But which network, the cards' or the program's? We come back to that.
 #
@@ -280,7 +279,7 @@ errors = [
 lab.table(errors, units={"median": "share", "p90": "share"})
 
 # %% [markdown]
-# The naive answer gives itself away in its worst errors, where it says nearly three times what was reached: it can't see ZeRO slow down. So judge a planner by those, and not by its median. (Another seed would fit three other rows, and its numbers differ a little.)
+# The naive answer gives itself away in its worst errors, where it says nearly three times what was reached: it can't see ZeRO slow down. So judge a planner by those, and not by its median.
 #
 # And by the order, because an error of 4 % in the seconds harms nobody, but a wrong order picks the wrong run:
 
@@ -289,7 +288,7 @@ order = [{"spearman": told["spearman"], "regret": told["regret"]}]
 lab.table(order, units={"regret": "share"})
 
 # %% [markdown]
-# `spearman` asks whether the runs are in the right order, where 1 is perfect. `regret` is how much slower the layout that the planner would have picked is than the best one of the table. Here it chooses among four or five runs of one model, by speed per GPU: an easy choice.
+# `spearman` is 1 where all runs are in the right order. `regret` is how much slower the run that the planner would have picked is than the best one. (Here that is an easy choice, among four or five runs of one model.)
 #
 # ### Constants do not travel
 #
@@ -472,7 +471,7 @@ usual.score(search.regret(search.plan.but(zero=3)))
 # %% [markdown]
 # ### Layouts or programs?
 #
-# Look at the last column of the table once more. Where you name no program, each layout has the constants of the one that usually runs it: FSDP for ZeRO 3, Megatron for the others. We think that this is the better default, since a time that no program reaches helps nobody. But then some of that regret is not the layout's doing. Which part of it? Name one program for all, and search again:
+# Look at the last column of the first table once more. Where you name no program, each layout has the constants of the one that usually runs it: FSDP for ZeRO 3, Megatron for the others. So some of that regret is not the layout's doing. Which part of it? Name one program for all, and search again:
 
 # %%
 same = planner.search(search.plan.but(stack="fsdp-a100"))

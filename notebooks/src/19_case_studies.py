@@ -186,7 +186,7 @@ for placement, each in {"together": together, "apart": four}.items():
 lab.table(found)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Both ran on four real ranks, with paced computing and links, and the table has the median of four steps. With you, too, the measured steps are probably longer than predicted, and the measured ratio is another than the predicted one: on two cores four ranks disturb each other, and a message is over when the slowest of them is there. What takes so much longer? Look at the last step, together:
+# Both ran on four real ranks, with paced computing and links, and the table has the median of four steps. With you, too, the measured steps are probably longer than predicted, and the measured ratio is probably smaller than the predicted one: on two cores four ranks disturb each other, and a message is over when the slowest of them is there. What takes so much longer? Look at the last step, together:
 
 # %%
 together.compare()
