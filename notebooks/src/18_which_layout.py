@@ -11,7 +11,7 @@
 #
 # *About 90 minutes. You need chapters 01 and 06 to 09. No GPU is needed.*
 #
-# A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars for an hour of a GPU, the 51 days between them cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, and who works on which part of the batch), and the program that runs it. Keep the second in mind.
+# A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars for an hour of a GPU, the 51 days between them cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
 # So how do you choose? On eight GPUs our 7 B model has hundreds of layouts, and a trial costs a cluster. But what each would hold, and how long it would take, can be computed. A program that does so is called a planner. Here is ours:
 
