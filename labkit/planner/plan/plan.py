@@ -220,13 +220,12 @@ class Plan(Experiment):
 
     def row(self) -> dict[str, object]:
         """For ``lab.table``: model, layout, memory, step, MFU, and whose constants they are by."""
-        held = self.memory().peak_bytes
         return {
             "model": self.shape.name,
             "gpus": self.gpus,
             "layout": written(self.layout),
-            "memory_bytes": held,
-            "fits": self.cluster.holds(held),
+            "memory_bytes": self.memory().peak_bytes,
+            "fits": self.cluster.holds(self.memory().peak_bytes),
             "step_us": self.time().step_us,
             "mfu_share": self.mfu(),
             "stack": self.used.name,
