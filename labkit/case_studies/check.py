@@ -1,5 +1,5 @@
 """The exercises of the case studies: a layout that fits, and a policy for each kind of layer. Both
-are judged on cases that they don't show. ``four_cards`` is on no page (``spare_hints.json``)."""
+are judged on cases that they don't show."""
 
 from collections.abc import Callable, Iterator
 from itertools import product

@@ -181,17 +181,18 @@ def on_four_cards(seq: int = 2048) -> list[dict[str, object]]:
 
 
 def _found(found: Search) -> dict[str, object]:
-    """A row of one search."""
+    """A row of one search; what does not fit has no step."""
     on_host = found.plan.offload != "none"
     tried = len(found.fitting) + len(found.too_large)
     shown = found.fitting[0] if found.fitting else found.lightest()
+    over = max(0.0, shown.peak_bytes - shown.device_bytes)
     return {
         "Adam": say("on the host") if on_host else say("on the card"),
         "fit": f"{len(found.fitting)} / {tried}",
         "layout": in_words(shown.layout),
         "held_bytes": shown.peak_bytes,
-        "over_bytes": max(0.0, shown.peak_bytes - shown.device_bytes),
-        "step_us": shown.step_us + host_us(found.plan),
+        "over_bytes": over,
+        "step_us": None if over else shown.step_us + host_us(found.plan),
     }
 
 

@@ -1,6 +1,5 @@
-"""The exercises of chapter 18, the planner: choose a layout, mend a bill, predict a third run from
-two. Answers are graded on clusters and runs that the chapter does not show. ``third_run`` is on no
-page (``spare_plan_hints.json``)."""
+"""The exercises of chapter 18, the planner: mend a bill, predict a third run from two, choose a
+layout. Answers are graded on clusters and runs that the chapter does not show."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -28,12 +27,13 @@ MOST_ASKED = 16
 MOST_REGRET = 0.1
 """How much slower than the search's best a chosen layout may be."""
 _STORY = Shape(name="story 10B", layers=48, hidden=4096, heads=32)
-_CHOICES = (  # what a layout is chosen for
-    Plan(model=_STORY, gpus=8, batch=512),
-    Plan(model="LLaMA 7B", gpu="A100 40 GB", gpus=8, batch=512),
-    Plan(model="LLaMA 13B", gpu="H100 80 GB", gpus=32, batch=1024),
-    Plan(model="LLaMA-2 70B", gpus=64, batch=1024),
-    Plan(model="LLaMA 7B", gpus=64, batch=512, nic_gb_per_s=1.5),
+_A100, _H100 = "megatron-a100", "megatron-h100"
+_CHOICES = (  # what a layout is chosen for, each by one program
+    Plan(model=_STORY, gpus=8, batch=512, stack=_A100),
+    Plan(model="LLaMA 7B", gpu="A100 40 GB", gpus=8, batch=512, stack=_A100),
+    Plan(model="LLaMA 13B", gpu="H100 80 GB", gpus=32, batch=1024, stack=_H100),
+    Plan(model="LLaMA-2 70B", gpus=64, batch=1024, stack=_A100),
+    Plan(model="LLaMA 7B", gpus=64, batch=512, nic_gb_per_s=1.5, stack=_A100),
 )
 _DIVISIONS = (  # tp, pp, dp, zero
     (1, 1, 1, 0),

@@ -2,22 +2,21 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.8.1", "8.12", "10.6.1", "19.8.4"]
-#     needs: ["chapters 01, 06 to 09 and 15", "DeepSpeed and transformers (installed with labkit)"]
+#     needs: ["chapters 01 and 06 to 09", "DeepSpeed and transformers (installed with labkit)"]
 #     minutes: 90
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About 90 minutes. You need chapters 01, 06 to 09 and 15. No GPU is needed.*
+# *About 90 minutes. You need chapters 01 and 06 to 09. No GPU is needed.*
 #
-# A paper trains the same 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run takes 23 days, the other 74. The cards are the same. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
+# A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars for an hour of a GPU, the 51 days between them cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
-# So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
+# So how do you choose? On eight GPUs our 7 B model has hundreds of layouts, and a trial costs a cluster. But what each would hold, and how long it would take, can be computed. A program that does so is called a planner. Here is ours:
 
 # %%
 from dataclasses import replace
-from statistics import median
 
 import torch
 from torch import nn
@@ -31,9 +30,9 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage and set tensor parallelism to 8: memory falls to about a third, but what happens to the step? Set that back to 1 as well. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage. Is there still room on the card with ZeRO at stage 0?
 #
-# **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can find the best of a thousand layouts in a second, and you know when not to believe the answer.
+# **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can find the best of a thousand layouts in a second, and you know when not to believe the answer. We go four steps: the bill, by hand; the time, by hand and by the planner; is it true? And then: choose.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
@@ -80,7 +79,7 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# What hangs over the line is too much. Only at stage 3 do the states alone have room on the card, and then the activations come on top of them. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits. (Purple are the parameters of a layer or two, which stage 3 gathers for as long as they compute.)
+# What hangs over the line is too much. Only at stage 3 do the states alone have room on the card, and then the activations come on top of them. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits. (Purple are the parameters of a layer or two, which stage 3 gathers for as long as they compute. Few programs run ZeRO 3 together with a pipeline, since it would gather for every microbatch. Here it only shows what shards.)
 #
 # The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
 
@@ -161,7 +160,7 @@ round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 # %% [markdown]
 # Those are the days for the 1 T tokens of our 7 B model on eight A100, if they always computed as fast as their data sheet says. They never do, so everything hangs on `share`. It has a name: **MFU**, model FLOPs utilization. That is the FLOPs that the model needs, over those that the cards could have done meanwhile.
 #
-# LLaMA 7B was trained by people who know their trade, and their paper tells how many hours of a GPU it took. Which MFU did they reach, do you think?
+# The people who trained LLaMA 7B are experts, and their paper says how many hours of a GPU it took. Which MFU did they reach, do you think?
 
 # %%
 reached = lab.guess("MFU of LLaMA 7B", between=(0, 1))
@@ -182,7 +181,7 @@ plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is what the model is about. Is even that as fast as the data sheet? No: products reach a part of the peak, and which part depends on the program, so it is one of the planner's constants.
+# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach 63 % of the peak. Which part they reach depends on the program, so it is one of the planner's constants. The other colours are the rest of the loss.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours. So here is the planner's number beside the published one:
 
@@ -224,7 +223,7 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, since they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs its neighbours four times a microbatch, and in the forward nobody can compute meanwhile.
+# The products stay nearly the same, since they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch, and in the forward nobody can compute meanwhile. (Grey, the launches, grows too. With `tp` 8 there is one copy, so each card runs eight times as many microbatches.)
 #
 # In return each GPU holds an eighth of every layer. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine.
 
@@ -235,7 +234,7 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, and to send as much in gradients once. It has eight network cards, one for each GPU. If a card reaches half of what its data sheet says, what has the data sheet to say?
+# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, and to send as much in gradients once. It has eight network cards, one for each GPU. A card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
@@ -244,7 +243,7 @@ network = lab.guess("GB/s of a network card", between=(1, 100))
 network.score(3 * 13.5 / 0.9 / 8 / 0.5)
 
 # %% [markdown]
-# Does the planner agree? Along the axis is what the network cards give each GPU, in GB/s:
+# Does the planner agree? Along the axis is what the network card of each GPU promises, in GB/s:
 
 # %%
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
@@ -253,39 +252,43 @@ lab.sweep(wide, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 # %% [markdown]
 # On the right the curve is nearly flat, since almost everything is hidden. To the left of the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
 #
-# That is what happened in our two runs of 175 B. ZeRO 3 over 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network.
+# The slow run of 175 B was such a disaster: ZeRO 3 on 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network. But which network, the cards' or the program's? We come back to that.
 #
-# ## Compare: is the time true?
+# ## Is the time true?
 #
-# All this was arithmetic so far. Those two runs stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner's constants on a quarter of the rows, let it predict all of them, and draw both. A dot (the legend calls it measured) is what was published, a line is what the planner says:
+# All this was arithmetic so far. The two runs of 175 B stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner's constants on a quarter of the rows, three, and let it predict all of them. A dot (the legend calls it measured) is what was published, a line is what the planner says:
 
 # %%
 runs, refused = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
 found = planner.validate(runs, share=0.25, seed=0)
-published, predicted = {}, {}
-for row in found.rows:
-    group, gpus = row.id.removeprefix("sc21t2_").rsplit("_", 1)
-    published.setdefault(group, {})[int(gpus)] = row.published
-    predicted.setdefault(group, {})[int(gpus)] = row.predicted
 words = {"x": "number of GPUs", "y": "TFLOP/s of a GPU", "title": "Table 2"}
 words["badge"] = "published / predicted"
-lab.curves(measured=published, predicted=predicted, log_x=True, **words)
+lab.curves(**found.curves(), log_x=True, **words)
 
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. More GPUs share the same batch to the right. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (All these TFLOP/s count recomputed FLOPs.)
 #
-# Are errors of a few per cent good? That depends on what somebody gets who knows nothing, and says one constant for all runs. Those are the "naive" columns. All columns are of the nine runs that were not fitted:
+# Are errors of a few per cent good? Compare with somebody who knows nothing, and says the same TFLOP/s for all runs: "naive". Both rows are of the nine runs that were not fitted. `p90` is what nine of ten errors stay below.
 
 # %%
 told = found.to_json()
-kinds = ("median", "p90", "naive_median", "naive_p90", "spearman", "regret")
-shares = {kind: "share" for kind in kinds if kind != "spearman"}
-lab.table([{kind: told[kind] for kind in kinds}], units=shares)
+errors = [
+    {"who": "planner", "median": told["median"], "p90": told["p90"]},
+    {"who": "naive", "median": told["naive_median"], "p90": told["naive_p90"]},
+]
+lab.table(errors, units={"median": "share", "p90": "share"})
 
 # %% [markdown]
-# `p90` is what nine of ten errors stay below. That is where the naive answer gives itself away: its median looks bearable, but among its worst errors it says nearly three times what was reached, because it can't see ZeRO slow down.
+# The naive answer gives itself away in its worst errors, where it says nearly three times what was reached: it can't see ZeRO slow down. So judge a planner by those, and not by its median.
 #
-# `spearman` asks whether the runs are in the right order, where 1 is perfect. And `regret` is how much slower the layout that the planner would have picked is than the best one of the table. (Here it chooses among four or five runs of one model, by speed per GPU: an easy choice.) Those last two are what a planner is for: an error of 4 % in the seconds harms nobody, but a wrong order picks the wrong run.
+# And by the order, because an error of 4 % in the seconds harms nobody, but a wrong order picks the wrong run:
+
+# %%
+order = [{"spearman": told["spearman"], "regret": told["regret"]}]
+lab.table(order, units={"regret": "share"})
+
+# %% [markdown]
+# `spearman` is 1 where all runs are in the right order. `regret` is how much slower the run that the planner would have picked is than the best one. (Here that is an easy choice, among four or five runs of one model.)
 #
 # ### Constants do not travel
 #
@@ -300,7 +303,7 @@ today = planner.STACKS["fsdp-a100"]
 travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %% [markdown]
-# Same cards, same model, and still the planner says about a quarter of what it took. On 384 GPUs it would have said four fifths, because there each GPU has more to compute and the network matters less. Which constant is to blame? Here are two of each program's: the share of the peak for their matrix products, and the share of the network for their messages:
+# Same cards, same model, and still the planner says about a quarter of what it took. Which constant is to blame? Here are two of each program's: the share of the peak for their matrix products, and the share of the network for their messages:
 
 # %%
 then = planner.STACKS["zero3-2021-a100"]
@@ -311,7 +314,7 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But the messages of that early ZeRO 3 got less than a tenth of what the network could carry, and FSDP's get half of it. On 1,536 GPUs hardly anything else counts. No data sheet has such a number: it belongs to one program on one cluster.
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and FSDP's get half of it. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts. No data sheet has such a number: it belongs to one program on one cluster.
 #
 # ### Measure two runs
 #
@@ -331,8 +334,30 @@ lab.table(
 
 # %% [markdown]
 # Twice the cards, and the step is no shorter. The planner is short by some six per cent there, but it has seen this coming from two runs, where halving the second step would have said 33 s.
+
+# %% [markdown]
+# ## Exercise 2. The third run, by hand
 #
-# ## Compare: is the memory true?
+# Five minutes, and you can do without a planner: two runs differ in nothing but the number of microbatches on each GPU. Each is given as (microbatches, seconds). How long will a third run take? Two of the check's cases are published runs.
+
+
+# %%
+def my_third_run(first, second, num_microbatches):
+    """Seconds of a step, from two runs (microbatches, seconds)."""
+    ### BEGIN SOLUTION
+    each_s = (second[1] - first[1]) / (second[0] - first[0])
+    return first[1] + each_s * (num_microbatches - first[0])
+    ### END SOLUTION
+
+
+# %%
+check.third_run(my_third_run)
+
+# %%
+check.hint("third_run")
+
+# %% [markdown]
+# ## Is the memory true?
 #
 # Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. Eight of the 32 layers of LLaMA 7B will do, since all are alike. So how many MB of parameters does rank 0 keep, of 7.5 GB in fp32?
 
@@ -349,17 +374,16 @@ kept.score(rehearsal.held["parameters"] / 1e6)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# The column "planned" is the planner's, "rehearsed" is what torch did, and the last one is their ratio. The rows in the middle are the bytes that a microbatch sends through collectives, in bf16: each layer is gathered twice, once for the forward and once for the backward, and its gradient is scattered once.
+# The column "planned" is the planner's, "rehearsed" is what torch did, and the last one is their ratio. The rows in the middle are the bytes that a microbatch sends through collectives, in bf16: each layer is gathered twice, once for the forward and once for the backward, and its gradient is scattered once. (Embedding and head are gathered once.)
 #
 # States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that.
 #
-# Look at the last row, too. The peak is the hardest number on the list, since it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
+# Look at the last row, too. The peak is the hardest number on the list, since it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it. (What a process holds beside its tensors, 3 GB in every bar of ours, the rehearsal can't see.)
+
+# %% [markdown]
+# ## From here on, choose: your own model
 #
-# Until here we predicted and checked. From here on we choose.
-#
-# ## Your own model
-#
-# So far every model had a name. But you probably have an `nn.Module`, and nobody has written its formulas. Here is one such, in plain torch, with a twist that no table knows: attention and MLP work beside each other, not one after the other.
+# Until here we predicted and checked. But so far every model had a name. You probably have an `nn.Module`, and nobody has written its formulas. Here is one such, in plain torch, with a twist that no table knows: attention and MLP work beside each other, not one after the other.
 
 
 # %%
@@ -412,14 +436,14 @@ lab.show(planner.time_bars(both))
 # %% [markdown]
 # ## Search
 #
-# You need not turn the knobs yourself. `search` tries all that divides: `tp`, `pp`, chunks, ZeRO's stage, microbatch, recomputation. How many layouts of our 7 B model are there on 64 GPUs, and where are the good ones?
+# You need not turn the knobs yourself. `search` tries all values of them: `tp`, `pp`, chunks, ZeRO's stage, microbatch, recomputation. How many layouts of our 7 B model are there on 64 GPUs, and where are the good ones?
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. The dashed line along the bottom is the **frontier**: the layouts that no other beats in both. If you want the shortest step, take its left end. If you want memory left over, for a longer sequence perhaps, go along it to the right: at first you save a lot of memory for little time, then it gets dearer.
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. The dashed line along the bottom is the **frontier**: the layouts that no other beats in both. If you want the shortest step, take its left end. If you want memory left over, for a longer sequence perhaps, go along it to the right: at first you save a lot of memory for little time, then it gets dearer. (The axis of time is logarithmic.)
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -432,7 +456,9 @@ print(search.best.trust())
 #
 # ### How to read such a table
 #
-# Two warnings belong to it. The runs behind the constants recomputed their activations and cut the model. A layout that does neither lies outside of them, and its real error may be larger. And what fits with less than 5 % of the card to spare, read as "perhaps": in the rehearsal the peak was off by about as much. (80 GB are 80 x 10⁹ bytes here. A card of 80 x 2³⁰ has 7 % more.)
+# Two warnings belong to it. First, 63 % MFU? The best run of the published table reaches 171 of 312 TFLOP/s. That is 55 %, recomputed FLOPs counted; as MFU, without them, it is 41 %. Those runs recomputed all activations and cut the model. A layout that does neither lies outside of what the constants were fitted on, so read its step as a lower bound.
+#
+# Second, where less than 5 % of the card is left, the column says "perhaps", because in the rehearsal the peak was off by about as much. (80 GB are 80 x 10⁹ bytes here. A card of 80 x 2³⁰ has 7 % more.)
 #
 # And now the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here?
 
@@ -445,7 +471,7 @@ usual.score(search.regret(search.plan.but(zero=3)))
 # %% [markdown]
 # ### Layouts or programs?
 #
-# Look at the last column of the table once more. Where you name no program, each layout has the constants of the one that usually runs it: FSDP for ZeRO 3, Megatron for the others. We think that this is the better default, since a time that no program reaches helps nobody. But then some of that regret is not the layout's doing. Which part of it? Name one program for all, and search again:
+# Look at the last column of the first table once more. Where you name no program, each layout has the constants of the one that usually runs it: FSDP for ZeRO 3, Megatron for the others. So some of that regret is not the layout's doing. Which part of it? Name one program for all, and search again:
 
 # %%
 same = planner.search(search.plan.but(stack="fsdp-a100"))
@@ -460,12 +486,44 @@ lab.table([{"regret": regret}], units={"regret": "share"})
 #
 # The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it, because that is what `stack` is for.
 #
-# Without a notebook all of this is one command. In place of the name it takes the path of a Hugging Face `config.json`, too:
+# ### Our first lines again
+#
+# Were they such a comparison? The two runs of 175 B had two programs. So here are both, first as measured, then by the constants of one program for both, three times:
+
+# %%
+names = {"z3": "sc21t2_z3_175B_1536", "ptd": "sc21t2_ptd_175B_1536"}
+by_name = {run.id: run for run in runs}
+programs = ("zero3-2021-a100", "megatron-a100", "fsdp-a100")
+pair = []
+for layout, name in names.items():
+    row = {"layout": layout, "measured": by_name[name].step_us()}
+    for each in programs:
+        row[each] = planner.predicted_us(by_name[name], planner.STACKS[each])
+    pair.append(row)
+lab.table(pair, units=dict.fromkeys(("measured", *programs), "us"))
+
+# %% [markdown]
+# Read down a column, where only the layout differs. Measured, `z3` takes 3.2 times as long as `ptd`. If the early ZeRO 3 program had run both, it would be twice as long, and the rest of the 3.2 is the program's doing. By Megatron's or today's FSDP's constants the order even turns round: `z3` would be the faster one.
+#
+# Is that to be believed? Nobody has measured it on 1,536 cards, and the planner says so itself:
+
+# %%
+now = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
+lab.table([{"warnings": each} for each in now.warnings()])
+
+# %% [markdown]
+# So what did those 51 days show? That this program, on this network, was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is.
+#
+# <details><summary>Without a notebook</summary>
+#
+# All of this is one command. In place of the name it takes the path of a Hugging Face `config.json`, too:
 #
 # ```
 # python -m labkit plan llama-7b --gpus 64 --batch 512 --search
 # python -m labkit plan llama-7b --gpus 64 --batch 512 --zero 1 --tokens 1e12 --price 2
 # ```
+#
+# </details>
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
@@ -485,36 +543,57 @@ lab.table(plan.row() for plan in ruled)
 # %% [markdown]
 # See who does not fit. DDP ends long before 7 B, since a full copy of the states is 18 bytes a parameter: on 80 GB that is 4 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
 #
-# So what would the planner choose? It gets more cards for the 70 B:
+# A better rule would look at what a layout does with the model: copies of it, shards (ZeRO 3), or a cut by `tp` and `pp`. Which of the three is the fastest? We ask for five models, with 64 cards for the 70 B and 128 for the 175 B, and each question twice, by one program for all and then by another:
+
 
 # %%
-sizes = {
-    "GPT-2 XL": 8,
-    "LLaMA 7B": 8,
-    "LLaMA 13B": 8,
-    "LLaMA-2 70B": 64,
-    "GPT-3 175B": 128,
-}
-plans = [planner.Plan(model=name, gpus=n, batch=512) for name, n in sizes.items()]
-lab.table(planner.search(plan).best.row() for plan in plans)
+def kind(layout):
+    """What a layout does with the model."""
+    if layout.zero == 3:
+        return "shards"
+    return "cut" if layout.tp * layout.pp > 1 else "copies"
+
+
+def fastest(model, gpus, stack):
+    """Seconds of the fastest step of each kind, where one fits."""
+    plan = planner.Plan(model=model, gpus=gpus, batch=512, stack=stack)
+    found = {"copies": None, "shards": None, "cut": None}
+    for each in reversed(planner.search(plan).fitting):
+        found[kind(each.layout)] = round(each.step_us / 1e6, 1)
+    return {"model": model, "gpus": gpus} | found | {"stack": stack}
+
+
+# %%
+sizes = {"GPT-2 XL": 8, "LLaMA 7B": 8, "LLaMA 13B": 8}
+sizes |= {"LLaMA-2 70B": 64, "GPT-3 175B": 128}
+stacks = ("megatron-a100", "fsdp-a100")
+lab.table(fastest(*each, stack) for each in sizes.items() for stack in stacks)
 
 # %% [markdown]
-# One doubt first: 72 % MFU for LLaMA 7B? The best run of the published table reaches 171 of 312 TFLOP/s. That is 55 %, recomputed FLOPs counted. As MFU, without them, it is 41 %. Those runs recomputed all activations and cut the model, and this layout does neither, so it lies outside of what the constants were fitted on. Read such a step as a lower bound.
+# Read along a row. In one machine, the first six rows, copies, shards and cuts differ by some per cent, which is less than the planner's error. With several machines the cut wins, or is as good. Then compare the two rows of a model: the program makes more of a difference than the layout.
+#
+# ### In which parts?
+#
+# How did it cut the 70 B? The usual advice, that of the paper with our two runs, is: tensors first, up to the size of a machine, then stages. Here are four cuts, by Megatron's constants:
+
+# %%
+large = planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512, stack=stacks[0])
+cuts = [(8, 4, 2), (4, 8, 2), (2, 8, 2), (2, 16, 5)]
+lab.table(
+    large.but(tp=tp, pp=pp, vpp=vpp, zero=1, sp=True).row() for tp, pp, vpp in cuts
+)
+
+# %% [markdown]
+# The planner says few tensors and many stages, because with thin chunks (`vpp`) and a large batch stages hardly wait. Between 8 and 16 of them it sees no difference, but with 16 more memory is left.
 #
 # ### Four rules
 #
-# Do you see a pattern, in this table and in those of the searches before? It is not about names of libraries:
+# So these are ours, as far as one program's constants carry them:
 #
 # 1. Copy the model if it fits, and shard the optimizer in any case, because ZeRO 1 costs next to nothing.
-# 2. If it does not fit, cut it in few parts: in stages, and where those do not suffice, tensors too, but only inside a machine, where the parts may talk a lot.
-# 3. Take ZeRO 3 in place of cutting where each GPU has much to compute between two gathers and the network is fast. It needs no change to the model, and that is worth a lot of people's time.
+# 2. If it does not fit, shard all of it (ZeRO 3), where each GPU has much to compute between two gathers and the network is fast, as in one machine. It needs no change to the model, and that is worth a lot of people's time.
+# 3. Where that is not so, cut, in as few parts as you can: in stages, and where those do not suffice, tensors too, but only inside a machine, where the parts may talk a lot.
 # 4. Recompute last, since it makes all computing about a third longer.
-#
-# ### Two odd rows
-#
-# Look at the 13 B: all its cards have NVLink, and still it is cut in two stages. With `tp` 2 in their place its step would be about a tenth longer, since stages with thin chunks (`vpp`) hardly wait.
-#
-# The 70 B looks like an exception, cut in 32 with a quarter of each card free. With half as many stages it fits too and is hardly slower: with thin chunks (`vpp`) more stages cost it next to nothing.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -559,7 +638,7 @@ lab.table(answers)
 # %% [markdown]
 # ## When is a planner worth it, and what can it not know?
 #
-# It is worth it before you rent, before you change clusters, and when a run is slower than it should be, because a step that takes a third longer than planned has a reason. It is not worth it on one GPU, nor to choose between two layouts that it puts 3 % apart. One configuration, measured twice, often differs by as much.
+# It is worth it before you rent, before you change clusters, and when a run is slower than it should be, because a step that takes a third longer than planned has a reason. It is not worth it on one GPU, nor to choose between two layouts that it puts 3 % apart. One configuration, measured twice, may differ by as much.
 #
 # What it can't know:
 #
@@ -580,9 +659,9 @@ lab.table([{"warnings": each} for each in odd.warnings()])
 planner.card(same.plan.but(zero=3), same.best)
 
 # %% [markdown]
-# ## Exercise 2. Choose a layout
+# ## Exercise 3. Choose a layout
 #
-# Find a layout that fits and whose step is at most a tenth slower than the best. Your function gets the number of GPUs and `ask`: `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`, and any knob of this chapter may be asked for. You may ask 16 times. The check has five models and clusters, and on one of them the network is slow. (`planner.search` asks hundreds of times. You have the four rules above, so you know where to begin.)
+# Find a layout that fits and whose step is at most a tenth slower than the best. Your function gets the number of GPUs and `ask`: `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`, and any knob of this chapter may be asked for. You may ask 16 times. The check has five models and clusters, each by one program's constants, and on one of them the network is slow. (`planner.search` asks hundreds of times. You have the four rules above, so you know where to begin.)
 
 
 # %%
@@ -621,7 +700,7 @@ lab.table(check.regrets(my_layout), units={"regret": "share"})
 #
 # - A layout is how model and batch are divided: tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
 # - States can be counted to the byte if you know the recipe; the peak wants a measurement. Time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; cut as little as you can, tensors inside a machine, pipelines between machines; recompute last.
+# - Copy if it fits; shard the optimizer; shard all of it where the network keeps up; else cut as little as you can, tensors inside a machine, pipelines between machines; recompute last.
 # - MFU without its convention is no number. A prediction without its error is none either.
 # - A planner is judged by the order of layouts and by its worst errors, not by its median.
 # - Constants do not travel: measure two runs, fit, then plan. And compare layouts by one program, or you compare programs.

@@ -175,14 +175,59 @@ def test_the_rule_by_size_leaves_two_that_do_not_fit():
     assert fits == {"LLaMA 7B": False, "LLaMA 13B": True, "LLaMA-2 70B": False} and large.fits
 
 
-def test_the_best_layouts_follow_the_pattern():
+def test_one_program_for_both_of_the_first_lines_runs():
+    rows, _ = planner.load(TABLE_2)
+    by_id = {row.id: row for row in rows}
+    pair = [by_id[f"sc21t2_{name}_175B_1536"] for name in ("z3", "ptd")]
+    measured = pair[0].step_us() / pair[1].step_us()
+    assert measured == pytest.approx(3.2, abs=0.05)
+    ratios = {}
+    for name in ("zero3-2021-a100", "megatron-a100", "fsdp-a100"):
+        times = [planner.predicted_us(row, planner.STACKS[name]) for row in pair]
+        ratios[name] = times[0] / times[1]
+    assert ratios["zero3-2021-a100"] == pytest.approx(2.07, abs=0.05)
+    assert ratios["megatron-a100"] < 0.85 and ratios["fsdp-a100"] < 0.85
+    wide = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
+    assert ["192 nodes" in each for each in wide.warnings()] == [True]
+
+
+def fastest(model, stack):
+    """As the page has it: kind of layout -> the fastest step."""
+    plan = planner.Plan(model=model, gpus=SIZES[model], batch=512, stack=stack)
     found = {}
-    for model, gpus in SIZES.items():
-        found[model] = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
-    parts = [found[model].tp * found[model].pp for model in SIZES]
-    assert parts == sorted(parts) and parts[1] == 1
-    for plan in found.values():
-        assert plan.zero >= 1 and plan.tp <= 8 and plan.recompute == "none"
+    for each in reversed(planner.search(plan).fitting):
+        cut = "cut" if each.layout.tp * each.layout.pp > 1 else "copies"
+        found["shards" if each.layout.zero == 3 else cut] = each.step_us
+    return found
+
+
+def test_in_one_machine_the_kinds_are_alike_and_the_program_makes_the_difference():
+    for model in SIZES:
+        by_program = [fastest(model, name) for name in ("megatron-a100", "fsdp-a100")]
+        one_machine = SIZES[model] == 8
+        for found in by_program:
+            if one_machine:
+                assert max(found.values()) < 1.1 * min(found.values())
+            else:
+                assert found["cut"] < 1.01 * found["shards"] and "copies" not in found
+        assert min(by_program[1].values()) > 1.15 * min(by_program[0].values())
+
+
+def test_few_tensors_and_many_stages_are_the_faster_cut_of_70_billion():
+    large = planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512, stack="megatron-a100")
+    cuts = [(8, 4, 2), (4, 8, 2), (2, 8, 2), (2, 16, 5)]
+    plans = [large.but(tp=tp, pp=pp, vpp=vpp, zero=1, sp=True) for tp, pp, vpp in cuts]
+    steps = [step_us(plan) for plan in plans]
+    assert steps == sorted(steps, reverse=True) and steps[2] < 1.02 * steps[3]
+    assert plans[3].memory().peak_bytes < plans[2].memory().peak_bytes
+
+
+def test_what_leaves_less_than_five_per_cent_fits_perhaps():
+    told = {gb: planner.Plan(memory_gb=gb, zero=3).row()["fits"] for gb in (10, 100)}
+    assert told == {10: False, 100: True}
+    held = planner.Plan(zero=3).memory().peak_bytes / 1e9
+    assert planner.Plan(memory_gb=1.04 * held, zero=3).row()["fits"] == "perhaps"
+    assert planner.Plan(memory_gb=1.06 * held, zero=3).row()["fits"] is True
 
 
 @pytest.mark.parametrize(

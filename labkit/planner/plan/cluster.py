@@ -12,11 +12,13 @@ from labkit.collectives import network, published
 from labkit.planner.models import rows
 from labkit.planner.plan.shape import plain
 from labkit.units import check_real, check_whole
-from labkit.words import both, spoken_in
+from labkit.words import both, say, spoken_in
 
 NODE_ALPHA_US = 5.0
 """What each doubling of the nodes adds to a collective, in microseconds (a tree's hop: NVIDIA's
 InfiniBand switches and cards take 1 to 2 us each, and NCCL's own steps as much again)."""
+SPARE = 0.05
+"""of a GPU's memory: with less left, a plan fits perhaps, since its peak is no better known"""
 LONG_BYTES = (1e6, 2e9)
 """Sizes between which the published curve of a machine is fitted: what training sends."""
 
@@ -118,6 +120,12 @@ class Cluster:
                 f"nodes are full: num_gpus is a multiple of per_node; got {self.num_gpus} and "
                 f"{size}"
             )
+
+    def holds(self, peak_bytes: float) -> bool | str:
+        """Whether a GPU holds so much, for a table; "perhaps" with less than SPARE of it left."""
+        if (1 - SPARE) * self.device_bytes < peak_bytes <= self.device_bytes:
+            return say("perhaps")
+        return peak_bytes <= self.device_bytes
 
     @property
     def device_bytes(self) -> float:

@@ -225,7 +225,7 @@ class Plan(Experiment):
             "gpus": self.gpus,
             "layout": written(self.layout),
             "memory_bytes": self.memory().peak_bytes,
-            "fits": self.fits,
+            "fits": self.cluster.holds(self.memory().peak_bytes),
             "step_us": self.time().step_us,
             "mfu_share": self.mfu(),
             "stack": self.used.name,

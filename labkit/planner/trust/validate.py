@@ -45,6 +45,16 @@ class Validation:
             if not each.fitted and (each.quantity == "mem_gib") == in_memory
         ]
 
+    def curves(self) -> dict[str, dict[str, dict[int, float]]]:
+        """``measured`` and ``predicted`` for ``lab.curves``, of rows whose names end with a number
+        of GPUs: {name: {GPUs: what was published}}, {name: {GPUs: what is predicted}}."""
+        found: dict[str, dict] = {"measured": {}, "predicted": {}}
+        for each in self.rows:
+            name, _, gpus = each.id.partition("_")[2].rpartition("_")
+            found["measured"].setdefault(name, {})[int(gpus)] = each.published
+            found["predicted"].setdefault(name, {})[int(gpus)] = each.predicted
+        return found
+
     def to_json(self) -> dict:
         """One object, as planner.md's command prints it."""
         rows = [{**asdict(each), "error": each.error} for each in self.rows]
