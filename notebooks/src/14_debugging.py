@@ -21,7 +21,7 @@ from labkit import model
 from labkit.debugging import check, cure_run
 from labkit.debugging.broken_run import places, verdict
 
-lab.begin("en", deadline_s=40)
+lab.begin("en", deadline_s=90)
 import os
 import time
 
@@ -146,7 +146,7 @@ verdict(epoch)
 # %% [markdown]
 # Rank 1 waits in its fourth backward, because DDP reduces there: `[5]` are the four weights and the bias. So give every rank the same number of batches. A `DistributedSampler` does: by default it repeats some samples, with `drop_last=True` it drops the rest.
 #
-# Or use DDP's `with net.join():`, where a rank that is done brings zeros. But the sum is still divided by **all** ranks, so the last batch of rank 1 would count half. In case three you will do it right.
+# Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default the sum is still divided by **all** ranks, so the last batch of rank 1 would count half; with `divide_by_initial_world_size=False` it is divided by those that still bring a batch. In case three you do that by hand.
 
 # %% [markdown]
 # ## Case one: the log
@@ -231,7 +231,7 @@ check.hint("case_one")
 # %% [markdown] sections="8.11.2"
 # ## Messages in a circle
 #
-# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small? (With `hang_s=1` labkit gives up after a second without a sign of life; else this run would end at the deadline of our first cell, after 40.)
+# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small?
 
 # %%
 passes = lab.guess(
@@ -252,7 +252,7 @@ verdict(cycle, hang_s=1)
 passes.score("a hang")
 
 # %% [markdown] sections="8.11.2"
-# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one.) So let one of the two receive first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
+# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one. A send has no number that labkit could compare, so it can only wait for silence: `hang_s=1` says for how long.) So let one of the two receive first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
 #
 # ## Same calls in another order
 #
@@ -340,7 +340,7 @@ check.hint("case_two")
 #
 # So far a rank stood in the line that it waited in, because gloo blocks there. With NCCL the call only queues work for the card, which then reports that it is busy, because NCCL's kernel spins while it waits. Meanwhile Python goes on to the first line that needs a number, often `loss.item()`, and there a stack shows it. So on NCCL trust the **numbers** of the collectives, not the stacks.
 #
-# After its timeout NCCL's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). If both are of one group, what do they tell?
+# After its timeout torch's [watchdog](GLOSSARY.md#watchdog) for NCCL, a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). If both are of one group, what do they tell?
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -358,7 +358,7 @@ check.hint("case_two")
 #
 # NaN plus anything is NaN. So if one rank's gradient has a NaN, all have it after the all-reduce. Where could you still see whose it was? **Before** the all-reduce. The cheapest look is at each rank's own loss: `loss.isfinite()`.
 #
-# But here the losses are fine. Rank 2's batch has a row of zeros, and the loss is the square root of a square: at zero it is 0, but its gradient is NaN. So we look at the gradients. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
+# But here the losses are fine. Rank 2's batch has a row of zeros, and the loss is the square root of a square: at zero it is 0, but its gradient is NaN (the root is infinitely steep there, the square is flat, and infinity times zero is NaN). So we look at the gradients. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -481,7 +481,7 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
+# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. (It takes half a minute.) F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
 
 # %%
 tried = lab.launch(cure_run.steps)[0]
@@ -510,14 +510,19 @@ best.score(min(peaks, key=peaks.get))
 #
 # And if rank 1 had one long sequence, not four? Then microbatches have nothing to divide, and checkpointing comes first.
 #
-# So ask two things: which cures touch the largest part, and which of these is the cheapest? Cheap are those that cost time but leave the update as it is, but for rounding: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP. bf16 and shorter sequences change the update. [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step.
+# So ask two things: which cures touch the largest part, and which of these is the cheapest?
+#
+# - Microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP cost time, and leave the update as it is.
+# - bf16 rounds more coarsely. On a GPU it is faster as well, so most runs have it on from the start.
+# - Shorter sequences change what is trained.
+# - [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step.
 
 # %% [markdown] sections="8.11.2, 10.5.2"
 # ## Prepare before you need it
 #
 # On a cluster nobody asks the ranks where they are. So arrange three things before the start:
 #
-# - **A log of each rank**, with rank and time in every line: `torchrun --redirects 3 --log-dir logs` writes the files.
+# - **A log of each rank**: `torchrun --redirects 3 --log-dir logs` writes a file for each. Let your logging put rank and time into every line.
 # - **The flight recorder's files.** `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave one of each rank. `torchfrtrace -p trace_ /shared` compares operations, shapes and types in them, but not the lines, so it would pass `swapped`.
 # - **A clock for Python.** Call `faulthandler.dump_traceback_later(300)` at the start of every step. Each call winds it anew, so it shows a stack only if a step takes five minutes.
 #
