@@ -17,7 +17,7 @@ from labkit import words
 from labkit.experiment import Difference, Experiment, step_difference
 from labkit.experts import routing
 from labkit.experts.routing import Routing
-from labkit.timeline import COMPUTE, Timeline, from_rows
+from labkit.timeline import COMPUTE, Timeline, busy_us, from_rows
 from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ MOST_ELEMENTS = 1 << 22
 """of a real run: of all weights, and of all tokens, on one process"""
 _WORDS = words.catalogue(
     [
-        ("waiting", "waiting for others"),
+        ("busiest", "computing on the busiest rank"),
+        ("waiting", "messages and waiting"),
         ("title", "{} experts on {} ranks, {} for each token"),
         ("alone", "one rank has all experts: take 2 ranks or more"),
         ("many", "real runs take up to {most} ranks; this has {given}"),
@@ -161,13 +162,15 @@ class Layer(Experiment):
         return replace(found, label=np.where(found.lane == COMPUTE, tokens, found.label))
 
     def difference(self, predicted: Timeline, measured: Timeline) -> Difference:
-        """Computing and waiting: who stands in an all-to-all waits, for tokens or for a rank."""
+        """Computing on the busiest rank, which the step lasts as long as, and waiting: who stands
+        in an all-to-all waits, for tokens or for a rank."""
         found = step_difference(predicted, measured)
-        compute_us = found.causes["compute"]
+        busiest = int(self.taken().argmax())
+        compute_us = float(busy_us(measured)[busiest] - busy_us(predicted)[busiest])
         return Difference(
             of=found.of,
-            causes={"compute": compute_us, "waiting": found.total - compute_us},
-            names={**found.names, "waiting": words.in_every("waiting", _WORDS)},
+            causes={"busiest": compute_us, "waiting": found.total - compute_us},
+            names={name: words.in_every(name, _WORDS) for name in ("busiest", "waiting")},
         )
 
     def refusal(self, language: str | None = None) -> str | None:

@@ -11,7 +11,7 @@
 #
 # *An hour and a half. You need chapters 07, 08 and 09. No GPU is needed.*
 #
-# Our 7 B model now has 64 cards, eight in each of eight machines. We keep eight copies of it and cut each copy's layers in eight slices. One line of code says so: `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`. A colleague types `("tp", "dp")`. Nothing fails, and the loss falls as before. But by our planner's reckoning a step now takes about thirty seconds instead of seven, on 64 cards that somebody rents.
+# Our 7 B model now has 64 cards, eight in each of eight machines. We keep eight copies of it and cut each copy's layers in eight slices. One line of code says so: `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`. A colleague types `("tp", "dp")`. Nothing fails, and the loss falls as before. But by our planner's reckoning a step now takes about thirty seconds instead of seven.
 #
 # What does that line decide, and how could two swapped names cost so much?
 
@@ -33,31 +33,33 @@ lab.begin("en", deadline_s=60)
 mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 
 # %% [markdown]
-# Each box in the first picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. (A machine is called *node* there.) Which axis crosses from machine to machine, so that its lines are dashed?
+# Each box is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine (*node* in the picture), so that its lines are dashed?
 #
 # **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Eight ranks, three numbers each
 #
-# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two shares of the batch (`dp`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh). (The boards know two kinds of `dp`: along `dp_shard` the weights are sharded, as FSDP does; along `dp_replicate` they are copied, as DDP does. Here it is `dp_shard`.)
+# Three ways to divide work: two pipeline stages (`pp`), two shares of the batch (`dp_shard`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
 #
-# We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
+# Data parallelism comes in two kinds: along `dp_shard` the weights are sharded, as FSDP does, and along `dp_replicate` they are copied, as DDP does. We begin with `dp_shard`.
+#
+# We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp_shard` two, along `pp` four. Which rank is the partner of rank 5 along `dp_shard`?
 
 # %%
-partner = lab.guess("rank 5's partner along dp", between=(0, 7))
+partner = lab.guess("rank 5's partner along dp_shard", between=(0, 7))
 
 # %% [markdown]
 # ### One line makes the mesh
 #
-# Along an axis we need a [process group](GLOSSARY.md#process-group) for each pair. torch's `init_device_mesh` makes those of all axes, and `mesh["dp"]` is the part of the mesh along one of them. We ask for it twice, with the names in two orders, and look at rank 5:
+# Ranks that talk to each other along an axis are a [process group](GLOSSARY.md#process-group). torch's `init_device_mesh` makes the groups of all axes at once. Here are the groups of rank 5, with the names in two orders:
 
 
 # %%
 def groups_in_two_orders():
     kind = torch.get_default_device().type  # cuda, where there are GPUs
     rows = []
-    for names in (("pp", "dp", "tp"), ("tp", "dp", "pp")):
+    for names in (("pp", "dp_shard", "tp"), ("tp", "dp_shard", "pp")):
         mesh = init_device_mesh(kind, (2, 2, 2), mesh_dim_names=names)
         groups = {
             axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in names
@@ -71,17 +73,19 @@ rows = lab.launch(groups_in_two_orders, ranks=8)[5]
 lab.table(rows)
 
 # %%
-partner.score(rows[0]["dp"][1])  # of rank 5's group
+partner.score(rows[0]["dp_shard"][1])  # of rank 5's group
 
 # %% [markdown]
-# In twos 5 is 101, and `dp` is the middle digit: its partner is 111, or 7. With `tp` named last, the partner along `tp` is the rank beside it. With `tp` named first it is rank 1, and if a machine has four cards, that is another machine. Both are correct meshes, and both train to the same loss. But launchers number ranks machine by machine, so the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
+# In binary 5 is 101, and `dp_shard` is the middle digit in both orders: its partner is 111, or 7. With `tp` named last, the partner along `tp` is 4, the rank beside it. With `tp` named first it is 1.
 #
-# (Without the line you would call `dist.new_group` for each of the twelve groups, on all eight ranks and in the same order; or the job hangs.)
+# Now the first screen. In its mesh of (8, 8), the `tp` group of rank 0 was 0 to 7, all in one machine. With the names swapped it is 0, 8, 16 and so on to 56: one card in each machine.
+#
+# Both meshes are correct, and both train to the same loss. But launchers number ranks machine by machine, so the order of the names says which cables each axis gets: **the last axis gets the fastest ones**.
 
 # %% [markdown] sections="8.8.1"
 # ## Exercise 1. All groups of an axis
 #
-# Axes need not have two ranks each. Write the function that lists the groups along one axis of any mesh. `sizes` names the axes with their sizes, the one whose neighbours are farthest apart first: `{"pp": 4, "dp_shard": 8, "tp": 2}`. Return a list of lists of ranks. (`check.hint("groups")` gives a hint.)
+# Write the function that lists the groups along one axis of any mesh. `sizes` names the axes with their sizes, the one whose neighbours are farthest apart first: `{"pp": 4, "dp_shard": 8, "tp": 2}`. Return a list of lists of ranks, the groups in any order: `my_groups({"a": 2, "b": 2}, "a")` is `[[0, 2], [1, 3]]`. (`check.hint("groups")` gives a hint.)
 
 
 # %%
@@ -100,7 +104,9 @@ check.groups(my_groups)
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Training on three axes
 #
-# Three libraries that you know each take one axis of the mesh. Chapter 08 gave each rank a stage of the model, and a stage is a module like any other. So `parallelize_module` (chapter 09) can cut its layers along `tp`, and `fully_shard` (chapter 07) then shards what is left of each parameter along `dp`. The order matters: first slices, then shards, because FSDP shards the slices. To keep the plan short, we cut only the MLPs and leave attention whole:
+# Three tools that you know each take one axis of the mesh. Chapter 08 gave each rank a stage, and a stage is a module like any other. So `parallelize_module` (chapter 09) can cut its layers along `tp`, and then `fully_shard` (chapter 07) can shard the slices along `dp_shard`. The other way round it fails, because `parallelize_module` needs weights that are still whole.
+#
+# To keep the plan short, we cut only the MLPs and leave attention whole:
 
 
 # %%
@@ -112,8 +118,8 @@ def cut(stage, mesh):
             plan[f"{name}.down"] = parallel.RowwiseParallel()
     parallel.parallelize_module(stage, mesh["tp"], plan)
     for layer in stage.children():
-        fully_shard(layer, mesh=mesh["dp"])
-    fully_shard(stage, mesh=mesh["dp"])
+        fully_shard(layer, mesh=mesh["dp_shard"])
+    fully_shard(stage, mesh=mesh["dp_shard"])
 
 
 # %% [markdown]
@@ -139,7 +145,7 @@ def on_one():
 one = lab.launch(on_one, ranks=1)[0]
 
 # %% [markdown]
-# On eight ranks the loop stays, except that the schedule does forward and backward, as in chapter 08. New are the lines with `mesh`, and one habit: the ranks of a `tp` group read the same share of the batch.
+# On eight ranks the schedule does forward and backward, as in chapter 08. New are the lines with `mesh`, and one rule: the ranks of a `tp` group read the same share of the batch.
 
 
 # %%
@@ -147,14 +153,17 @@ def on_three_axes():
     torch.manual_seed(0)
     device = torch.get_default_device()
     stages, shards, slices, microbatches = 2, 2, 2, 2
-    names, shape = ("pp", "dp", "tp"), (stages, shards, slices)
+    names, shape = ("pp", "dp_shard", "tp"), (stages, shards, slices)
+    # the mesh, and my place on it
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp_shard"].get_local_rank()
+    # my layers, cut and sharded
     layers = model.split(model.Transformer(4), stages)[pp]
     cut(layers, mesh)
     stage = PipelineStage(layers, pp, stages, device, group=mesh["pp"].get_group())
     schedule = Schedule1F1B(stage, microbatches, loss_fn=model.loss)
     optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-2)
+    # my share of the batch
     tokens, targets = (each.chunk(shards)[dp] for each in model.story_tokens(8, 32))
     means = torch.zeros(4)
     for step in range(4):
@@ -165,7 +174,7 @@ def on_three_axes():
         optimizer.zero_grad()
         total = sum(each.item() for each in losses)  # stage 0 has none
         means[step] = total / microbatches
-    dist.all_reduce(means, group=mesh["dp"].get_group())
+    dist.all_reduce(means, group=mesh["dp_shard"].get_group())
     up = layers[1].up.weight
     return means / shards, up.shape, up.to_local().shape
 
@@ -173,15 +182,20 @@ def on_three_axes():
 # %%
 eight = lab.launch(on_three_axes, ranks=8)
 losses, whole, mine = eight[7]  # rank 7 is on the last stage, which knows the loss
-lab.difference(losses, one), whole, mine
+print(whole, mine)
+pairs = zip(one.tolist(), losses.tolist(), strict=True)
+lab.table({"one rank": alone, "eight ranks": together} for alone, together in pairs)
 
 # %% [markdown]
-# The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, rank 7 keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
+# Step by step, the losses are those of one process. And of `up`, a weight of 256 x 64 numbers, rank 7 keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp_shard`.
 #
-# From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Eight ranks share the parameters. Does each hold an eighth of them, which is 12.5 %? Or more, or less?
+# From here on `mesh_3d.Step` does all this, with a longer plan that cuts attention too, on a smaller model. Eight ranks share its parameters. Does each hold an eighth of them, or do some hold more? And if so, of which part of the model?
 
 # %%
-most = lab.guess("largest share of the parameters on one rank (0 to 1)", between=(0, 1))
+most = lab.guess(
+    "the largest share of the parameters on one rank",
+    choices=("an eighth", "more than an eighth"),
+)
 
 # %%
 step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
@@ -190,19 +204,24 @@ lab.show(mesh_3d.parts(step))
 # %%
 alone = step.but(pp=1, dp_shard=1, tp=1)
 here, whole = (each.states().bytes_by()["parameter"] for each in (step, alone))
-most.score(max(here) / whole[0])
+most.score("more than an eighth" if max(here) > whole[0] / 8 else "an eighth")
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. On the right you see that each rank holds more than an eighth. Compare rows 0 and 1, one `tp` group, to see why: both hold the same half of the embedding, and the same sliver of norms and biases in each block. `dp` cuts everything, but `tp` only what the plan names; the rest it copies.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. Each rank holds more than an eighth (on the right). Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and the same sliver of norms and biases in each block. `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Along `tp` every layer all-reduces its activations, twice forward and twice backward, and each time between two products: nobody can go on before it ends. Along `dp` gradients travel once a step, and along `pp` only what one stage hands to the next. So it matters which cable each axis gets, which is called [placement](GLOSSARY.md#placement).
+# How often does each axis talk, and who waits for it?
 #
-# Let's put two copies of a small model, of two slices each, into two machines, with cables inside that are twelve times as fast as those between. To keep the picture simple the copies are plain ones, as in chapter 03: the axis is `dp_replicate`, with one all-reduce of the gradients at the end. (`dp_shard` and `dp_replicate` together are [HSDP](GLOSSARY.md#hsdp): shards inside a machine, copies between machines. Then only gradients cross, but each machine holds all the weights.)
+# - Along `tp`, every layer all-reduces its activations, twice forward and twice backward, and nobody can go on before it ends.
+# - Along `dp_shard`, weights travel layer by layer, but they can be fetched ahead (chapter 07).
+# - Along `dp_replicate`, gradients travel once a step.
+# - Along `pp`, a stage hands only its activations to the next.
 #
-# First `tp` lies inside a machine, as it should; then in the colleague's order, with `dp_replicate` inside and `tp` across. The same ranks send the same bytes. What becomes of the step?
+# So it matters which cable each axis gets. That is called [placement](GLOSSARY.md#placement).
+#
+# Let's try both orders on a small model: two copies (`dp_replicate`) of two slices each (`tp`), in two machines. Cables inside a machine are twelve times as fast as those between. First `tp` lies inside, then `dp_replicate`, as with the colleague. The same ranks send the same bytes. What becomes of the step?
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 12, "nic_mb_per_s": 1}
@@ -213,18 +232,12 @@ orders = {"tp inside a machine": near, "tp across machines": far}
 lab.show(mesh_3d.beside(orders, title="Two orders of the names"))
 
 # %% [markdown]
-# Both panels have one axis. A layer is two blue boxes, because it all-reduces twice. Look below the boxes: above, the eight all-reduces along `tp` are narrow, and only the one along `dp_replicate`, at the very end, is wide. Below it is the other way round: each of the eight takes as long as twelve did, and all ranks stand still meanwhile. The one at the end got cheap, but it comes only once a step, and engines even hide it behind the backward (chapter 03).
-#
-# <details><summary>The same on real ranks</summary>
-#
-# `near.compare()` and `far.compare()` run the steps, and draw what was measured below what was predicted. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need on such a cable, or longer where the machine can't keep up (the picture then says *overran*).
-#
-# </details>
+# The step takes 2.4 times as long. Both panels share one time scale, and a layer is two blue boxes, because it all-reduces twice. The thin strips under the boxes are messages. In the upper panel the eight along `tp` are short, and only the one along `dp_replicate`, at the very end, is long. In the lower panel it is the other way round: each of the eight takes twelve times as long, and all ranks stand still meanwhile. The one at the end got cheap, but there is only one of it.
 
 # %% [markdown]
 # ### Our colleague's step
 #
-# And with 64 real cards? A planner that knows their speeds can say, for both orders of the names:
+# And with 64 real cards? The planner knows their speeds:
 
 # %%
 tensor = planner.Plan(model="LLaMA 7B", gpus=64, tp=8, sp=True, zero=1, batch=512)
@@ -232,13 +245,19 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100, by constants fitted to published runs. (The plan has ZeRO 1 and not FSDP, which would gather the weights anew in every microbatch.) Tensor parallelism is all of the difference. (For the second bar the planner puts each card in a machine of its own. The true mesh would have its `dp` inside one, which saves 0.4 s at most.)
+# Tensor parallelism is all of the difference: 25.6 s instead of 2.5.
 #
-# For the same reason the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
+# For the same reason the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends little may go far; what everybody waits for stays near. `dp_replicate` with `dp_shard` inside a machine is called [HSDP](GLOSSARY.md#hsdp): each machine holds all the weights, in shards, and only gradients cross.
+#
+# <details><summary>How far to trust the two bars</summary>
+#
+# The planner's constants are fitted to published runs on A100, and none of these has `tp` across machines. It also puts each card of the second bar in a machine of its own; the true mesh has its `dp` inside one, which saves 0.4 s at most.
+#
+# </details>
 #
 # <details><summary>The same by DeepSpeed</summary>
 #
-# DeepSpeed's pipeline engine does what `on_three_axes` did, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP:
+# DeepSpeed's pipeline engine does two of the three axes of `on_three_axes`, on what it calls a *topology*, with [ZeRO](GLOSSARY.md#zero-stage) 1 where we had FSDP:
 #
 # ```python
 # topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
@@ -247,16 +266,60 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 # loss = engine.train_batch(iter(microbatches))
 # ```
 #
-# `num_mp` counts slices, which Megatron's layers provide. To run it: `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()`.
+# `num_mp` counts slices, the third axis; Megatron's layers provide them. `mesh_3d.Step(engine="deepspeed", pp=2, dp_shard=2, tp=1, zero=1).run()` runs it.
 #
 # </details>
 
+# %% [markdown] sections="8.8.1, 10.3.3"
+# ## When are several axes worth it?
+#
+# Does our 7 B model want `tp` at all? Here is the plan of the first screen, and below it the same without `tp`. (MFU is the share of the cards' peak that the model's own products use.)
+
+# %%
+lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
+
+# %% [markdown]
+# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one, in either order.
+#
+# Ten times the model is another matter. Let's cut each copy of LLaMA-2 70B in eight, in three ways, on 128 cards, so that what fits also leaves some memory free. Below is what a card holds. Which is the fastest of those that fit into 80 GB?
+
+# %%
+large = planner.Plan(model="LLaMA-2 70B", gpus=128, zero=1, batch=512)
+plans = {
+    "tp 8": large.but(tp=8, sp=True),
+    "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
+    "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
+}
+held = {name: plan.memory().peak_bytes for name, plan in plans.items()}
+lab.table({"layout": name, "memory_bytes": size} for name, size in held.items())
+
+# %%
+fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
+
+# %%
+step_us = {name: plan.time().step_us for name, plan in plans.items() if plan.fits}
+fastest.score(min(step_us, key=step_us.get))
+
+# %%
+lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
+
+# %% [markdown]
+# The less `tp`, the faster, because `tp` pays for messages in every layer. The bubble of `pp` costs less: with 32 microbatches it is 1/32 of the work for two stages, 3/32 for four.
+#
+# But the less `tp`, the more memory. With `pp` stages a card has 1/`pp` of the layers, but the first stage keeps the activations of `pp` microbatches (chapter 08). These two cancel, so only `tp` makes activations smaller, and the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`.
+#
+# ### And ZeRO 3 alone?
+#
+# It takes the least memory of the four and needs no cut in the model. It is close behind the fastest row that fits, closer than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
+
 # %% [markdown] sections="19.3.3"
+# *Here the first half ends. If you want a break, take it now.*
+#
 # ## Experts: more parameters, hardly more computing
 #
-# *(A good place for a break: what follows starts afresh, with one layer on one rank.)*
+# So far we cut a model because it was too large. Now we make it larger on purpose, because a model with more parameters usually learns more from the same tokens. In each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and send every token through one or two of them. The parameters multiply, but with one expert a token costs what it did before, with two one MLP more.
 #
-# So far we cut a model because it was too large. Now we make it larger on purpose: in each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and every token goes through one or two. The model has several times the parameters. With one expert a token costs what it did before; with two, one MLP more. Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
+# Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
 
 
 # %%
@@ -279,11 +342,11 @@ def through_experts(router, mlps, tokens):
 
 
 # %% [markdown]
-# Each token takes its likeliest expert, and what comes out is weighted by the router's probability. That weight is not decoration: it is the only way for gradients to reach the router, because the index that `max` returns has none.
+# Each token takes its likeliest expert, and what comes out is weighted by the router's probability. Only through that weight can the error's gradients reach the router, because the index that `max` returns has none.
 #
 # ## Left alone, one expert wins
 #
-# Let's train eight experts on 256 tokens for 120 steps, on one rank for now. An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
+# Let's train eight experts on 256 tokens for 120 steps, on one rank for now. (`uneven` is for later: with `balance` 0 it changes nothing.) An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
 
 # %%
 busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1))
@@ -293,7 +356,7 @@ busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1)
 def train_router(balance, num_experts=8):
     torch.manual_seed(0)
     router, mlps = expert_layer(num_experts)
-    tokens = torch.randn(256, 16) + 1
+    tokens = torch.randn(256, 16) + 1  # they have something in common
     targets = torch.tanh(tokens @ torch.randn(16, 16))
     optimizer = torch.optim.Adam([*router.parameters(), *mlps.parameters()], lr=1e-2)
     shares = {}
@@ -314,9 +377,9 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (Later it loses some tokens again, as the next picture shows, but keeps most.)
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (It depends on the tokens: without the `+ 1` the busiest ends with a quarter to a third.)
 #
-# The cure stands in the code already. `uneven` is 1 when all experts get as much, and 8 when one gets everything; and it has a gradient, because it weighs each expert's probability with the tokens that it got. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
+# The cure stands in the code already. `uneven` is 1 when all experts get the same number of tokens, and grows to 8 when one gets all of them with probability 1. It has a gradient, because each expert's share of the tokens is multiplied by its mean probability. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
 # %%
 even = lab.launch(train_router, 0.1, ranks=1)[0]
@@ -331,14 +394,21 @@ lab.curves(
 )
 
 # %% [markdown]
-# With it, the share falls to about an eighth. Does that cost accuracy? No: the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from. (This is one seed.)
+# With it, the share falls to about an eighth. Does that cost accuracy? With this seed it doesn't: the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
 #
 # Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all).
 #
-# In `travel` below each rank (1) sorts its tokens by the rank of their expert, (2) tells every rank how many will come, (3) sends them, and lets its one expert work on its guests, (4) sends the results home and undoes the sort. Steps 2, 3 and 4 are an all-to-all each.
+# In `travel` below each rank
+#
+# 1. sorts its tokens by the rank of their expert,
+# 2. tells every rank how many will come,
+# 3. sends them, and lets its one expert work on its guests,
+# 4. sends the results home and undoes the sort.
+#
+# Steps 2, 3 and 4 are an all-to-all each.
 
 
 # %%
@@ -379,12 +449,14 @@ lab.bars(
 )
 
 # %% [markdown]
-# The four colours of a bar are the ranks 0 to 3 that its tokens come from. Each rank sent off 64 tokens, but they did not get 64 each. To train, both all-to-alls of tokens need a backward, which is an all-to-all the other way round: `all_to_all_single_autograd` in `torch.distributed._functional_collectives`, or what `experts.Layer` does.
+# The numbers in the first bar are `coming` on rank 0. Those of rank 0's colour, down the four bars, are its `leaving`: they sum to 64. So each rank sent off 64 tokens, but they did not get 64 each. And no `assert_close` complained, so the results are those of one process. (To train, they need a backward: an all-to-all the other way round. `experts.Layer` has it.)
 
 # %% [markdown] sections="19.3.3"
-# ## The busiest rank holds up all
+# ## The busiest rank holds everyone up
 #
-# What does an uneven load cost? `experts.Layer` is the same on real ranks with two experts each, forward and backward, and [paced](GLOSSARY.md#paced): a token takes 0.2 ms in an expert, on any machine. Its router has favourites. Below is how many of the 256 tokens each rank's experts get. Nobody goes on before the busiest rank is done. Which share of their time do the four ranks wait, taken together?
+# What does an uneven load cost? This layer has two experts on each of four ranks, and a router with favourites. It is [paced](GLOSSARY.md#paced): a token takes at least 0.2 ms in an expert. Below is how many of the 256 tokens each rank's experts get.
+#
+# Nobody goes on before the busiest rank is done. Which share of their time do the four ranks wait, taken together?
 
 # %%
 layer = experts.Layer(ranks=4, experts=8, top_k=1)
@@ -396,7 +468,7 @@ idle = lab.guess("predicted idle share of 4 ranks (0 to 1)", between=(0, 1))
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below; a box says how many tokens a rank's experts get. The strips in the measured rows are the all-to-alls: nearly all of their length is waiting for the long boxes of rank 0.
+# Predicted above, measured below; a box says how many tokens a rank's experts get. The strips in the measured rows are the all-to-alls. The long ones on ranks 1 to 3 are waiting for rank 0. (If your machine was too busy to keep the pace, the picture says *overran*, and the step is longer than predicted. The pattern stays.)
 
 # %%
 idle.score(1 - taken.mean() / taken.max())
@@ -406,13 +478,15 @@ idle.score(1 - taken.mean() / taken.max())
 #
 # ### A capacity
 #
-# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many choices is that? (A *choice* is a token at one of its experts.)
+# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share. Each rank has 64 tokens for eight experts, so an even share is 8, and a rank may send at most 10 to one expert. Those that come later are **dropped**: they skip the layer.
 
 # %%
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 102 choices of 256, two in five. Set the capacity to "all that come", and back. With 1.25 the predicted step falls from 109 to 48 ms, because nobody works for the dropped tokens: they go past the layer by its residual connection, unchanged. Now turn the router's unevenness down to 0: only 15 are dropped. The better the router spreads its tokens, the less a capacity costs. So don't rely on dropping: train the router.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five. In a transformer, dropped tokens go on unchanged, by the residual connection around the layer.
+#
+# Set the capacity to "all that come", and back: with 1.25 the predicted step falls from 109 to 48 ms, because nobody works for the dropped tokens. Now turn the router's unevenness down to 0. Only 15 are dropped, because shares that are even on average still vary. So don't rely on dropping: train the router.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
@@ -421,11 +495,13 @@ layer.but(capacity=1.25).board()
 #
 # - the experts of each token, as whole numbers, all different;
 # - their weights, which sum to 1 for each token;
-# - a number that is added to the loss as it is. Write it without `experts.auxiliary_loss`, and choose its weight: what grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed.
+# - a number that is added to the loss: an auxiliary loss times a weight of your choice.
+#
+# Write it without `experts.auxiliary_loss`. What grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed. (`router_check.hint("busy_router")` gives a hint.)
 #
 # <details><summary>What the check asks for</summary>
 #
-# Layers of eight experts, some of them favourites at first, are trained with it for 120 steps: on two ranks and on four, with `top_k` 2. (With one expert a weight of 1 would be a constant, without a gradient.) In the last ten steps the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square. A wrong answer is drawn as the load of each expert.
+# Layers of eight experts, some of them favourites at first, are trained with it for 120 steps: on two ranks and on four, with `top_k` 2. In the last ten steps the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. (A *choice* is a token at one of its experts.) Tokens dealt out in turn learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square.
 #
 # </details>
 
@@ -450,63 +526,25 @@ router_check.busy_router(my_router)
 # %% [markdown] sections="19.3.3"
 # ## An axis that borrows
 #
-# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention, beside them, still runs data parallel on all eight.
+# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention still runs data parallel on all eight.
 #
 # | ranks | 0 1 2 3 | 4 5 6 7 |
 # | --- | --- | --- |
 # | experts | 0 1 2 3 | 0 1 2 3 |
-# | attention | one group | of all eight |
+# | group of attention | A A A A | A A A A |
 #
-# In terms of exercise 1: attention's groups are `my_groups({"dp_shard": 8}, "dp_shard")`, the experts' are `my_groups({"copies": 2, "ep": 4}, "ep")`. Expert 0 has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
+# By exercise 1, attention's groups are `my_groups({"dp_shard": 8}, "dp_shard")`, the experts' are `my_groups({"copies": 2, "ep": 4}, "ep")`. Expert 0 has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
 #
 # By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
-
-# %% [markdown] sections="8.8.1, 10.3.3"
-# ## When is it worth it?
-#
-# Does our 7 B model want three axes, or even two? Here is our plan of the first screen, and below it the simplest one that fits. (MFU is the share of the cards' peak that the model's own products use.)
-
-# %%
-lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
-
-# %% [markdown]
-# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. (Both have microbatches of one sequence. Larger ones make `tp` cheaper, as in chapter 09, but not cheap enough.) Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Below is what they hold. Which is the fastest of those that fit into 80 GB with nothing to spare? (A real plan leaves a tenth free: it would also recompute, or take more cards.)
-
-# %%
-large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
-plans = {
-    "tp 8": large.but(tp=8, sp=True),
-    "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
-    "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
-}
-held = {name: plan.memory().peak_bytes for name, plan in plans.items()}
-lab.table({"layout": name, "memory_bytes": size} for name, size in held.items())
-
-# %%
-fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
-
-# %%
-step_us = {name: plan.time().step_us for name, plan in plans.items() if plan.fits}
-fastest.score(min(step_us, key=step_us.get))
-
-# %%
-lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
-
-# %% [markdown]
-# The less `tp`, the faster, because `tp` pays for messages in every layer. (The bubble of `pp` costs little here: each copy has 64 microbatches, so it is 1/64 of the work for two stages and 3/64 for four.) But also the more memory, because the first of `pp` stages keeps the activations of `pp` microbatches (chapter 08); so the fastest row doesn't fit. Take as much `tp` as memory demands, and leave the rest to `pp`.
-#
-# ### And ZeRO 3 alone?
-#
-# It takes about as little memory as `tp` 8, needs no cut in the model, and is a tenth slower than the fastest row that fits. That is less than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) lets the planner search all layouts, and has an exercise on it.)
 
 # %% [markdown]
 # ## Summary
 #
-# - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
+# - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
-# - `parallelize_module`, `fully_shard` and `PipelineStage` each take their axis of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
+# - `parallelize_module`, `fully_shard` and `PipelineStage` each take their axis. First slices, then shards, then the schedule; the result is that of one process.
 # - Don't cut what fits. Then try ZeRO 3; where its gathers take too long, as much `tp` as memory demands, inside a machine, and the rest `pp`.
-# - Experts add parameters, but little computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds up all.
+# - Experts add parameters, but little computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds everyone up.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
 #

@@ -65,7 +65,10 @@ def test_a_box_says_how_many_tokens_and_all_waiting_is_one_cause():
         told = zip(work.rank.tolist(), work.label.tolist(), strict=True)
         assert set(told) == {(rank, str(taken)) for rank, taken in enumerate(SMALL.taken())}
     found = compared.difference()
-    assert set(found.causes) == {"compute", "waiting"}
+    assert set(found.causes) == {"busiest", "waiting"}
+    busiest = SMALL.taken().argmax()
+    longer_us = busy_us(compared.measured)[busiest] - busy_us(compared.predicted)[busiest]
+    assert found.causes["busiest"] == pytest.approx(longer_us)
     readings = compared.readings
     assert found.total == pytest.approx(readings["measured"] - readings["predicted"])
 
