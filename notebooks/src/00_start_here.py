@@ -24,15 +24,15 @@ lab.begin("en")
 lab.course()
 
 # %% [markdown]
-# Each row is a question, and the chapters beside it answer it. Read them by number. If you have a question of your own, you may go to its row after chapter 02, since each chapter says at its top which others it needs. A chapter's pale number fills with full colour as you pass its exercises.
+# Each row is a question, and the chapters beside it answer it. Read them by number; after chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
 #
-# **When you are done** with this first chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
+# **When you are done** with this chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
 #
-# `lab` is this course's own small library: it starts programs, draws, and keeps your guesses. All the rest is plain torch.
+# `lab` is this course's own small library. All the rest is plain torch.
 #
 # ## What this machine is
 #
-# Is everything here that we need? Each row below is looked up now. If one of them fails, its last column tells you the fix.
+# Is everything here that we need? If a row fails, its last column tells you the fix.
 
 # %%
 doctor.examine()
@@ -61,11 +61,11 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are. The last column says what each of them computes on; we come back to it at the end of the chapter.
+# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are, and the *device* is what each computes on. The end of this chapter comes back to that.
 #
-# Outside a notebook you would write a script and start it with `torchrun`. The script would then call `dist.init_process_group`, which joins its processes to a [process group](GLOSSARY.md#process-group), so that they can talk. `lab.launch` does both for one function.
+# Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk. `lab.launch` does both for one function.
 #
-# Here is another function. Every rank adds 1 to `count`:
+# In the next one every rank adds 1 to `count`:
 
 
 # %%
@@ -81,7 +81,7 @@ def add_one():
 # %% [markdown]
 # We launch it on four ranks. What will `count` be here, in the notebook, when they are done?
 #
-# Type your guess and press Enter. Guesses stay on your machine and are scored when the answer is there. You may always go on without one.
+# Type your guess and press Enter. It stays on your machine, and you may always go on without one.
 
 # %%
 left_here = lab.guess("count in the notebook, after four ranks", between=(0, 8))
@@ -94,11 +94,11 @@ left_here.score(count)
 run
 
 # %% [markdown]
-# Each rank has a `count` of its own and added 1 to that, as the table shows. Ranks share no variable. If one wants to know something of another, it has to be sent.
+# Each rank has a `count` of its own and added 1 to that, as the table shows. Ranks share no variable, so what one wants to know of another has to be sent.
 #
 # ## They add up
 #
-# The simplest way to send is a [collective](GLOSSARY.md#collective): one call that all ranks make together. `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. You will meet it all the time, because data parallel training (chapter 03) adds up its gradients with it.
+# The simplest way to send is a [collective](GLOSSARY.md#collective): one call that all ranks make together. `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
 #
 # Ranks 0 to 3 each hold a tensor with their own number in it. What will rank 2 hold afterwards?
 
@@ -106,7 +106,7 @@ run
 holds = lab.guess("what rank 2 holds", between=(0, 100))
 
 # %% [markdown]
-# So that there is something to see, the ranks are not equally busy: before it calls `all_reduce`, rank 0 multiplies 25 matrices, rank 1 multiplies 50, and so on. Who will wait the longest?
+# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 multiplies 25 matrices, rank 1 multiplies 50, and so on. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -138,15 +138,15 @@ lab.table(list(run))
 waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
 
 # %% [markdown]
-# The clock around the call counts the call itself as well, so even the rank that comes last has some milliseconds. Now look for the red bars, which are the all-reduce:
+# The clock counts the call itself as well, so even the rank that comes last has some milliseconds. Now look for the red bars, which are the all-reduce:
 
 # %%
 run.timeline()
 
 # %% [markdown]
-# They end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
+# The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
 #
-# So a profile can mislead you. Many show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven.
+# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven.
 
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
@@ -172,7 +172,7 @@ check.hint("waits")
 # %% [markdown]
 # ## When ranks wait for ever
 #
-# So far everyone came in the end. What if a rank never does? It happens easily. Below, ten batches are dealt to three ranks, and there is a call for each batch:
+# So far everyone came in the end. What if a rank never does? Below, ten batches are dealt to three ranks, with one call for each batch:
 
 
 # %%
@@ -192,16 +192,16 @@ stuck = lab.guess("ranks that wait for ever", between=(0, 3))
 try:
     lab.launch(one_call_a_batch, ranks=3)
 except lab.Deadlock as verdict:
-    report = verdict
+    report = verdict  # that name is gone after the except
 print(report)
 
 # %%
-stuck.score(3 - len(report.finding.ranks))
+stuck.score(3 - len(report.finding.ranks))  # all but those that stayed away
 
 # %% [markdown]
 # Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
 #
-# Without it you would be less lucky. If the others have ended, rank 0 sees a closed connection. If they live on, it waits until torch's time limit is over: 30 minutes with gloo, 10 with NCCL, unless you say otherwise. Then it gets an error, which does not name the ranks that stayed away.
+# Without it, rank 0 sees a closed connection if the others have ended. If they live on, it waits for torch's time limit: 30 minutes with gloo, 10 with NCCL, unless you say otherwise. The error that it then gets does not name the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
@@ -228,7 +228,7 @@ check.hint("mean_of_all")
 # %% [markdown] sections="D-verify"
 # ## A check that can't fail
 #
-# We have trusted `all_reduce` to add. But before you give a machine nine years of work, you check that. Many scripts do it the way the next cell does: they run a reduction, and say "success" when they reach their end.
+# So far we have trusted `all_reduce` to add. Before you give a machine nine years of work, you check that. Many scripts run a reduction, and say "success" when they reach their end:
 
 
 # %%
@@ -251,7 +251,7 @@ said.score(verify(reduce=lambda: 1 / 0))
 # %% [markdown]
 # Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it would call it, but it would still not look at the result.
 #
-# A check that can fail sends a different number from every rank. None of them is 0, because an untouched tensor may hold that too. Then it compares with a result that each rank can work out without asking the others. Let's check `all_gather` like this, which gives every rank the tensors of all ranks:
+# A check that can fail sends a different number from every rank, and never 0, which an untouched tensor may hold too. It compares with a result that each rank can work out without asking the others. Let's check `all_gather` like this. It gives every rank a list of all ranks' tensors:
 
 
 # %%
@@ -273,12 +273,12 @@ lab.launch(check_gather, ranks=4)
 try:
     lab.launch(check_gather, 0.5, ranks=2)
 except lab.RankFailed as error:
-    print(str(error).splitlines()[0])  # the traceback comes below
+    print(str(error).splitlines()[0])  # without its traceback
 
 # %% [markdown]
 # ## Exercise 3. An honest check
 #
-# Your turn: check `dist.all_reduce`. `my_check` is called on every rank, and there may be two ranks or more. If the sum is right, it returns. If the sum is wrong, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each of them.
+# Your turn: check `dist.all_reduce`. `my_check` is called on every rank, of which there are two or more. If the sum is right, it returns. If not, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each of them.
 
 
 # %%
@@ -301,7 +301,7 @@ check.hint("honest_check")
 # %% [markdown]
 # ## What a rank stands on
 #
-# One thing is left from the table of `hello`: the **device**, which is what a rank computes on. Where there are as many GPUs as ranks, that is a GPU for each. Elsewhere it is something else. The thick edge marks what launches take on this machine:
+# One column is left from the first table of ranks: the **device**, which is what a rank computes on. The picture shows what it can be, from a GPU for each rank down to a recording, where nothing runs. The thick edge marks what launches take on this machine:
 
 # %%
 lab.ladder()
@@ -325,11 +325,11 @@ except lab.RankFailed as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown]
-# So a cell that runs here has passed this test before it meets a GPU.
+# So a cell that runs on a pretend device has passed this test before it meets a GPU.
 #
 # <details><summary>What a pretend device cannot show, and how to choose another row</summary>
 #
-# Its numbers are right and its bytes are counted, but its speed is a CPU's. It does one thing after another and gives freed memory back at once, so it shows no streams, no races between them, and no fragmented memory. Nor does it show NCCL.
+# Its numbers are right, but its speed is a CPU's. It does one thing after another and gives freed memory back at once, so it shows no streams, no races, no fragmented memory and no NCCL.
 #
 # `devices="pretend"` chooses a row for one launch. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, chooses it for all of them. DeepSpeed does not know pretend devices, so a launch whose code names DeepSpeed takes a GPU for each rank, or else the CPU.
 #
@@ -350,7 +350,7 @@ except lab.RankFailed as error:
 # %% [markdown] sections="D-verify"
 # ## An erratum of the textbook
 #
-# (A box called *erratum* corrects a textbook that many readers have read, or its demo project. If you haven't, skip it.)
+# A box called *erratum* corrects a textbook that many readers have read, or its demo project. If you haven't, skip it.
 #
 # <details><summary>Erratum D-verify: "success" when the script reaches its end</summary>
 #
