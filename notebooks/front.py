@@ -67,7 +67,7 @@ class Way:
 
     words: str
     """for whom it is, and what it leads to; Markdown"""
-    hours: int
+    hours: float
     """how many there are for it"""
     cards: tuple[Card, ...]
     """its chapters, in order"""

@@ -32,7 +32,7 @@ _WORDS = catalogue(
         ("shared speed", "a part of a GPU's"),
         ("shared messages", "gloo, through the host"),
         ("pretend", "a pretend device"),
-        ("pretend memory", "its own memory, as you say"),
+        ("pretend memory", "its own memory"),
         ("pretend rules", "refused in CUDA's words"),
         ("pretend speed", "the CPU's"),
         ("pretend messages", "gloo, through the host"),

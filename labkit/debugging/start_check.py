@@ -27,6 +27,7 @@ FAULTS = {
     "first": to_say("gives everyone what rank 0 has"),
     "times": to_say("multiplies a rank's own numbers by the number of ranks"),
     "root": to_say("gives the sum to rank 0 alone"),
+    "first out": to_say("leaves rank 0 out of the sum"),
     "last out": to_say("leaves the last rank out of the sum"),
 }
 """How ``honest_check`` breaks all_reduce: name -> what it does then."""
@@ -133,12 +134,13 @@ def _broken(fault: str, right: Callable) -> Callable:
 
     def all_reduce(tensor: object, *_: object, **__: object) -> None:
         mine = tensor.clone()
-        if fault == "last out" and dist.get_rank() == dist.get_world_size() - 1:
-            mine.zero_()
-        if fault == "first" and dist.get_rank():
+        rank = dist.get_rank()
+        last = dist.get_world_size() - 1
+        left_out = {"first": range(1, last + 1), "first out": (0,), "last out": (last,)}
+        if rank in left_out.get(fault, ()):
             mine.zero_()
         right(mine)
-        if fault in ("first", "last out") or (fault == "root" and dist.get_rank() == 0):
+        if fault in left_out or (fault == "root" and rank == 0):
             tensor.copy_(mine)
         elif fault == "times":
             tensor.mul_(dist.get_world_size())

@@ -72,6 +72,13 @@ def same_everywhere():
     assert x.item() == dist.get_world_size()
 
 
+def nothing_from_rank_0():
+    """Sends the rank, so that a sum without rank 0 is the same."""
+    x = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(x)
+    assert x.item() == sum(range(dist.get_world_size()))
+
+
 def on_rank_0_alone():
     x = torch.tensor([dist.get_rank() + 1.0])
     dist.all_reduce(x)
@@ -100,6 +107,7 @@ def two_ranks_only():
         ("mean_of_all", my_own, "rank 0 should get 3; got 1.5"),
         ("honest_check", vacuous, "all_reduce does nothing, and your check found nothing"),
         ("honest_check", same_everywhere, "multiplies a rank's own numbers by the number of ranks"),
+        ("honest_check", nothing_from_rank_0, "all_reduce leaves rank 0 out of the sum"),
         ("honest_check", on_rank_0_alone, "all_reduce gives the sum to rank 0 alone"),
         ("honest_check", always_fails, "2 ranks: all_reduce is right, and rank 0 says Assertion"),
         ("honest_check", two_ranks_only, "3 ranks: all_reduce is right, and rank 0 says"),
