@@ -70,17 +70,22 @@ def start_script(
     path: str | Path,
     ranks: int,
     *arguments: str,
+    config: dict | None = None,
     variables: dict[str, str] | None = None,
-    told: bool = True,
-    devices: str | None = None,
+    gpus: bool = True,
 ) -> dict:
-    """What rank 0 says of a script that ``run_script`` runs on so many ranks."""
+    """What rank 0 says of a script that ``run_script`` runs on so many ranks.
+
+    They are told what ``accelerate launch`` would tell of ``config``, and ``variables`` beside.
+    Without ``gpus`` it is as on a machine that has none: no device is lent or told.
+    """
     from labkit.launching.launcher import launch
 
-    options = {"variables": variables, "told": told, "ranks": ranks}
-    if devices:
-        options["devices"] = devices
-    return launch(run_script, path, *arguments, **options)[0]
+    told = environment(config) if config is not None else {}
+    options = {"variables": told | (variables or {}), "told": gpus, "ranks": ranks}
+    if gpus:
+        return launch(run_script, path, *arguments, **options)[0]
+    return launch(run_script, path, *arguments, devices="cpu", **options)[0]
 
 
 def beside(runs: dict[str, dict], one: dict) -> list[dict]:

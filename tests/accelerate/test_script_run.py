@@ -104,10 +104,35 @@ def test_started_scripts_stand_beside_one_another(tmp_path):
     script.write_text(SCRIPT)
     one = accelerated.start_script(script, 1, "3")
     assert (one["type"], one["processes"]) == ("NO", 1)
-    two = accelerated.start_script(script, 2, "3", variables={"ACCELERATE_MIXED_PRECISION": "no"})
+    told = config(distributed_type="MULTI_GPU", mixed_precision="bf16")
+    two = accelerated.start_script(script, 2, "3", config=told)
     assert two["processes"] == 2
     rows = accelerated.beside({"one": one, "two": two}, one)
     assert [row["start"] for row in rows] == ["one", "two"]
     assert rows[0]["apart"] == 0 and "apart" not in one
     assert rows[1]["apart"] == lab.difference(two["weights"], one["weights"])
     assert rows[1]["updates"] == two["updates"]
+
+
+def test_what_chapter_04_says_of_a_machine_without_gpus(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    file = config(distributed_type="MULTI_GPU", mixed_precision="no", use_cpu=True)
+    assert "ACCELERATE_USE_CPU" not in accelerated.environment(file)
+    alone = accelerated.start_script(script, 2, "3", config=file, gpus=False)
+    assert (alone["type"], alone["processes"]) == ("NO", 1)
+    said = {"ACCELERATE_USE_CPU": "true"}
+    both = accelerated.start_script(script, 2, "3", config=file, variables=said, gpus=False)
+    assert (both["type"], both["processes"]) == ("MULTI_CPU", 2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "section", "key", "right"),
+    [
+        ("DEEPSPEED", "deepspeed_config", "gradient_cliping", "ACCELERATE_GRADIENT_CLIPPING"),
+        ("FSDP", "fsdp_config", "fsdp_transformer_layer", "FSDP_TRANSFORMER_CLS_TO_WRAP"),
+    ],
+)
+def test_what_chapter_04_says_of_a_misspelt_key_of_an_engine(engine, section, key, right):
+    wrong = config(distributed_type=engine, mixed_precision="no", **{section: {key: 0.5}})
+    assert right not in accelerated.environment(wrong)

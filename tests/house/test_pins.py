@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = {
+    "labkit/accelerate/script_run.py": (1, "a machine without GPUs is the subject"),
     "labkit/data_parallel/server_run.py": (1, "NCCL can't receive from whoever comes first"),
     "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
@@ -16,10 +17,6 @@ PINS = {
     "notebooks/src/03_data_parallel.py": (
         2,
         "two machines played on one would share GPU 0; a script's function names its device itself",
-    ),
-    "notebooks/src/04_accelerate.py": (
-        2,
-        "a machine without GPUs is the subject",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
 }
