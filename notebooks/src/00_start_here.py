@@ -61,7 +61,7 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are, and the *device* is what each computes on. The end of this chapter comes back to that.
+# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are. The *device* is what each computes on, and *gloo* or *NCCL* is what carries their messages; the end of this chapter comes back to both.
 #
 # Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk. `lab.launch` does both for one function.
 #
@@ -94,7 +94,7 @@ left_here.score(count)
 run
 
 # %% [markdown]
-# Each rank has a `count` of its own and added 1 to that, as the table shows. Ranks share no variable, so what one wants to know of another has to be sent.
+# Each rank started with a copy of what the function uses, so it has a `count` of its own and added 1 to that. Only what it returns comes back. Ranks share no variable, so what one wants to know of another has to be sent.
 #
 # ## They add up
 #
@@ -183,10 +183,10 @@ def one_call_a_batch():
 
 
 # %% [markdown]
-# How many of the three ranks will wait for ever?
+# How many of the three ranks will wait for an answer that never comes?
 
 # %%
-stuck = lab.guess("ranks that wait for ever", between=(0, 3))
+stuck = lab.guess("ranks that wait in vain", between=(0, 3))
 
 # %%
 try:
@@ -201,7 +201,7 @@ stuck.score(3 - len(report.finding.ranks))  # all but those that stayed away
 # %% [markdown]
 # Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
 #
-# Without it, rank 0 sees a closed connection if the others have ended. If they live on, it waits for torch's time limit: 30 minutes with gloo, 10 with NCCL, unless you say otherwise. The error that it then gets does not name the ranks that stayed away.
+# What happens without it depends on the others. If they have ended, as here, rank 0 gets a closed connection. If they live on, it waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. Neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
@@ -249,7 +249,7 @@ said = lab.guess("what the check says", choices=("success", "failure"))
 said.score(verify(reduce=lambda: 1 / 0))
 
 # %% [markdown]
-# Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it would call it, but it would still not look at the result.
+# Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it would call it, and this one would crash. But a reduction that adds wrongly would still be a success, because nobody looks at the result.
 #
 # A check that can fail sends a different number from every rank, and never 0, which an untouched tensor may hold too. It compares with a result that each rank can work out without asking the others. Let's check `all_gather` like this. It gives every rank a list of all ranks' tensors:
 
@@ -267,7 +267,7 @@ def check_gather(spoil=0.0):
 lab.launch(check_gather, ranks=4)
 
 # %% [markdown]
-# Now we spoil the data on purpose, to see whether the check notices. The launch says which rank failed, and at which line:
+# Now we spoil what is sent, to see whether the check notices. Both ranks find it wrong; the launch names the one that failed first, and the line:
 
 # %%
 try:
@@ -340,7 +340,7 @@ except lab.RankFailed as error:
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank never comes, the others wait for many minutes, and the error they then get does not name it.
+# - If a rank never comes, the others get an error, at once or after many minutes, and it does not name that rank.
 # - A check must be able to fail: another number on every rank, none of them 0, and a result worked out alone.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).
