@@ -64,6 +64,11 @@ _WORDS = (
     ("host_gb_per_s", "host's memory (GB/s)"),
     (
         "host_note",
+        "One rank, between two microbatches. Bytes by DeepSpeed's rules, times by the stated "
+        "speeds.",
+    ),
+    (
+        "layer_note",
         "One rank, between two microbatches; a layer is on the device while it computes. "
         "Bytes by DeepSpeed's rules, times by the stated speeds.",
     ),
@@ -202,6 +207,7 @@ class OffloadBoard(_Engines):
     def _flow(self, step: Offload, phase: str) -> Sketch:
         """Device, host, and what moves between them."""
         found = self.prediction(step)
+        note = "host_note" if step.mode == "zero2" else "layer_note"
         return picture.flow(
             found.moves,
             found.device,
@@ -209,7 +215,7 @@ class OffloadBoard(_Engines):
             step.gb_per_s,
             title={code: step.title(code) for code in LANGUAGES},
             marked="" if phase == "all" else phase,
-            note=in_every("host_note", catalogue(_WORDS)),
+            note=in_every(note, catalogue(_WORDS)),
             language=self.language,
         )
 

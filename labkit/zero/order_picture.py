@@ -84,8 +84,12 @@ def _sketch(rows: list[list[Action]], num_layers: int, words: dict[str, str]) ->
 
 def _widths(row: list[Action], num_layers: int) -> int:
     """How many units of width actions take: the update one, what is for all layers as many as
-    these are."""
-    return sum(num_layers if layer < 0 and kind != "update" else 1 for kind, layer in row)
+    these are, an all-reduce twice that, because it sends as much as the two others."""
+    found = 0
+    for kind, layer in row:
+        width = num_layers if layer < 0 and kind != "update" else 1
+        found += 2 * width if kind == "all_reduce" else width
+    return found
 
 
 def _samples(names: dict[str, str]) -> list[tuple[tuple[Box, ...], str]]:

@@ -28,7 +28,7 @@ _WORDS = words.catalogue(
     [
         ("small", "small model"),
         ("stages", "ZeRO {}, {} ranks, {}"),
-        ("offload", "Offload: {}, {} ranks"),
+        ("offload", "Offload, ZeRO {}: {}, ranks: {}"),
         (
             "large",
             "a model of {} is here to be looked at: choose the small one",
@@ -198,9 +198,10 @@ class Offload(Experiment):
         return join(result["shards"] for result in run)
 
     def title(self, language: str | None = None) -> str:
-        """Model and ranks."""
+        """Stage, model and ranks."""
         say = _WORDS[words.spoken_in(language)]
-        return say["offload"].format(say.get(self.model, self.model), self.ranks)
+        model = say.get(self.model, self.model)
+        return say["offload"].format(self.real.engine[-1], model, self.ranks)
 
 
 def _refusal(model: str, num_ranks: int, language: str | None) -> str | None:

@@ -32,7 +32,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # **When you are done** you can
 #
 # - write each of the three stages by hand, and say what it saves and what it sends before you run it;
-# - hand the same work to DeepSpeed, and see whether it really does it;
+# - hand the same work to DeepSpeed, and see what it really sends;
 # - say what it costs to move states to the host, and measure it.
 
 # %% [markdown] sections="8.5.1"
@@ -61,9 +61,9 @@ first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
 first.score(7 * held(ranks=64, stage=1))
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
+# Eight times the cards, and not even a quarter less: only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
 #
-# So the savings that you will often read, "4 times" for stage 1 and "8 times" for stage 2, are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
+# So "4 times" for stage 1 and "8 times" for stage 2, which you will often read, are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
@@ -74,7 +74,7 @@ first.score(7 * held(ranks=64, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# The boxes show the order, not the time. From top to bottom: ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours frees a layer after every use, so layer 1 is gathered twice in a row. A real engine can keep it.) We write all four, one after the other.
+# The boxes show the order, not the time. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours gathers layer 1 twice in a row; a real engine can keep it.)
 #
 # ### Stage 0: everyone has everything
 #
@@ -138,7 +138,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# With them, three places of the program change. The optimizer is given this rank's parts and nothing else, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts. (We do this weight by weight; the picture has one box for all.)
+# With them, three places of the program change. The optimizer is given this rank's parts and nothing else, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts.
 
 
 # %%
@@ -165,9 +165,14 @@ def zero1(num_steps):
 # %% [markdown]
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model. Call `backward(step)`: it runs this rank's batch forward and backward and leaves the gradients in `.grad`, added to what is there. Train `num_steps` steps with `lr=0.01` (torch's defaults otherwise) on the mean gradient of all ranks, so that in the end every rank has the weights of one process with everybody's data.
+# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model; the check runs it on 2, 3 and 4 ranks.
 #
-# A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. A step may send what an all-reduce of the gradients sends, and no more. The check counts what a ring would send, and forgives 5 % of the bytes, and the states of one weight.
+# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
+# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
+# - **Memory**: a rank has momentum and variance for 1/N of the parameters; one weight over is allowed.
+# - **Traffic**: a step sends what an all-reduce of the gradients would; 5 % over is allowed.
+#
+# You may cut weights, or give whole ones to owners, with `dist.reduce` and `dist.broadcast`.
 
 
 # %%
@@ -234,11 +239,11 @@ def zero2(num_steps):
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the model any more. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture). This is the steepest part of the chapter.
+# Now no rank has the whole model. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture).
 #
-# How can we free weights that the backward still needs? autograd keeps the tensors that the forward has used, so we leave these alone and resize their *storage*: `resize_(0)` gives the bytes back, and before the backward we fill the same storage again. (autograd does not object: it counts changes of each tensor, and we write into another tensor on the same storage.)
+# How can we free weights that the backward still needs? autograd keeps the tensors that the forward has used, so we leave these alone and resize their *storage*: `resize_(0)` gives the bytes back, and before the backward we fill the same storage again.
 #
-# That other tensor is `whole`: it has a layer's weights end to end, so that a layer needs one message and not one per weight. The weights become views of it:
+# That storage belongs to `whole`, a tensor with a layer's weights end to end, so that a layer needs one message and not one per weight. The weights then lie in it. (An ordinary view shares its counter of changes with `whole`, so after a gather autograd would refuse it. `vector_to_parameters` sets `weight.data`, which keeps the counters apart.)
 
 
 # %%
@@ -249,7 +254,7 @@ class Sharded:
         self.layer = layer
         weights = list(layer.parameters())
         self.whole = torch.nn.utils.parameters_to_vector(weights).detach()
-        torch.nn.utils.vector_to_parameters(self.whole, weights)  # views of it
+        torch.nn.utils.vector_to_parameters(self.whole, weights)  # now in it
         self.own = torch.nn.Parameter(part(self.whole).clone())
         self.free()
 
@@ -310,7 +315,7 @@ def zero3(num_steps):
         optimizer.zero_grad()
         inputs, outputs = forward(layers, tokens)
         loss = model.loss(inputs[-1], targets)
-        loss.backward()
+        loss.backward()  # fills inputs[-1].grad
         backward(layers, inputs, outputs)
         optimizer.step()
         losses.append(loss.item())
@@ -370,9 +375,7 @@ lab.bars(
 # %% [markdown]
 # The first two bars of each stage are equally long: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Do stages 2 and 3 save nothing, then?
 #
-# In `plain` the peak is the update: 16 bytes, and 4 for a temporary of Adam. Sharding shrinks that one, so another moment becomes the highest: for `zero1` and `zero2` the end of the forward. There they hold 4 bytes for the parameter, 2 for Adam and no gradient yet; the other 5.6 of the 11.6 are activations, which ZeRO does not touch. `zero3` has its peak in the backward, where one block's weights and gradients are whole for a moment.
-#
-# So activations hide the savings, because our model is small beside its batch. For a large model the first bars decide.
+# At the peak of `zero1` and `zero2`, the end of the forward, there are 4 bytes for the parameter, 2 for Adam and no gradient yet. The other 5.6 of the 11.6 are activations, which ZeRO does not touch. At the peak of `zero3`, in the backward, there are activations too, and one whole block with its gradients. These hide the savings, because our model is small beside its batch. For a large model the first bars decide.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -385,13 +388,13 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# Saved memory is paid for with messages. In a ring (chapter 02) a reduce-scatter sends almost one model, an all-gather does too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
+# Saved memory is paid for with messages. In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
 
 # %%
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# We shall count in three places: here what the *method* needs, then what the *backend* carries, and in the second half what a *library* asks for.
+# We count three times: what the *method* needs, then what the *backend* carries, and in the second half what a *library* asks for.
 #
 # For the method we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs call these names, so they need no change.
 
@@ -434,7 +437,7 @@ volume.score(sent["zero3"] / sent["plain"])
 #
 # ### What goes over the wire
 #
-# On our ring stages 1 and 2 send what data parallelism sends. Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire):
+# Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire). In multiples of `plain`:
 
 # %%
 ddp = runs["plain"]
@@ -448,7 +451,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Both columns are in multiples of `plain`. On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. But the wire has carried more. That is due to the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (The wire shows 1.9, because messages carry some bytes besides their numbers, and `zero3` sends fewer than `plain`.)
+# On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. (So rows 0 to 2 of the picture end at the same place.) But the wire has carried more, because of the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (Measured is 1.9: every message carries some extra bytes, and `zero3`, with one message per layer, sends fewer messages.)
 #
 # ## DeepSpeed
 #
@@ -469,7 +472,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch, and DeepSpeed knows which is the last.
+# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates and clears them. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch: DeepSpeed divides the loss by their number, and knows which is the last.
 
 
 # %%
@@ -492,6 +495,7 @@ def train(settings):
 # Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that? (`KEEP_NOTHING` makes stage 3 behave like our `zero3`.)
 
 # %%
+# no weight stays whole, none is gathered early, none is kept for the backward
 KEEP_NOTHING = {
     "stage3_param_persistence_threshold": 0,
     "stage3_prefetch_bucket_size": 0,
@@ -506,15 +510,15 @@ configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 
 # %% [markdown]
-# So many bytes did the last step hand to each collective:
+# The bytes that the last step handed to each collective:
 
 # %%
 lab.table({"configuration": name} | row for name, row in rows.items())
 
 # %% [markdown]
-# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. "ZeRO 3" makes 34 calls: it gathers 16 modules for the forward and again for the backward, then come one reduce-scatter and one norm. (The 4 and 8 bytes are norms, too. The loss is the same in every row.)
+# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. (The 4 and 8 bytes are norms.)
 #
-# What would a ring send for these calls? For an all-reduce of S bytes about 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. The sums, in multiples of ZeRO 0:
+# What would a ring send for these calls? For an all-reduce of S bytes about 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. These sums stand here beside the two earlier counts, in multiples of stage 0:
 
 
 # %%
@@ -524,42 +528,56 @@ def on_a_ring(handed, ranks=2):
     return sum(times[call] * handed.get(call, 0) for call in times)
 
 
-def beside_ddp(rows):
+def in_models(rows):
+    """The sums, in multiples of ZeRO 0."""
     ddp = on_a_ring(rows["ZeRO 0"])
-    return lab.table(
-        {"configuration": name, "on a ring": on_a_ring(row) / ddp}
-        for name, row in rows.items()
-    )
+    return {name: on_a_ring(row) / ddp for name, row in rows.items()}
 
 
 # %%
-beside_ddp(rows)
+asked = in_models(rows)
+lab.table(
+    {
+        "stage": f"ZeRO {stage}",
+        "our ring": sent[name] / sent["plain"],
+        "gloo's wire": run["wire_bytes"] / ddp["wire_bytes"],
+        "DeepSpeed": asked[f"ZeRO {stage}"],
+        "DeepSpeed, reduce": asked.get(f"ZeRO {stage}, reduce"),
+    }
+    for stage, (name, run) in enumerate(runs.items())
+)
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# For stages 1 and 2 that is (2 + 1)/2 = 1.5, the same sum as gloo's. But now the *library* asks for a whole all-reduce, so no backend can help. The setting does: with `false` we are back at 1.
+# DeepSpeed's 1.5 for stages 1 and 2 is the same sum as gloo's. But now the *library* asks for a whole all-reduce, so no backend can help. The setting does: with `false` we are back at 1.
 #
 # ### When gradients accumulate
 #
-# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part. So how much does stage 2 send, if ZeRO 0 is 1?
+# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part. So how much does stage 2 send with DeepSpeed's default, the all-reduce, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
 longer = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (0, 1, 2)}
+each_part = config(2, accumulate=4, use_multi_rank_bucket_allreduce=False)
+longer["ZeRO 2, reduce, 4 microbatches"] = each_part
 longer["ZeRO 3, 4 microbatches"] = config(3, accumulate=4, **KEEP_NOTHING)
 more = lab.launch(lambda: {name: train(each) for name, each in longer.items()})[0]
-beside_ddp({"ZeRO 0": rows["ZeRO 0"]} | more)
+asked = in_models({"ZeRO 0": rows["ZeRO 0"]} | more)
+lab.table(
+    {"configuration": name, "on a ring": asked[name]} | row
+    for name, row in more.items()
+)
 
 # %%
-four_times.score(on_a_ring(more["ZeRO 2, 4 microbatches"]) / on_a_ring(rows["ZeRO 0"]))
+four_times.score(asked["ZeRO 2, 4 microbatches"])
 
 # %% [markdown] sections="10.7.2"
-# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, so its gradients are sent four times. Its parameters are gathered once, hence 4.5 and not 6. Stage 3 has to gather and to reduce in each microbatch: four times 1.5 is 6.
+# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, and gathers once a step. With the default that is (4 x 2 + 1)/2 = 4.5; with `false` it is (4 + 1)/2 = 2.5. Stage 3 has to gather and to reduce in each microbatch: four times 1.5 is 6.
 #
 # ### Exercise 2. Which stage is running?
 #
-# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed in bf16 with its defaults, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
+# A colleague swears that the job runs with ZeRO 2. You have only a row of such a table, for one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed with its defaults, but in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
 
 
 # %%
@@ -584,7 +602,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# Most people write the configuration as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; if you give two of them, DeepSpeed works out the third. Here the batch is 32 on four ranks, with four steps:
+# Most people write the configuration as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third. Here the batch is 32 on four ranks, with four steps:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -649,23 +667,21 @@ lab.table(readings)
 typo.score(readings[2]["stage"])
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And look at *clipping*: it is 1, which nobody has asked for, here or in `config`.
+# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()`. And look at *clipping*: it is 1, which nobody has asked for.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
-# `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+# `deepspeed train.py --deepspeed_config FILE` starts it, or `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`. The script passes its arguments on:
 #
 # ```python
-# parser = argparse.ArgumentParser()
 # parser.add_argument("--local_rank", type=int)  # the command adds it
-# parser = deepspeed.add_config_arguments(parser)
-# arguments = parser.parse_args()
+# arguments = deepspeed.add_config_arguments(parser).parse_args()
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# Where there are no GPUs, put `DS_ACCELERATOR=cpu` in front of the command. A model that fits on no rank is built under `with deepspeed.zero.Init():`, which shards each layer as soon as it is made. And `engine.save_checkpoint(folder)` is called on *all* ranks, because each saves its own part.
+# Without GPUs, put `DS_ACCELERATOR=cpu` in front. Build a model that fits on no rank under `with deepspeed.zero.Init():`, and call `engine.save_checkpoint(folder)` on *all* ranks, because each saves its own part.
 #
-# A Hugging Face Trainer takes the same file as `deepspeed=`. Write "auto" for the three numbers of the batch and for `enabled`, so that the Trainer fills in its own, and check that `type(trainer.model_wrapped).__name__` is `DeepSpeedEngine`.
+# A Hugging Face Trainer takes the same file as `deepspeed=`, with "auto" for the three numbers of the batch and for `enabled`: it fills in its own.
 #
 # </details>
 
@@ -699,7 +715,7 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# What if even stage 3 does not fit? The update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload). Its price is paid twice: in each step gradients and new weights cross the link, and the update runs on the CPU. Here the CPU does everything anyway, so we measure the link alone. New beside `plain` are two loops:
+# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). New beside `plain` are the host's copy of the weights, which the optimizer gets, and two loops that cross the link. (There is one rank, so nothing is reduced.)
 
 
 # %%
@@ -708,6 +724,7 @@ from labkit.devices import pretend
 
 def on_host(num_steps):
     net, tokens, targets = story()
+    # new: a copy on the host
     kept = {weight: weight.detach().cpu() for weight in net.parameters()}
     optimizer = torch.optim.AdamW(kept.values(), lr=0.01)
     losses, copies_us = [], []
@@ -735,13 +752,14 @@ def weighed(program):
 
 
 # %% [markdown]
-# We run it on a [pretend device](GLOSSARY.md#pretend-device), whose link to the host is as fast as we say. Each of our 134,912 parameters (`count`) moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds do the copies of a step take? (The fastest of six steps counts.)
+# We run it with the model on a [pretend device](GLOSSARY.md#pretend-device), which has a link of 0.002 GB/s. Each of our 134,912 parameters (`count`) moves 4 bytes down as a gradient and 4 bytes up as a weight. About how many milliseconds do the copies of a step take? (The fastest of six steps counts.)
 
 # %%
-crossing = lab.guess("copies of a step over 0.02 GB/s", unit="ms")
+crossing = lab.guess("copies of a step over 0.002 GB/s", unit="ms")
 
 # %%
-slow, programs = lab.pretend(link_gb_per_s=0.02), (plain, on_host)
+slow = lab.pretend(link_gb_per_s=0.002)
+programs = (plain, on_host)
 found = [lab.launch(weighed, each, ranks=1, devices=slow)[0] for each in programs]
 crossing.score(found[1]["copies_us"] / 1000)
 
@@ -749,21 +767,19 @@ crossing.score(found[1]["copies_us"] / 1000)
 lab.table(found)
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. In exchange the link costs time in every step. The bytes alone would take 54 ms (`8 * count / 0.02e9`); the rest probably goes into starting the copies, and grows on a busy machine.
+# The same loss, and after the step half of the memory: momentum and variance are gone from the device. The bytes alone take 540 ms (`8 * count / 0.002e9`), and each copy a little more.
 #
-# And the 7 B model? With DeepSpeed's `offload_optimizer` this crosses the link of each of our eight cards in a step of one microbatch. (25 GB/s is about what PCIe 4 gives.)
+# And the 7 B model on its one card? With DeepSpeed's `offload_optimizer`, a step of one microbatch looks like this. (25 GB/s is about what PCIe 4 gives.)
 
 # %%
-stages.Offload(mode="zero2", model="7B", ranks=8).board()
+stages.Offload(mode="zero2", model="7B", ranks=1).board()
 
 # %% [markdown] sections="8.5.3"
-# Gradients go down in fp32, because DeepSpeed converts them on the card; new parameters come up in 16 bit. The bytes do not depend on the size of the microbatch. So make it large, to have more compute that hides the way down.
-#
-# The update can't hide there, because it comes after the backward. For each parameter it reads 16 bytes of the host's memory and writes 14. For 7 billion parameters that is 210 GB, or about a second at 200 GB/s. Beside that the link's 210 ms are small.
+# Now 28 GB instead of 112 lie on the card, so the model fits. The price is 1.68 s of link in each step, and an update on the CPU. For each parameter that reads 16 bytes of the host's memory (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s. Neither depends on the microbatch, so make it large: a step then does more for the same price.
 #
 # ## When is it worth it?
 #
-# Back to our 7 B model (LLaMA 7B has 6.7 billion parameters) and its eight cards, in one machine. Plain data parallelism does not fit; ZeRO 1 (*before*) and ZeRO 3 (*after*) do. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with the speeds of one library, FSDP (chapter 07), fitted to published runs on A100s:
+# Back to eight cards, in one machine, and LLaMA 7B (6.7 billion parameters). ZeRO 1 (*before*) and ZeRO 3 (*after*) both fit. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, for FSDP (chapter 07) on A100s:
 
 # %%
 cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
@@ -771,19 +787,26 @@ cards = cards.but(recipe="mixed")  # gradients in 16 bit
 planner.card(cards.but(zero=1), cards.but(zero=3))
 
 # %% [markdown]
-# Stage 3 frees about 22 GB, and its step is predicted hardly longer, 3.96 s instead of 3.91: within one machine the links are fast enough to hide the gathers. (Such a prediction may well be wrong by more than that.) So take stage 3 here if you can use the 22 GB, say for longer sequences. If you can't, stage 1 is simpler and sends less. Between machines it can cost far more (see `cards.but(zero=3, per_node=4).warnings()`): time it there. In short:
+# Stage 3 frees about 22 GB, and the step takes hardly longer, 3.96 s instead of 3.91: inside one machine the links are fast enough to hide the gathers. And if the eight cards stand in two machines?
+
+# %%
+apart = cards.but(per_node=4)
+planner.card(apart.but(zero=1), apart.but(zero=3))
+
+# %% [markdown]
+# Now stage 3 costs 1.87 s in a step. Real networks can be much slower than predicted, so time it on yours. In short:
 #
-# - **Stage 1** if it fits: it can send as little as data parallelism. (With DeepSpeed, time the default and `use_multi_rank_bucket_allreduce: false`.)
-# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. With accumulation it reduces in every microbatch.
-# - **Stage 3** if the parameters themselves are too large, or if you can use the memory. It sends 1.5 times as much in *every* microbatch, so the network must be able to hide that.
+# - **Stage 1** if it fits: it can send as little as data parallelism.
+# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter, but reduces in every microbatch.
+# - **Stage 3** if the parameters themselves are too large, or if you can use the memory, say for longer sequences. It sends 1.5 times as much in *every* microbatch, which the network must hide.
 # - **Offload** if there is no other way to fit, and with large batches.
 
 # %% [markdown]
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
-# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Engine and backend may send more: count it.
-# - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Library and backend may send more: count it.
+# - DeepSpeed ignores a misspelt field on top, and clips gradients unless you turn it off. Print the stage.
 # - Offload trades device memory for bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
@@ -799,7 +822,7 @@ planner.card(cards.but(zero=1), cards.but(zero=3))
 #
 # <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
 #
-# The formulas beside these numbers are right, but the arithmetic is not: 28 is 112 divided by 4, with what stays whole, and 7 is divided by 4 once more. For 14.5 we have found no sum. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
+# The formulas beside these numbers are right, but the arithmetic is not: 28 is 112 divided by 4, as if nothing stayed whole, and 7 is divided by 4 once more. For 14.5 we have found no sum. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
 #
 # </details>
 #

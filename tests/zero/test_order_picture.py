@@ -28,6 +28,17 @@ def test_stage_3_gathers_before_each_computation_and_sends_nothing_after_the_upd
     assert found[-1] == ("update", -1)
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_a_message_is_as_wide_as_what_it_sends(num_layers):
+    ends = {}
+    for box in order.drawn(num_layers).only(Box):
+        if box.height_px == 26:
+            ends[box.y_px] = max(ends.get(box.y_px, 0), box.x_px + box.width_px)
+    plain, zero1, zero2, zero3 = (ends[y_px] for y_px in sorted(ends))
+    assert plain == pytest.approx(zero1) and zero1 == pytest.approx(zero2)
+    assert zero3 > zero2
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_picture_has_a_box_for_each_action_within_its_width(language):
     picture = order.drawn(language=language)
