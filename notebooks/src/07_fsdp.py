@@ -3,15 +3,15 @@
 #   labkit:
 #     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
 #     needs: ["chapters 02, 03 and 05"]
-#     minutes: 70
+#     minutes: 85
 # ---
 
 # %% [markdown]
 # # FSDP
 #
-# *About 70 minutes, the exercises not counted. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
+# *Part 1, FSDP and its training loop, takes about 60 minutes; Part 2, FSDP between machines, about 25 minutes, the exercises not counted. You need chapters 02, 03 and 05. No GPU is needed.*
 #
-# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
+# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
@@ -29,16 +29,16 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes, and a little before. Then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head.
+# Watch the upper picture: a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward.
 #
-# The bars below are the bytes of rank 0, predicted. The button trains the small model for real.
+# The bars are the bytes of rank 0 in a second microbatch, so the gradients of the first lie there already. They are predicted; the button trains the small model for real.
 #
-# **When you are done** you can write FSDP yourself in fifty lines, use torch's `fully_shard` with the right units, types and loop, and say what it costs in messages, time and memory before you rent anything.
+# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train a small transformer with both on four ranks. An FSDP rank holds a quarter of every part. Is the highest point of its step a quarter of DDP's, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank. We train a small transformer with both on four ranks, so an FSDP rank holds a quarter of every part. Is the highest point of its step a quarter of DDP's, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -49,15 +49,9 @@ peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, which is gathered early, the gradients, and the buffers of messages.
+# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, gathered early, the gradients, and the buffers of messages.
 #
 # Here a block is a fifth of the model, so they weigh much. In our 7 B model it is a thirtieth, and the states count for more.
-#
-# <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
-#
-# The boxes correct a textbook that many of our readers know; skip them if you don't. Its table gives a DDP rank O(M) and an FSDP rank O(M/N). That holds for the states and leaves out the activations and the gathered layers, which don't shrink when ranks are added. Run it: `full.footprint().peak_bytes / ddp.footprint().peak_bytes` gives 0.47 on four ranks, not a quarter: 2.06 MB beside 4.41 MB.
-#
-# </details>
 #
 # ## By hand
 #
@@ -79,7 +73,7 @@ class Gather(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.storage.resize_(0)  # the last use of these weights is over
         mine = gradient.new_empty(gradient.numel() // dist.get_world_size())
-        dist.reduce_scatter_single(mine, gradient)
+        dist.reduce_scatter_single(mine, gradient)  # reduce_scatter_tensor, then
         return mine / dist.get_world_size()
 
 
@@ -113,7 +107,10 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away, as long as it is back in time. It does count writes, so the second gather goes through `.data`, where nobody counts:
+# That is complete, and correct. But when the forward ends, all layers are whole. To do better, we use two facts about autograd:
+#
+# - It has saved *views* of the gathered tensor, and they all share one storage. `resize_(0)` takes the bytes from all of them; filling the storage again gives them back.
+# - It counts writes to what it has saved, and refuses to go on after one. So the second gather goes through `.data`, where nobody counts.
 
 
 # %%
@@ -215,11 +212,11 @@ lab.curves(
 #
 # ### Exercise 1. A step in slices
 #
-# Build FSDP's step without an `autograd.Function` of your own (`torch.autograd.grad` is fine), for rows that don't divide. It takes about half an hour; you can come back to it.
+# Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. (About half an hour; you can come back to it.)
 #
-# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. Collectives want equal parts, so pad. `x` is this rank's own batch.
-# - A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
-# - Each weight, the last one too, takes two all-gathers and one reduce-scatter. Only one weight is whole at a time.
+# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. So pad each to `ceil(num_rows[i] / N)` rows.
+# - `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
+# - Forward: gather, compute, keep the input, drop the weight. Backward: gather, compute the layer again from its input, `torch.autograd.grad`, reduce-scatter. Each weight, the last one too, is gathered twice, and only one is whole at a time.
 
 
 # %%
@@ -264,7 +261,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# `Freed` needs less memory, and has a price: one more all-gather for each layer. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once. On a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduces and scatters the gradients once. How many times DDP's bytes is that?
+# `Freed` needs less memory, and has a price: one more all-gather for each layer. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -285,12 +282,12 @@ ratio.score(sent["Freed"] / sent["DDP"])
 
 # %%
 lab.table(
-    {"way": name, "ring_bytes": sent[name], **each.calls}
+    {"way": name, "sent_bytes": sent[name], **each.calls}
     for name, each in counts.items()
 )
 
 # %% [markdown] sections="8.4.1"
-# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` sends 1.5 times as much as DDP, and `Kept` as much, because an all-reduce *is* a reduce-scatter and an all-gather.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` sends 1.5 times as much as DDP, and `Kept` just as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
 #
 # ## `fully_shard`
 #
@@ -306,11 +303,11 @@ def sharded(net, **options):
 
 
 # %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`). Names and shapes stay, since each is cut along its first dimension, as `torch.chunk` cuts. (An older class, FSDP1, flattens its parameters, as our `Kept` did.)
+# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`).
 #
 # ### In which order
 #
-# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if told to, so the order is simple: gather, compute, next. And in the backward? Is layer 2 gathered again before layer 3 computes its backward (`B3`), or after it?
+# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if told to: gather, compute, next. And in the backward? Is layer 2 gathered again before layer 3 computes its backward (`B3`), or after it?
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -342,38 +339,15 @@ when.score("before B3" if again < moves.index("B3") else "after B3")
 #
 # A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work that runs beside others. The Python thread only fills the queues, and is far ahead of the GPU. So gathers run early, even in the plain order.
 #
-# How early? In the forward FSDP has two buffers for them, which take turns. `g2` takes the buffer of `g0`, so it waits until layer 0 has been copied out of it, just before `F0`.
+# How early? A gather lands in a buffer, and is copied from there into the unit's weights, just before the unit computes. In the forward FSDP has two such buffers, which take turns. `g2` takes the buffer of `g0`, so it waits until `F0` begins.
 #
 # Here is the order that we have measured, replayed on two queues. The durations are those of a block of our 7 B model: 4 ms for a forward of 2,048 tokens, 2 ms for a message at 200 GB/s.
 
 # %%
 fsdp.replay(moves, forward_us=4_000, message_us=2_000)
 
-# %% [markdown]
-# The step hardly waits. Three messages stand alone: the first gather, the `g4` at the turn (layer 4 is freed after `F4`, and gathered anew), and the last reduce.
-#
-# ### When does a gather hide?
-#
-# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
-#
-# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
-#
-# With 200 TFLOP/s of real compute:
-#
-# | link | bytes/s | tokens of a rank |
-# | --- | --- | --- |
-# | NVLink, in a machine | 200 GB/s | 200,000 / 200 = 1,000 |
-# | network, of a whole machine | 25 GB/s | 200,000 / 25 = 8,000 |
-#
-# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. (If gradients are reduced in fp32, it takes half as many tokens again.)
-#
-# Now a step between machines with half of that, 4,096 tokens. Its forwards take 8 ms, its messages 16:
-
-# %%
-fsdp.replay(moves, forward_us=8_000, message_us=16_000)
-
 # %% [markdown] sections="8.4.2"
-# The card waits half of the time, and no other order would help. It takes more tokens on each rank, fewer bytes, or a faster link.
+# The step hardly waits. Three messages stand alone: the first gather, the `g4` at the turn (layer 4 is freed after `F4`, and gathered anew), and the last reduce. (The first `g4` waits for the buffer of `g2`, until `F2` begins.)
 #
 # ## What is a unit?
 #
@@ -417,11 +391,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but there are three times as many messages, and each pays its latency. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but three times as many messages pay their latency. So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root is wrapped last, as ever, but no layer is left to it.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits), with as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root comes last, and no layer is left to it.
 
 
 # %%
@@ -448,130 +422,12 @@ check.wrap_within(my_wrap)
 # %%
 check.hint("wrap_within")
 
-# %% [markdown] sections="8.4.2, S6"
-# ## Mixed precision
-#
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
-#
-# We divide the loss by 1024, as if we accumulated so many microbatches. In which types do gradients become zero? (*zeros* is the share of zeros in the gradient; in fp32 it is mostly the rows of tokens that did not occur.)
-
-
-# %%
-def step_in(params, reduced):
-    torch.manual_seed(0)
-    policy = MixedPrecisionPolicy(params, reduced)
-    net = sharded(model.Transformer(2, 64, 4, max_len=32), mp_policy=policy)
-    tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
-    with traffic.count() as counted:
-        (model.loss(net(tokens).float(), targets) / 1024).backward()
-    grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
-    row = {"sent_bytes": ring_bytes(counted.payload_bytes, dist.get_world_size())}
-    row["held_bytes"] = sum(each.to_local().nbytes for each in net.parameters())
-    return row | {"zeros": (torch.cat(grads) == 0).float().mean().item()}
-
-
-# %%
-TYPES = {
-    "fp32, fp32": (torch.float32, torch.float32),
-    "bf16, fp32": (torch.bfloat16, torch.float32),
-    "fp16, fp32": (torch.float16, torch.float32),
-    "fp16, fp16": (torch.float16, torch.float16),
-}
-found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items()})[0]
-rows = [{"types": name, **row} for name, row in found.items()]
-lab.table(rows, units={"zeros": "share"})
-
-# %% [markdown] sections="8.4.2, S6"
-# Computing in fp16 makes more of the gradients zero, and reducing in fp16 more again. So fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row.
-#
-# It sends two thirds of the first row's bytes: 2 + 2 + 4 for each parameter, where fp32 sends 4 + 4 + 4. A DDP that reduces in fp32 sends as much, 8, so the 1.5 above holds only where all have one type.
-#
-# <details><summary>Erratum S6: fp16 without a loss scale</summary>
-#
-# The FSDP loop of section S6, and the demo project, set `param_dtype=torch.float16` and never scale the loss. Small gradients are lost without a word: see the last row above. Take bf16, or `torch.amp.GradScaler`.
-#
-# </details>
-#
-# ## The four strategies
-#
-# Papers and configuration files speak of four strategies. In `fully_shard` each is two choices: whether a unit is freed after the forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
-#
-# | mesh | half of each tensor | | the other half |
-# | --- | --- | --- | --- |
-# | **machine 1** | rank 0 | ↔ weights, gradients | rank 1 |
-# | | ↕ gradients | | ↕ gradients |
-# | **machine 2**, a copy | rank 2 | ↔ weights, gradients | rank 3 |
-#
-# A layer is gathered along a row, inside a machine, where links are fast. Down a column a rank only adds its half of the gradients to the other machine's.
-#
-# FULL_SHARD makes one ring of all four ranks. One hop of it leaves each machine, and carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, so 9/4 in all. How much leaves a machine with HYBRID_SHARD, as a share of that?
-
-# %%
-leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
-
-# %%
-STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
-    "FULL_SHARD": ({"shard": 4}, True),
-    "SHARD_GRAD_OP": ({"shard": 4}, False),
-    "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
-    "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
-}
-
-
-def step_on(sizes, freed):
-    device, shape = torch.get_default_device().type, tuple(sizes.values())
-    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
-    net = model.Transformer(1, 64, 4, max_len=32)
-    sharded(net, mesh=mesh, reshard_after_forward=freed)
-    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-    with traffic.count() as counted:
-        model.loss(net(tokens), targets).backward()
-    row = {"weights_bytes": sum(each.to_local().nbytes for each in net.parameters())}
-    between = {"all_reduce": counted.payload_bytes.pop("all_reduce", 0)}
-    row["in a group_bytes"] = ring_bytes(counted.payload_bytes, sizes["shard"])
-    return row | {"between_bytes": ring_bytes(between, sizes.get("replicate", 1))}
-
-
-def all_four():
-    return {name: step_on(*how) for name, how in STRATEGIES.items()}
-
-
-# %%
-rows = lab.launch(all_four, ranks=4)[0]
-outside = 2 * rows["HYBRID_SHARD"]["between_bytes"]  # both ranks send
-leaves.score(outside / rows["FULL_SHARD"]["in a group_bytes"])
-
-# %%
-lab.table({"strategy": name, **row} for name, row in rows.items())
-
-# %% [markdown] sections="8.4.2, S6"
-# Why 44 %? Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
-#
-# - **FULL_SHARD** is our `Freed`, and ZeRO 3 of chapter 06. Take it when the next one does not fit.
-# - **SHARD_GRAD_OP** is our `Kept`. Take it if the whole 16-bit weights fit on each card beside its part of the states: it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
-# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine.
-# - **NO_SHARD** is DDP, for what fits on each card.
-#
-# <details><summary>More: the old class, and its names</summary>
-#
-# Scripts that you inherit may use FSDP1. It holds the same slices, but for padding (`sharding.Step(engine="fsdp1").run()` is one), and its arguments have other names today:
-#
-# | FSDP1 | FSDP2 |
-# | --- | --- |
-# | `auto_wrap_policy=` | `fully_shard` on each unit, then on the root |
-# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`; buffers: `net.to(...)` |
-# | `backward_prefetch=BACKWARD_PRE` | always; more by `set_modules_to_backward_prefetch` |
-# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
-# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
-# | `device_id=` | the mesh's device |
-# | `no_sync()` | `set_requires_gradient_sync(False)` |
-# | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
-#
-# </details>
-#
+# %% [markdown] sections="S6"
 # ## The training loop
 #
-# The loop is torch's own, but four places matter. They are numbered below.
+# DDP copies the weights of rank 0 to all; FSDP cuts what each rank has. So set the same seed on every rank, or load from rank 0 (Part 2).
+#
+# The loop is torch's own, but four places matter, numbered below.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -609,10 +465,10 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row). What happens if you get one of the four places wrong?
+# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row). What if you get one of the four places wrong?
 #
-# 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
+# 1. With the root *before* its children, `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you. (Accelerate's `prepare` mends that.)
 # 3. `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
 # 4. Only rank 0 gets the tensors, but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
@@ -638,16 +494,16 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, the optimizer holds other weights than the model.
+# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, and the learning rate is not 0, the optimizer holds other weights than the model.
 #
 # ### Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP splits that in two:
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two:
 #
 # - `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced.
 # - `set_reshard_after_backward(False)` leaves the weights whole after a backward, and `reshard_after_forward=False` after a forward.
 #
-# Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many messages are left of the 60?
+# Four microbatches, five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -679,7 +535,7 @@ left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
 lab.table({"once": name, **row} for name, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left in the second row, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory: the gradients lie there whole, in the third row the weights as well. In our 7 B model that is 27 GB of fp32 gradients, and 14 GB of 16-bit weights.
+# A quarter of the reduce-scatters is left, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory for whole gradients, and in the third row for whole weights: in our 7 B model 28 GB in fp32, and 14 GB in 16 bits.
 #
 # ### Exercise 3. Repair a training
 #
@@ -723,14 +579,189 @@ check.train_sharded(my_training)
 # %%
 check.hint("train_sharded")
 
-# %% [markdown] sections="8.11.1"
+# %% [markdown]
+# *Here the first half ends. If you want a break, take it now: you have all that every training needs.*
+#
+# ## Part 2: FSDP between machines, and in real life
+#
+# Our 7 B model on eight cards, before Part 1 and after. A step has 64 sequences, on each card eight microbatches of one:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
+sharded_plan = before.but(zero=3)
+planner.card(before, sharded_plan)
+
+# %% [markdown] sections="8.4.2"
+# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. (The planner counts master weights to the optimizer.) On the right it fits; `zero=3` is the planner's FULL_SHARD. But what if links are slower?
+#
+# ### When does a gather hide?
+#
+# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
+#
+# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
+#
+# With 200 TFLOP/s of real compute:
+#
+# | link | bytes/s | tokens of a rank |
+# | --- | --- | --- |
+# | NVLink, in a machine | 200 GB/s | 200,000 / 200 = 1,000 |
+# | network, of a whole machine | 25 GB/s | 200,000 / 25 = 8,000 |
+#
+# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. (With gradients reduced in fp32 it takes 1.5 times as many tokens.)
+#
+# Now a step between machines with half of the 8,000 tokens. Its forwards take 8 ms, its messages 16:
+
+# %%
+fsdp.replay(moves, forward_us=8_000, message_us=16_000)
+
+# %% [markdown] sections="8.4.2"
+# The card waits half of the time, and no other order would help: the 15 messages alone take 240 of the 248 ms. It takes more tokens, fewer bytes, or a faster link.
+#
+# Now our eight cards stand in two machines, with a slow network between them: 3 GB/s for each card, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
+
+# %%
+slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
+
+# %%
+two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
+slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
+
+# %% [markdown]
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. Why 11.8 and not 16? A ring sends only 7/8 of the bytes, and the planner's card reaches 167 TFLOP/s, not 200: 16 × 7/8 × 167/200 is 11.7.
+#
+# So we need fewer messages. **One microbatch** of all eight sequences has an eighth of them; its activations fit only if they are recomputed:
+
+# %%
+plans = {
+    "one machine": sharded_plan,
+    "two machines": two_machines,
+    "one microbatch": two_machines.but(mbs=8, recompute="full"),
+}
+rows = [(n, plan.memory().peak_bytes, plan.time().step_us) for n, plan in plans.items()]
+lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
+
+# %% [markdown] sections="8.4.2, S6"
+# It needs hardly more memory, and less than twice one machine's time. (The planner knows such networks only roughly: `two_machines.warnings()`.) The other cure is to shard inside a machine only.
+#
+# ## The four strategies
+#
+# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
+#
+# | mesh | first half of each tensor | | second half |
+# | --- | --- | --- | --- |
+# | **machine 1** | rank 0 | ↔ weights, gradients | rank 1 |
+# | | ↕ gradients | | ↕ gradients |
+# | **machine 2**, a copy | rank 2 | ↔ weights, gradients | rank 3 |
+#
+# A layer is gathered along a row, inside a machine, where links are fast. Down a column only gradients are added.
+#
+# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that leaves a machine with HYBRID_SHARD?
+
+# %%
+leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
+
+# %%
+STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
+    "FULL_SHARD": ({"shard": 4}, True),
+    "SHARD_GRAD_OP": ({"shard": 4}, False),
+    "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
+    "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
+}
+
+
+def step_on(sizes, freed):
+    device, shape = torch.get_default_device().type, tuple(sizes.values())
+    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
+    net = model.Transformer(1, 64, 4, max_len=32)
+    sharded(net, mesh=mesh, reshard_after_forward=freed)
+    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+    with traffic.count() as counted:
+        model.loss(net(tokens), targets).backward()
+    row = {"weights_bytes": sum(each.to_local().nbytes for each in net.parameters())}
+    between = {"all_reduce": counted.payload_bytes.pop("all_reduce", 0)}
+    row["in a shard group_bytes"] = ring_bytes(counted.payload_bytes, sizes["shard"])
+    return row | {
+        "between groups_bytes": ring_bytes(between, sizes.get("replicate", 1))
+    }
+
+
+def all_four():
+    return {name: step_on(*how) for name, how in STRATEGIES.items()}
+
+
+# %%
+rows = lab.launch(all_four, ranks=4)[0]
+outside = 2 * rows["HYBRID_SHARD"]["between groups_bytes"]  # both ranks send
+leaves.score(outside / rows["FULL_SHARD"]["in a shard group_bytes"])
+
+# %%
+lab.table({"strategy": name, **row} for name, row in rows.items())
+
+# %% [markdown] sections="8.4.2, S6"
+# Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9. (FULL_SHARD has one shard group, so its 764 kB run through both machines.)
+#
+# - **FULL_SHARD** is our `Freed`, and ZeRO 3 of chapter 06.
+# - **SHARD_GRAD_OP** is our `Kept`. It sends a third fewer bytes here, but the whole 16-bit weights must fit on each card, too.
+# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine: of our model 27 GB on each card. With `set_requires_all_reduce(False)` until the last microbatch, gradients cross once in a step.
+# - **NO_SHARD** is DDP, for what fits on each card.
+#
+# <details><summary>Scripts with the old class, FSDP1</summary>
+#
+# FSDP1 flattens a unit and cuts that, as our `Kept` did. A rank holds as many bytes, but for padding. Its arguments have other names:
+#
+# | FSDP1 | FSDP2 |
+# | --- | --- |
+# | `auto_wrap_policy=` | `fully_shard` on each unit, then on the root |
+# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`; buffers: `net.to(...)` |
+# | `backward_prefetch=BACKWARD_PRE` | always; more by `set_modules_to_backward_prefetch` |
+# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
+# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
+# | `device_id=` | the mesh's device |
+# | `no_sync()` | `set_requires_gradient_sync(False)` |
+# | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
+#
+# </details>
+#
+# ## Mixed precision
+#
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+#
+# We divide the loss by 1024, as if we accumulated so many microbatches, and count gradients that become zero. (In fp32 they belong to tokens that did not occur, mostly.)
+
+
+# %%
+def step_in(params, reduced):
+    torch.manual_seed(0)
+    policy = MixedPrecisionPolicy(params, reduced)
+    net = sharded(model.Transformer(2, 64, 4, max_len=32), mp_policy=policy)
+    tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
+    with traffic.count() as counted:
+        (model.loss(net(tokens).float(), targets) / 1024).backward()
+    grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
+    row = {"sent_bytes": ring_bytes(counted.payload_bytes, dist.get_world_size())}
+    row["held_bytes"] = sum(each.to_local().nbytes for each in net.parameters())
+    return row | {"zeros": (torch.cat(grads) == 0).float().mean().item()}
+
+
+# %%
+TYPES = {
+    "fp32, fp32": (torch.float32, torch.float32),
+    "bf16, fp32": (torch.bfloat16, torch.float32),
+    "fp16, fp32": (torch.float16, torch.float32),
+    "fp16, fp16": (torch.float16, torch.float16),
+}
+found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items()})[0]
+rows = [{"types": name, **row} for name, row in found.items()]
+lab.table(rows, units={"zeros": "share"})
+
+# %% [markdown] sections="8.4.2, S6, 8.11.1"
+# bf16 loses hardly any. Computing in fp16 loses more, and reducing in fp16 more again, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The sum of many ranks is safer in fp32, so the second row is the usual recipe. It sends 2 + 2 + 4 bytes for each parameter, as much as a DDP that reduces in fp32: the 1.5 of Part 1 holds for one type only.
+#
 # ## Loading a model that fits on no card
 #
-# *This is a good place for a break: so far you have all of FSDP that every training needs. What follows, in some 20 minutes, is for models that don't fit.*
+# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, so all start from the same weights. (Buffers outside the state dict stay undefined: fill them after `to_empty`.)
 #
-# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0.
-#
-# We load both ways, and count what torch allocates for a rank, on the host and on its device together:
+# We load both ways, and count a rank's bytes on host and device together:
 
 
 # %%
@@ -761,18 +792,20 @@ run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
 rows = zip(("all read", "rank 0 reads"), *run)
 lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.11.1, D-fsdp"
-# Rank 0 still has the whole model for a moment. Rank 1 never does. (In the first row torch makes the slices twice, so even rank 0 needs more.)
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# Rank 0 still has the whole model for a moment, rank 1 never. (In the first row torch makes the slices twice.)
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
-# `torchrun --nproc-per-node 8 train.py` starts it on eight cards. Put `sharded` and `setup_fsdp_model` of this chapter, with their imports, where `...` stands. `Model`, `loss` and `batches` are your own; if its blocks are not in `layers`, change the loop in `sharded`.
+# Start: `torchrun --nproc-per-node 8 train.py`. Put `sharded` and `setup_fsdp_model` where `...` stands. `Model`, `loss` and `batches`, which yields tensors on the device, are your own.
 #
 # ```python
 # import os
 # import torch
 # import torch.distributed as dist
 # from my_model import Model, batches, loss
+# from torch.distributed.checkpoint import state_dict
+# from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 #
 # ...
 #
@@ -784,7 +817,7 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 # optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
 # for inputs, targets in batches(dist.get_rank(), dist.get_world_size()):
 #     optimizer.zero_grad()
-#     loss(net(inputs), targets).backward()
+#     loss(net(inputs).float(), targets).backward()  # the output is bf16
 #     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
 #     optimizer.step()
 # options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -796,136 +829,41 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # </details>
 #
-# <details><summary>Through Accelerate</summary>
-#
-# There (chapter 04) an optimizer is made *before* the sharding, the second mistake of our list. It is right there, because `prepare` is given both, and puts the slices in the place of the old parameters. But without a GPU Accelerate 1.15 ignores FSDP's plugin without a word, and trains with DDP.
-#
-# </details>
-#
-# ## When it still does not fit
-#
-# Activations are not sharded, but [activation checkpointing](GLOSSARY.md#activation-checkpointing) makes them smaller, as in chapter 05: a block keeps its input only, and runs its forward again in the backward. With FSDP that costs no message, because the second forward runs while the block is gathered for its backward anyway.
-#
-# <details><summary>In code</summary>
-#
-# Before the model is sharded:
-#
-# ```python
-# from functools import partial
-# from torch.utils.checkpoint import checkpoint
-#
-# for block in net.layers[1:-1]:
-#     block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-# ```
-#
-# </details>
-#
-# ### Offload
-#
-# States can leave the device, too, as in chapter 06: `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload) the slices, their gradients and the optimizer to the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. How much of the peak does that save, with one sequence and with eight?
-
-# %%
-import gc
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
-
-
-def device_peak(policy, sequences):
-    gc.collect()  # the last model goes
-    torch.accelerator.reset_peak_memory_stats()
-    net = sharded(model.Transformer(6, 128, 4, max_len=64), offload_policy=policy)
-    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)  # tensor by tensor
-    tokens, targets = model.story_tokens(sequences, 64, seed=dist.get_rank())
-    for _ in range(2):
-        model.loss(net(tokens), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return torch.accelerator.max_memory_allocated()
-
-
-# %%
-def both_ways(sequences):
-    whole, less = (device_peak(each(), sequences) for each in POLICIES)
-    row = {"sequences": sequences, "sharded_bytes": whole, "on the host_bytes": less}
-    return row | {"saved_bytes": whole - less}
-
-
-# %%
-POLICIES = (OffloadPolicy, CPUOffloadPolicy)
-rows = lab.launch(lambda: [both_ways(1), both_ways(8)], devices=lab.pretend())[0]
-lab.table(rows)
-
-# %% [markdown] sections="8.4.4, 8.10"
-# It saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 bytes of every parameter, divided by two devices, are 7.6 MB. (At the peak, early in the backward, most gradients are not there yet.) The activations stay where they are.
-#
-# The price is time. On our eight cards with one sequence of 2,048 tokens each, the copies take as long as the computation, and the host's AdamW over twice as long. So offload is for steps of many tokens.
-#
-# <details><summary>What offload costs, in time</summary>
-#
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. With eight cards, one microbatch in a step and nothing overlapped, the copies are as long as computing with $3 \cdot 4 / 8 / 25 \cdot 200{,}000 / 6 = 2{,}000$ tokens of a rank, the host's AdamW with $28 / 200 \cdot 200{,}000 / 6 = 4{,}667$. More microbatches spread only AdamW; the copies come again with each.
-#
-# </details>
-#
 # ## When is it worth it?
 #
-# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code, only bandwidth in every step. But sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
+# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. Sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each. Two things help.
 #
-# Now our own 7 B model on eight cards, 64 sequences in a step (eight microbatches of one on each card), before this chapter and after:
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
-sharded_plan = before.but(zero=3)
-planner.card(before, sharded_plan)
-
-# %% [markdown]
-# On the left it does not fit: our 7 B are really 6.7 B parameters, but that is still 108 GB of states. On the right it fits (the planner writes FULL_SHARD as `zero=3`). What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
-
-# %%
-slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
-
-# %%
-two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
-slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
-
-# %% [markdown]
-# The rule above tells the size of it. A machine's four cards have 12 GB/s together, of which the planner counts half as reached. That asks for 200,000 / 6 = 33,000 tokens in a microbatch, and a sequence has 2,048: a sixteenth.
-#
-# So we need fewer messages. Two cures, and what they cost:
-#
-# - **One microbatch** of a card's eight sequences, so an eighth of the messages. Its activations fit only if they are recomputed.
-# - **Weights and gradients whole** over the eight microbatches, as in *Accumulation*, so everything is sent once. The planner calls that `zero=1`.
-
-# %%
-cures = {
-    "one machine": sharded_plan,
-    "two machines": two_machines,
-    "one microbatch": two_machines.but(mbs=8, recompute="full"),
-    "weights and gradients whole": two_machines.but(zero=1),
-}
-rows = [(n, plan.memory().peak_bytes, plan.time().step_us) for n, plan in cures.items()]
-lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
-
-# %% [markdown]
-# One large microbatch wins here: it needs hardly more memory than before, and less than twice one machine's time. Whole weights need more memory, and more time. (The planner knows such networks only roughly: `two_machines.warnings()`.)
-#
-# There is a third cure, which the planner does not price: HYBRID_SHARD. It takes 27 GB of states on each card. Only gradients cross, and only once in a step if `set_requires_all_reduce(False)` puts their sum off to the last microbatch.
+# - [Activation checkpointing](GLOSSARY.md#activation-checkpointing) (chapter 05), set up *before* `fully_shard`, costs no message: a block's second forward runs while it is gathered for its backward anyway.
+# - [Offload](GLOSSARY.md#offload): with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory. [Chapter 06](06_zero_deepspeed.ipynb) measures what such copies cost.
 #
 # ## Summary
 #
-# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states; at the peak also activations, and a few times the largest unit. So make each block a unit.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
-# - A gather hides under a layer if the microbatch of a rank has as many tokens as FLOP/s of the card over bytes/s of the link.
-# - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
-# - Mixed precision halves the gathers. Recomputation takes activations away. Offload takes states off the device, and is cheap only with many tokens in a microbatch.
+# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
+# - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit. So make each block a unit.
+# - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
+# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many. HYBRID_SHARD shards inside a machine.
+# - A gather hides if a rank's microbatch has as many tokens as FLOP/s of the card over bytes/s of the link.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations.
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
+# %% [markdown] sections="8.4.1, 8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
 # ## Errata of the textbook
 #
-# <details><summary>Seven boxes</summary>
+# <details><summary>Nine boxes, for readers of that textbook</summary>
+#
+# <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
+#
+# The table gives a DDP rank O(M) and an FSDP rank O(M/N). That holds for the states and leaves out the activations and the gathered layers, which don't shrink when ranks are added. Run it: `full.footprint().peak_bytes / ddp.footprint().peak_bytes` gives 0.47 on four ranks, not a quarter: 2.06 MB beside 4.41 MB.
+#
+# </details>
+#
+# <details><summary>Erratum S6: fp16 without a loss scale</summary>
+#
+# The FSDP loop of section S6, and the demo project, set `param_dtype=torch.float16` and never scale the loss. Small gradients are lost without a word: see the last row of the table of types. Take bf16, or `torch.amp.GradScaler`.
+#
+# </details>
 #
 # <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
 #
@@ -953,19 +891,19 @@ lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
 #
 # <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
 #
-# It lives in a private module, `torch.distributed.algorithms._checkpoint`, so it may go. The public way is `torch.utils.checkpoint`, as above; both do the same.
+# It lives in a private module, `torch.distributed.algorithms._checkpoint`, so it may go. The public way is `torch.utils.checkpoint`, as in chapter 05; both do the same.
 #
 # </details>
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
 #
-# Neither is a constant. The saving is the states' share of the peak (the table of offload). The price depends on the tokens of a rank, on the link and on the host's memory (the box below that table).
+# Neither is a constant. The saving is the states' share of the peak, which falls as activations grow. The price depends on the tokens of a rank, on the link and on the host's memory.
 #
 # </details>
 #
 # <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
 #
-# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
+# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError. And without a GPU Accelerate 1.15 ignores the plugin without a word, and trains with DDP.
 #
 # </details>
 #
@@ -976,7 +914,6 @@ lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
 # - Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, [arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
 # - Rajbhandari et al. 2020, *ZeRO*, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
 # - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), in PyTorch's documentation
-# - [FSDP1 and FSDP2 in Accelerate](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
 #
 # *Sections 8.4.1 to 8.4.4, 8.10, 8.11.1, S6 and D-fsdp of the source material.*
 
