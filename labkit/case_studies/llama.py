@@ -159,7 +159,7 @@ def cures(seq: int = 1024) -> list[Case]:
     return [Case(name=name, plan=each) for name, each in changed]
 
 
-def on_four_cards(seq: int = 2048) -> list[dict[str, object]]:
+def on_four_cards(seq: int = 1024) -> list[dict[str, object]]:
     """What a search finds on four cards of 24, 40 and 80 GB, Adam on the card or on the host: how
     many layouts fit, the fastest of them, its memory and step; where none fits, what the lightest
     lacks. All by RECIPE. Rows for ``lab.table``. Raises ValueError for a length that can't be."""

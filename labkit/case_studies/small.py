@@ -10,24 +10,26 @@ from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import search
 from labkit.sharding.step import Step
-from labkit.units import check_whole
+from labkit.units import check_real, check_whole
 from labkit.words import say
 
 COUNTS = (1, 2, 4, 8)
 
 
 def rows(
-    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024
+    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = 0.0
 ) -> list[dict[str, object]]:
-    """For each number of cards, with Adam on them and on the host: how many layouts fit, the
-    fastest (where none fits, the lightest), what it holds and lacks, and tokens a second, with
-    what Adam on the host takes (``llama.host_us``). A step's batch is 64 sequences; all layouts
-    are by ``llama.RECIPE``.
+    """For each number of cards, with Adam on them and on the host: how many layouts fit and
+    leave a share ``free`` of the card, the fastest of them (where there is none, the lightest),
+    what it holds and lacks, and tokens a second, with what Adam on the host takes
+    (``llama.host_us``; None where none fits). A step's batch is 64 sequences; all layouts are by
+    ``llama.RECIPE``.
 
-    Raises ValueError for a model or card that the tables lack.
+    Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """
     gpu(card)
     check_whole(1, 10**6, seq=seq)
+    check_real(0.0, 0.9, free=free)
     found = []
     for count in COUNTS:
         for offload in ("none", "optimizer"):
@@ -41,14 +43,16 @@ def rows(
                 recipe=RECIPE,
             )
             tried = search(asked)
-            best = tried.fitting[0] if tried.fitting else tried.lightest()
-            lacks = max(0.0, best.peak_bytes - best.device_bytes)
-            rate = 0 if lacks else round(1e6 * asked.tokens / (best.step_us + host_us(asked)))
+            room = (1 - free) * asked.cluster.device_bytes
+            roomy = [each for each in tried.fitting if each.peak_bytes <= room]
+            best = roomy[0] if roomy else tried.lightest()
+            lacks = max(0.0, best.peak_bytes - room)
+            rate = None if lacks else round(1e6 * asked.tokens / (best.step_us + host_us(asked)))
             found.append(
                 {
                     "cards": count,
                     "Adam": say("on the host") if offload != "none" else say("on the card"),
-                    "fit": len(tried.fitting),
+                    "fit": len(roomy),
                     "layout": in_words(best.layout),
                     "held_bytes": best.peak_bytes,
                     "over_bytes": lacks,

@@ -8,10 +8,14 @@ from labkit.case_studies import check
 
 WHOLE = {"zero": 3, "mbs": 1, "recompute": "full"}
 CUT = WHOLE | {"tp": 4, "offload": "optimizer"}
+STAGES = {"pp": 4}
 
 
 def by_card(card, seq):
-    return WHOLE if "80" in card else CUT
+    if "24" in card:
+        return WHOLE | {"mbs": 4, "offload": "optimizer"}
+    layout = {"tp": 4} if seq > 2048 else STAGES
+    return layout if "80" in card else layout | {"offload": "optimizer"}
 
 
 def by_link(weights, latency_ms, mb_per_s):
@@ -31,7 +35,8 @@ def test_a_layout_for_each_card_passes():
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (lambda card, seq: WHOLE, "A100 40 GB, 1024 tokens.*nine tenths"),
+        (lambda card, seq: STAGES, "A100 40 GB, 1024 tokens.*nine tenths"),
+        (lambda card, seq: WHOLE, "A100 80 GB, 1024 tokens.*takes 20.4 s a step.*in 12.9 s"),
         (lambda card, seq: CUT, "would do without offload"),
         (lambda card, seq: {"tp": 3}, "A100 80 GB"),
         (lambda card, seq: {"gpus": 8}, "a dict with some of"),

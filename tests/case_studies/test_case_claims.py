@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import collectives, planner
-from labkit.case_studies import Perception, Script, foreseen, llama, small, stories
+from labkit.case_studies import Perception, foreseen, llama, small, stories
 from labkit.case_studies.story_run import Story, _net
 from labkit.planner.models import DATA
 
@@ -21,12 +21,6 @@ def test_thirteen_billion_on_four_cards():
     )
 
 
-def test_a_third_of_a_microbatch_is_reading():
-    script = Script()
-    reading_ms = script.batch * script.read_ms
-    assert (reading_ms, reading_ms + script.microbatch_ms) == (30, 90)
-
-
 def test_three_strategies_for_ten_billion_by_one_program():
     shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
     story = planner.Plan(model=shape, gpus=8, batch=512, stack="megatron-a100")
@@ -34,6 +28,16 @@ def test_three_strategies_for_ten_billion_by_one_program():
     others = [story.but(tp=8, sp=True), story.but(pp=8)]
     sharded_us = story.but(zero=3).time().step_us
     assert all(each.fits and each.time().step_us > sharded_us for each in others)
+    by_fsdp_us = story.but(zero=3, stack="fsdp-a100").time().step_us
+    assert by_fsdp_us > story.but(pp=8).time().step_us > 1.1 * sharded_us
+
+
+def test_the_output_layer_is_a_layer_more_for_ten_billion_and_half_a_one_for_thirteen():
+    shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
+    assert shape.vocab / (12 * shape.hidden) == pytest.approx(1.0, abs=0.05)
+    large = planner.Plan(model="LLaMA 13B").shape
+    assert large.vocab / (12 * large.hidden) == pytest.approx(0.5, abs=0.05)
+    assert (large.layers / 4, shape.layers / 8) == (10, 6)
 
 
 def test_seventy_billion_in_half_as_many_stages_is_hardly_slower():

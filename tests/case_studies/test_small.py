@@ -14,10 +14,20 @@ def test_more_cards_fit_more_and_the_host_helps():
     for cards in small.COUNTS:
         assert fits[cards, 0] <= fits[cards, 1]
     for row in rows:
-        assert (row["over_bytes"] == 0) == (row["fit"] > 0) == (row["token_rate"] > 0)
+        assert (row["over_bytes"] == 0) == (row["fit"] > 0) == (row["token_rate"] is not None)
 
 
-@pytest.mark.parametrize("call", [lambda: small.toy(3), lambda: ran(9), lambda: small.rows("?")])
+def test_what_leaves_a_tenth_free_is_no_faster():
+    for row, roomy in zip(small.rows(), small.rows(free=0.1), strict=True):
+        assert roomy["fit"] <= row["fit"]
+        if roomy["fit"]:
+            assert roomy["held_bytes"] <= 0.9 * 24e9 and roomy["token_rate"] <= row["token_rate"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: small.toy(3), lambda: ran(9), lambda: small.rows("?"), lambda: small.rows(free=2)],
+)
 def test_what_is_no_small_cluster_is_refused(call):
     with pytest.raises(ValueError):
         call()
