@@ -69,11 +69,11 @@ def groups_in_two_orders():
 
 
 # %%
-rows = lab.launch(groups_in_two_orders, ranks=8)[5]
-lab.table(rows)
+both = lab.launch(groups_in_two_orders, ranks=8)[5]
+lab.table(both)
 
 # %%
-partner.score(rows[0]["dp_shard"][1])  # of rank 5's group
+partner.score(both[0]["dp_shard"][1])  # of rank 5's group
 
 # %% [markdown]
 # In binary 5 is 101, and `dp_shard` is the middle digit in both orders: its partner is 111, or 7. With `tp` named last, the partner along `tp` is 4, the rank beside it. With `tp` named first it is 1.
@@ -189,39 +189,38 @@ lab.table({"one rank": alone, "eight ranks": together} for alone, together in pa
 # %% [markdown]
 # Step by step, the losses are those of one process. And of `up`, a weight of 256 x 64 numbers, rank 7 keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp_shard`.
 #
-# From here on `mesh_3d.Step` does all this, with a longer plan that cuts attention too, on a smaller model. Eight ranks share its parameters. Does each hold an eighth of them, or do some hold more? And if so, of which part of the model?
+# From here on `mesh_3d.Step` does all this, with a longer plan that cuts attention too, on a smaller model. Eight ranks share its parameters. Which share does rank 0 hold?
 
 # %%
-most = lab.guess(
-    "the largest share of the parameters on one rank",
-    choices=("an eighth", "more than an eighth"),
-)
+share = lab.guess("rank 0's share of the parameters (0 to 1)", between=(0, 1))
 
 # %%
 step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
 lab.show(mesh_3d.parts(step))
 
 # %%
-alone = step.but(pp=1, dp_shard=1, tp=1)
-here, whole = (each.states().bytes_by()["parameter"] for each in (step, alone))
-most.score("more than an eighth" if max(here) > whole[0] / 8 else "an eighth")
+on_one_rank = step.but(pp=1, dp_shard=1, tp=1)
+here, total = (each.states().bytes_by()["parameter"] for each in (step, on_one_rank))
+share.score(here[0] / total[0])
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. Each rank holds more than an eighth (on the right). Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and the same sliver of norms and biases in each block. `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. Each rank holds more than an eighth (on the right). Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and in each block the same sliver: the norms, and the biases of the layers cut by rows. (On stage 1 the output layer stands for the embedding.) `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
 # How often does each axis talk, and who waits for it?
 #
-# - Along `tp`, every layer all-reduces its activations, twice forward and twice backward, and nobody can go on before it ends.
-# - Along `dp_shard`, weights travel layer by layer, but they can be fetched ahead (chapter 07).
-# - Along `dp_replicate`, gradients travel once a step.
-# - Along `pp`, a stage hands only its activations to the next.
+# | axis | what travels | how often | who waits |
+# | --- | --- | --- | --- |
+# | `tp` | activations and their gradients | four times a layer | everybody |
+# | `dp_shard` | weights, gradients | layer by layer | nobody, while computing hides it (chapter 07) |
+# | `dp_replicate` | gradients | once a step | everybody, at the end |
+# | `pp` | activations and their gradients | once a microbatch | the neighbouring stage |
 #
 # So it matters which cable each axis gets. That is called [placement](GLOSSARY.md#placement).
 #
-# Let's try both orders on a small model: two copies (`dp_replicate`) of two slices each (`tp`), in two machines. Cables inside a machine are twelve times as fast as those between. First `tp` lies inside, then `dp_replicate`, as with the colleague. The same ranks send the same bytes. What becomes of the step?
+# Let's simulate both orders on a small model, without overlap: two copies (`dp_replicate`) of two slices each (`tp`), in two machines. Cables inside a machine are twelve times as fast as those between. First `tp` lies inside, then `dp_replicate`, as with the colleague. The same ranks send the same bytes. What becomes of the step?
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 12, "nic_mb_per_s": 1}
@@ -247,7 +246,11 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 # %% [markdown]
 # Tensor parallelism is all of the difference: 25.6 s instead of 2.5.
 #
-# For the same reason the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends little may go far; what everybody waits for stays near. `dp_replicate` with `dp_shard` inside a machine is called [HSDP](GLOSSARY.md#hsdp): each machine holds all the weights, in shards, and only gradients cross.
+# ### Five axes in their order
+#
+# What sends little may go far; what everybody waits for stays near. So the usual order is, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`.
+#
+# `dp_replicate` with `dp_shard` inside a machine is called [HSDP](GLOSSARY.md#hsdp), in code `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. Each machine holds all the weights, in shards, and only gradients cross.
 #
 # <details><summary>How far to trust the two bars</summary>
 #
@@ -279,9 +282,9 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
 
 # %% [markdown]
-# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one, in either order.
+# No: without `tp` it takes more memory, but that fits, and the step is much faster. So the layout of the first screen was not a good one, in either order.
 #
-# Ten times the model is another matter. Let's cut each copy of LLaMA-2 70B in eight, in three ways, on 128 cards, so that what fits also leaves some memory free. Below is what a card holds. Which is the fastest of those that fit into 80 GB?
+# Ten times the model is another matter. On 128 cards we cut each copy of LLaMA-2 70B in eight, in three ways. Below is what a card holds, and how much of it is activations. Which is the fastest of those that fit into 80 GB?
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=128, zero=1, batch=512)
@@ -290,8 +293,15 @@ plans = {
     "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
     "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
 }
-held = {name: plan.memory().peak_bytes for name, plan in plans.items()}
-lab.table({"layout": name, "memory_bytes": size} for name, size in held.items())
+
+
+def held(plan):
+    memory = plan.memory()
+    kept = memory.parts["activations"]
+    return {"memory_bytes": memory.peak_bytes, "activations_bytes": kept}
+
+
+lab.table({"layout": name, **held(plan)} for name, plan in plans.items())
 
 # %%
 fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
@@ -301,23 +311,31 @@ step_us = {name: plan.time().step_us for name, plan in plans.items() if plan.fit
 fastest.score(min(step_us, key=step_us.get))
 
 # %%
-lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
+lab.table(plan.row() for plan in plans.values())
 
 # %% [markdown]
 # The less `tp`, the faster, because `tp` pays for messages in every layer. The bubble of `pp` costs less: with 32 microbatches it is 1/32 of the work for two stages, 3/32 for four.
 #
-# But the less `tp`, the more memory. With `pp` stages a card has 1/`pp` of the layers, but the first stage keeps the activations of `pp` microbatches (chapter 08). These two cancel, so only `tp` makes activations smaller, and the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`.
+# But the less `tp`, the more memory. With `pp` stages a card has 1/`pp` of the layers, but the first stage keeps the activations of `pp` microbatches (chapter 08). These two cancel, so only `tp` makes activations smaller, as the first table shows, and the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`.
 #
 # ### And ZeRO 3 alone?
 #
-# It takes the least memory of the four and needs no cut in the model. It is close behind the fastest row that fits, closer than the planner can tell, since its constants come from FSDP runs and the others' from Megatron's. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
+# It needs no cut in the model. Here it is beside the fastest layout that fits, first with cables of 25 GB/s between machines, as above, then with half of that:
+
+# %%
+best, sharded = plans["tp 4, pp 2"], large.but(zero=3)
+slow = (plan.but(nic_gb_per_s=12.5) for plan in (best, sharded))
+lab.table({**plan.row(), **held(plan)} for plan in (best, sharded, *slow))
+
+# %% [markdown]
+# With the fast cables the two are closer than the planner can tell, since their constants come from FSDP's runs and from Megatron's. With the slow ones ZeRO 3 clearly loses, because every card gathers all the weights for each microbatch. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
 
 # %% [markdown] sections="19.3.3"
 # *Here the first half ends. If you want a break, take it now.*
 #
 # ## Experts: more parameters, hardly more computing
 #
-# So far we cut a model because it was too large. Now we make it larger on purpose, because a model with more parameters usually learns more from the same tokens. In each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and send every token through one or two of them. The parameters multiply, but with one expert a token costs what it did before, with two one MLP more.
+# So far we cut a model because it was too large. Now we make it larger on purpose, because a model with more parameters usually learns more from the same tokens. In each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and send every token through one or two of them. The parameters multiply, but a token costs what it did before; with two experts, one MLP more.
 #
 # Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
 
@@ -344,9 +362,9 @@ def through_experts(router, mlps, tokens):
 # %% [markdown]
 # Each token takes its likeliest expert, and what comes out is weighted by the router's probability. Only through that weight can the error's gradients reach the router, because the index that `max` returns has none.
 #
-# ## Left alone, one expert wins
+# ## Left alone, a router picks favourites
 #
-# Let's train eight experts on 256 tokens for 120 steps, on one rank for now. (`uneven` is for later: with `balance` 0 it changes nothing.) An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
+# Let's train eight experts on 256 tokens for 120 steps, on one rank for now. The tokens have something in common (`+ 1`). (`uneven` is for later: with `balance` 0 it changes nothing.) An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
 
 # %%
 busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1))
@@ -356,7 +374,7 @@ busiest = lab.guess("share of the busiest of 8 experts (0 to 1)", between=(0, 1)
 def train_router(balance, num_experts=8):
     torch.manual_seed(0)
     router, mlps = expert_layer(num_experts)
-    tokens = torch.randn(256, 16) + 1  # they have something in common
+    tokens = torch.randn(256, 16) + 1
     targets = torch.tanh(tokens @ torch.randn(16, 16))
     optimizer = torch.optim.Adam([*router.parameters(), *mlps.parameters()], lr=1e-2)
     shares = {}
@@ -377,7 +395,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (It depends on the tokens: without the `+ 1` the busiest ends with a quarter to a third.)
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (Without the `+ 1` it is milder: a quarter to a third.)
 #
 # The cure stands in the code already. `uneven` is 1 when all experts get the same number of tokens, and grows to 8 when one gets all of them with probability 1. It has a gradient, because each expert's share of the tokens is multiplied by its mean probability. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -394,7 +412,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# With it, the share falls to about an eighth. Does that cost accuracy? With this seed it doesn't: the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from.
+# Alone, one expert takes most tokens, though near the end a few less. With the auxiliary loss its share falls to about an eighth. Does that cost accuracy? With this seed it doesn't: the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
@@ -426,30 +444,33 @@ def travel():
     dist.all_to_all_single(coming, leaving)
     come, leave = coming.tolist(), leaving.tolist()
     guests = tokens.new_empty(sum(come), 16)
+    # output, input, then how the output and the input are split
     dist.all_to_all_single(guests, tokens[order], come, leave)  # 3: there
     home = torch.empty_like(tokens)
     dist.all_to_all_single(home, mlps[rank](guests), leave, come)  # 4: and back
     out = torch.empty_like(tokens)
     out[order] = home
     out = weight[:, None] * out
+
+    # is it the same as on one process?
     expected = through_experts(router, mlps, everyones).chunk(ranks)[rank]
-    torch.testing.assert_close(out, expected)  # the same as on one process
+    torch.testing.assert_close(out, expected)
     return come
 
 
 # %%
 came = lab.launch(travel, ranks=4)
 names = [f"rank {number}" for number in range(4)]
-rows = [dict(zip(names, come, strict=True)) for come in came]
+bars = [dict(zip(names, come, strict=True)) for come in came]
 lab.bars(
-    dict(zip(names, rows, strict=True)),
+    dict(zip(names, bars, strict=True)),
     title="Tokens that come to each rank, by the rank that sent them",
     marks={"even share": 64},
     stacked=True,
 )
 
 # %% [markdown]
-# The numbers in the first bar are `coming` on rank 0. Those of rank 0's colour, down the four bars, are its `leaving`: they sum to 64. So each rank sent off 64 tokens, but they did not get 64 each. And no `assert_close` complained, so the results are those of one process. (To train, they need a backward: an all-to-all the other way round. `experts.Layer` has it.)
+# The numbers in the first bar are `coming` on rank 0. Those of rank 0's colour, down the four bars, are its `leaving`: they sum to 64. So each rank sent off 64 tokens, but they did not get 64 each. And no `assert_close` complained, so the results are those of one process. (To train, each all-to-all needs a backward: one the other way round. `experts.Layer` has it.)
 
 # %% [markdown] sections="19.3.3"
 # ## The busiest rank holds everyone up
@@ -468,7 +489,7 @@ idle = lab.guess("predicted idle share of 4 ranks (0 to 1)", between=(0, 1))
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below; a box says how many tokens a rank's experts get. The strips in the measured rows are the all-to-alls. The long ones on ranks 1 to 3 are waiting for rank 0. (If your machine was too busy to keep the pace, the picture says *overran*, and the step is longer than predicted. The pattern stays.)
+# Predicted above, measured below; a box says how many tokens a rank's experts get. The strips in the measured rows are the all-to-alls. The long ones on ranks 1 to 3 are waiting for rank 0. (The prediction counts computing only; messages come on top. On a busy machine the picture says *overran*.)
 
 # %%
 idle.score(1 - taken.mean() / taken.max())
@@ -486,22 +507,39 @@ layer.but(capacity=1.25).board()
 # %% [markdown]
 # Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five. In a transformer, dropped tokens go on unchanged, by the residual connection around the layer.
 #
-# Set the capacity to "all that come", and back: with 1.25 the predicted step falls from 109 to 48 ms, because nobody works for the dropped tokens. Now turn the router's unevenness down to 0. Only 15 are dropped, because shares that are even on average still vary. So don't rely on dropping: train the router.
+# Set the capacity to "all that come", and back: with 1.25 the predicted step falls from 109 to 48 ms, because no expert computes the dropped tokens. Now turn the router's unevenness down to 0. Only 15 are dropped: by chance some rank still has more than 10 for an expert. So a capacity only limits the damage, and the router must learn.
+
+# %% [markdown] sections="19.3.3"
+# ## An axis that borrows
+#
+# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention still runs data parallel on all eight.
+#
+# | ranks | 0 1 2 3 | 4 5 6 7 |
+# | --- | --- | --- |
+# | experts | 0 1 2 3 | 0 1 2 3 |
+# | who adds up an expert's gradients | a b c d | a b c d |
+# | who adds up attention's | A A A A | A A A A |
+#
+# Ranks with the same letter add up. So expert 0 has two copies, on ranks 0 and 4. In code it is a second mesh over the same ranks: `init_device_mesh(kind, (2, 4), mesh_dim_names=("copies", "ep"))`. All-to-alls in every layer want fast cables too, so a group of `ep` stays inside a machine while it fits.
+#
+# By their documentation the libraries call it so: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
 #
-# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return three things:
+# Pick `top_k` experts for each token. `scores` are the outputs of the router's linear layer, before the softmax: a row for each token, a column for each expert. Return three things:
 #
 # - the experts of each token, as whole numbers, all different;
-# - their weights, which sum to 1 for each token;
+# - their weights: the probabilities of the chosen experts, divided by their sum;
 # - a number that is added to the loss: an auxiliary loss times a weight of your choice.
 #
 # Write it without `experts.auxiliary_loss`. What grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed. (`router_check.hint("busy_router")` gives a hint.)
 #
+# The check takes `top_k` 2. With 1 the quotient would always be 1 and carry no gradient, which is why our layer did not divide.
+#
 # <details><summary>What the check asks for</summary>
 #
-# Layers of eight experts, some of them favourites at first, are trained with it for 120 steps: on two ranks and on four, with `top_k` 2. In the last ten steps the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. (A *choice* is a token at one of its experts.) Tokens dealt out in turn learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square.
+# Layers of eight experts, some of them favourites at first, are trained with it for 120 steps: on two ranks and on four. In the last ten steps the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. (A *choice* is a token at one of its experts.) Tokens dealt out in turn learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square.
 #
 # </details>
 
@@ -523,27 +561,13 @@ def my_router(scores, top_k):
 # %%
 router_check.busy_router(my_router)
 
-# %% [markdown] sections="19.3.3"
-# ## An axis that borrows
-#
-# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention still runs data parallel on all eight.
-#
-# | ranks | 0 1 2 3 | 4 5 6 7 |
-# | --- | --- | --- |
-# | experts | 0 1 2 3 | 0 1 2 3 |
-# | group of attention | A A A A | A A A A |
-#
-# By exercise 1, attention's groups are `my_groups({"dp_shard": 8}, "dp_shard")`, the experts' are `my_groups({"copies": 2, "ep": 4}, "ep")`. Expert 0 has two copies, on ranks 0 and 4, which add up their gradients. An all-to-all in every layer wants fast cables too, so a group of `ep` lies inside a machine.
-#
-# By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
-
 # %% [markdown]
 # ## Summary
 #
 # - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
 # - `parallelize_module`, `fully_shard` and `PipelineStage` each take their axis. First slices, then shards, then the schedule; the result is that of one process.
-# - Don't cut what fits. Then try ZeRO 3; where its gathers take too long, as much `tp` as memory demands, inside a machine, and the rest `pp`.
+# - Don't cut what fits. Then try ZeRO 3; where the cables are too slow for its gathers, as much `tp` as memory demands, inside a machine, and the rest `pp`.
 # - Experts add parameters, but little computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds everyone up.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
