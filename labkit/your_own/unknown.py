@@ -23,7 +23,7 @@ def doubts(step: Step) -> list[dict[str, str]]:
     found.append(
         (
             say("time: whose constants your program and your machine have"),
-            say("measure two runs of your own, planner.fit them"),
+            say("measure four runs of your own, planner.fit them"),
         )
     )
     return [{"not known": what, "way out": way_out} for what, way_out in found]

@@ -76,25 +76,10 @@ def test_ten_billion_hold_more_than_25_gb_and_fit_on_40():
     assert full.fits and full.memory().peak_bytes > 28e9
 
 
-class Block(nn.Module):
-    """The page's layer: attention and MLP beside each other, no mask."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, width // 128, batch_first=True)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, stream):
-        x = self.norm(stream)
-        seen, _ = self.attention(x, x, x, need_weights=False)
-        return stream + seen + self.down(nn.functional.gelu(self.up(x)))
-
-
-def test_the_readers_module_has_the_products_of_llama_and_twice_its_attention():
+def test_torchs_own_layers_have_the_products_of_llama_and_twice_its_attention():
     with torch.device("meta"):
-        layers = nn.Sequential(*(Block(4096) for _ in range(32)))
+        layer = nn.TransformerEncoderLayer(4096, 32, 16_384, batch_first=True)
+        layers = nn.TransformerEncoder(layer, 32)
         module = nn.Sequential(nn.Embedding(32_000, 4096), layers, nn.Linear(4096, 32_000))
     counted = planner.measured(module, torch.zeros(1, 2048, dtype=torch.long))
     own = planner.Plan(model=counted, gpus=8, zero=1, batch=512)
@@ -159,6 +144,34 @@ def test_two_rows_predict_the_third():
     assert step_us(third) == pytest.approx(rows[2].step_us(), rel=0.04)
 
 
+def test_four_runs_teach_another_programs_constants_the_network_and_two_do_not():
+    rows, _ = planner.load(TABLE_2)
+    z3 = [row for row in rows if "z3" in row.id]
+    unseen = (z3[2], z3[5])
+    begun = [planner.STACKS["fsdp-a100"]]
+    two = planner.fit(z3[:2], begun=begun)
+    four = planner.fit([*z3[:2], *z3[3:5]], begun=begun)
+    assert [name for _, name in two.moved] == ["matmul"]
+    assert [name for _, name in four.moved] == ["matmul", "nic"]
+    for row in unseen:
+        assert planner.predicted_us(row, two.stack(row)) < 0.36 * row.step_us()
+        assert planner.predicted_us(row, four.stack(row)) == pytest.approx(row.step_us(), rel=0.1)
+        assert four.stack(row).nic < 0.1
+
+
+def test_a_dict_as_the_page_writes_it_can_be_fitted():
+    run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096, "seq": 2048}
+    run |= {"gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
+    fitted = planner.fit([run, run | {"gbs": 128, "iter_s": 11.5}])
+    assert [name for _, name in fitted.moved] == ["matmul"]
+
+
+def test_no_row_that_megatrons_constants_were_fitted_on_recomputes_nothing():
+    for name in ("megatron_sc21_table1", "megatron_sc21_table2", "korthikanti_table5"):
+        rows, _ = planner.load(DATA / "published" / f"{name}.csv")
+        assert {row.layout.recompute for row in rows} <= {"full", "selective"}
+
+
 def test_full_recomputation_stays_some_points_below_the_papers_39_percent():
     paper = planner.Shape(layers=48, hidden=6144, heads=64, vocab=51_200)
     layer = planner.Plan(model=paper, gpus=8, tp=8, mbs=4, batch=4, flash=False)
@@ -196,8 +209,8 @@ def fastest(model, stack):
     plan = planner.Plan(model=model, gpus=SIZES[model], batch=512, stack=stack)
     found = {}
     for each in reversed(planner.search(plan).fitting):
-        cut = "cut" if each.layout.tp * each.layout.pp > 1 else "copies"
-        found["shards" if each.layout.zero == 3 else cut] = each.step_us
+        whole = "shards" if each.layout.zero == 3 else "copies"
+        found["cut" if each.layout.tp * each.layout.pp > 1 else whole] = each.step_us
     return found
 
 
@@ -210,16 +223,17 @@ def test_in_one_machine_the_kinds_are_alike_and_the_program_makes_the_difference
                 assert max(found.values()) < 1.1 * min(found.values())
             else:
                 assert found["cut"] < 1.01 * found["shards"] and "copies" not in found
+                assert found["shards"] < 1.16 * found["cut"]
         assert min(by_program[1].values()) > 1.15 * min(by_program[0].values())
 
 
-def test_few_tensors_and_many_stages_are_the_faster_cut_of_70_billion():
+def test_few_tensors_and_many_stages_are_the_faster_cut_of_70_billion_at_the_same_memory():
     large = planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512, stack="megatron-a100")
-    cuts = [(8, 4, 2), (4, 8, 2), (2, 8, 2), (2, 16, 5)]
-    plans = [large.but(tp=tp, pp=pp, vpp=vpp, zero=1, sp=True) for tp, pp, vpp in cuts]
-    steps = [step_us(plan) for plan in plans]
-    assert steps == sorted(steps, reverse=True) and steps[2] < 1.02 * steps[3]
-    assert plans[3].memory().peak_bytes < plans[2].memory().peak_bytes
+    cut = large.but(zero=1, sp=True)
+    tensors, stages = cut.but(tp=8, pp=4, vpp=2, mbs=4), cut.but(tp=2, pp=16, vpp=5)
+    assert 1.05 < step_us(tensors) / step_us(stages) < 1.18
+    held = [each.memory().peak_bytes / 1e9 for each in (tensors, stages)]
+    assert held == pytest.approx([60, 60], abs=4)
 
 
 def test_what_leaves_less_than_five_per_cent_fits_perhaps():

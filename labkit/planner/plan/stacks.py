@@ -176,7 +176,7 @@ def warnings(stack: Stack, num_nodes: int) -> list[str]:
         say(
             "parameters are gathered across {n} nodes, and how fast no shipped constant knows: "
             "published runs of this kind, left out of a fit, took up to {times:g} times as long as "
-            "predicted; fit two steps of your own (planner.fit)",
+            "predicted; fit four steps of your own (planner.fit)",
             n=num_nodes,
             times=LEFT_OUT_TIMES,
         )
