@@ -132,7 +132,7 @@ idle.score(bubble(step.predict()))
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# So the hatched time stays the same, and more microbatches only make it a smaller share. (Some divide it by the useful time instead, which gives $(p-1)/m$, so say which one you mean.) The measured bubble is larger. The line under the picture says why: ranks that began late, messages, actions (one forward or backward each) that took longer than stated, and Python between two of them.
+# So the hatched time stays the same, and more microbatches only make it a smaller share. (Some divide it by the useful time instead, which gives $(p-1)/m$.) The measured bubble is larger. The line under the picture says why: ranks that began late, messages, actions (one forward or backward each) that took longer than stated, and Python between two of them.
 #
 # From how many microbatches on is it at most a tenth? Solve the formula first:
 
@@ -460,7 +460,7 @@ lab.table(rows, units=units, title="Bubble and peak of activations (largest rank
 # %% [markdown]
 # From the top down the predicted bubble stays or shrinks, to 5.9 % with ZBV. Interleaving keeps more than a third more activations, and the two that split the backward hardly more than 1F1B.
 #
-# How much of the gain is left in *measured*? On a quiet machine most of it, on a busy one little or nothing. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python, sends and receives between any two. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
+# How much of the gain is left in *measured*? On a quiet machine much of it, on a busy one little or nothing. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python, sends and receives between any two. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
