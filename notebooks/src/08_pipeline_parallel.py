@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Pipeline parallelism
 #
-# *About an hour and a half. You need chapters 00 and 02, and for the last section ZeRO from chapter 06. No GPU is needed.*
+# *About an hour and a half, the exercises not counted. You need chapters 00 and 02, and for "When is it worth it?" ZeRO from chapter 06. No GPU is needed.*
 #
 # Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait. We pay for four and use one.
 #
@@ -25,11 +25,11 @@ from labkit import model, pipeline, planner
 from labkit.pipeline import check, pipedream_run
 from labkit.timeline import bubble
 
-lab.begin("en", deadline_s=60)
+lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward (a narrow box bears only its number), and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 4 to 2 and back (both words come below). Does the hatched part grow with the work?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward (a narrow box has only its number), and hatched is waiting. Choose GPipe as the schedule, then 2 microbatches instead of 4 (both words come below). Multiply *span* by *bubble* before and after: does the waiting grow with the work?
 #
 # **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
 
@@ -72,9 +72,9 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is the time that the rank waited for a message. Look at the order only, because how long a box is depends on what else your machine does. Rank 1 waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns.
+# This was measured on two real processes; [gloo](GLOSSARY.md#gloo) carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is time spent waiting for a message. Look at the order only, since the length of a box depends on what else your machine does. Rank 1 waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns.
 #
-# At least the result is right. Here is the largest difference between our gradients and those of the same batch on one process:
+# At least the result is right. Here is the largest difference of our gradients from those of one process:
 
 # %%
 torch.manual_seed(0)
@@ -83,21 +83,15 @@ tokens, targets = model.story_tokens(8, 64)
 model.loss(whole(tokens), targets).backward()
 lab.difference(by_hand[0] + by_hand[1], [each.grad for each in whole.parameters()])
 
-# %% [markdown] sections="S7"
-# That is rounding in the last digit of a float. (Folded boxes like the next one correct a textbook in wide use, and bear the numbers of its sections; an S is one of its code snippets. Skip them if you have not read it.)
-#
-# <details><summary>Erratum S7: a backward that is given the input</summary>
-#
-# The textbook's pipeline calls `output.backward(micro)`, with the stage's input. What `backward` takes is a gradient of the shape of the output. Run it: `torch.nn.Linear(16, 10)(torch.randn(2, 16)).backward(torch.randn(2, 16))` raises a RuntimeError about the shapes.
-#
-# </details>
+# %% [markdown]
+# That is rounding in the last digit of a float.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
 #
-# From here on we use `pipeline.Step`. It trains a smaller transformer (width 32) of eight blocks through torch's own pipeline library, whose code you will see later. Each of four real ranks holds two blocks.
+# From here on we use `pipeline.Step`. It trains a smaller transformer of eight blocks through torch's own pipeline library, whose code comes later. Each of four real ranks holds two blocks.
 #
-# Four ranks on a laptop with two cores would fight for the cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores; how much that matters is told below the picture (there an *action* is one forward or one backward).
+# They would fight for a laptop's two cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores.
 
 # %%
 step = pipeline.Step(
@@ -110,14 +104,14 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble); when we say how large it is, we mean its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave. This step sent two. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave. This step sent two, and a hundred would change nothing: while only one piece is on its way, three ranks wait.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
 # The cure is to let several pieces travel at once. While rank 1 works on the first piece, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch); there are m of them. **GPipe** does the forwards of all of them, and only then begins the first backward. A microbatch always has the same size here, so more of them mean a larger batch.
 #
-# Say we have four ranks and eight microbatches. How idle are the ranks still?
+# With four ranks and eight microbatches, how idle are the ranks still?
 
 # %%
 idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
@@ -134,11 +128,11 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (in rank 0's row: the 180 ms in the middle), because a piece of data passes three other ranks on its way there and back. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the last forward has walked to rank 3 and the first backward has walked back. So 3 of 11 slots are idle. How long a slot is doesn't matter, as long as all stages take equally long:
+# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (in rank 0's row: the 180 ms in the middle), because data passes three other ranks on its way there and back. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the first backward has walked back. So 3 of 11 slots are idle, however long a slot is, if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# So the hatched part never grows with the work; more microbatches only make it a smaller share. (Some divide the waiting by the useful time instead, which gives $(p-1)/m$, so say which one you mean.) The measured bubble is larger, and the sentence under the picture lists the causes.
+# So the hatched time stays the same, and more microbatches only make it a smaller share. (Some divide it by the useful time instead, which gives $(p-1)/m$.) The measured bubble is larger. The line under the picture says why: ranks that began late, messages, actions (one forward or backward each) that took longer than stated, and Python between two of them.
 #
 # From how many microbatches on is it at most a tenth? Solve the formula first:
 
@@ -150,14 +144,16 @@ tries = (step.but(microbatches=m) for m in range(1, 100))
 enough.score(next(each.microbatches for each in tries if bubble(each.predict()) <= 0.1))
 
 # %% [markdown] sections="8.6.1"
-# From $3/(m+3) \le 1/10$ follow at least 27 microbatches. Doubling helps less and less: from 4 microbatches to 8 the bubble falls from 3/7 to 3/11, from 16 to 32 only from 3/19 to 3/35.
+# From $3/(m+3) \le 1/10$ we get $m \ge 27$. Doubling helps less and less: from 4 microbatches to 8 the bubble falls from 42.9 % to 27.3 %, from 16 to 32 only from 15.8 % to 8.6 %.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one yourself: two stages again, on two real ranks, and a training step of a batch that is cut into microbatches. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs of the microbatches, on rank 1 their targets. All are of one size, and there may be only one. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. In the end the parameters of both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
+# Now build one yourself: one training step on two real ranks. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs of the microbatches, on rank 1 their targets. All are of one size, and there may be just one. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. Gradients start empty; in the end both stages hold those of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
-# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+# A `send` may return only when the other side has begun its `recv`. So if both ranks send at the same time, each waits for the other for ever. The check stops such a run after five seconds and says where the ranks stood.
+#
+# A check tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
 
 
 # %%
@@ -194,9 +190,9 @@ check.hint("real_pipeline")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
-# Why not take very many microbatches, then? GPipe begins its backwards only when all forwards are done, so it keeps the activations of every microbatch. Can you find an order that sets them free earlier?
+# Why not take very many microbatches, then? GPipe keeps the activations of all of them, because it begins its backwards only when all forwards are done. Can you find an order that frees them earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's; within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. There may be fewer microbatches than ranks, or one rank only. An order that costs too much is drawn for you, so try one.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's (a backward takes twice as long as a forward); within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. There may be fewer microbatches than ranks, or one rank only. An order that costs too much is drawn for you.
 
 
 # %%
@@ -217,31 +213,28 @@ check.better_order(my_order)
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. Look at the bubble below, and at *peak in flight*: which of them has changed?
+# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. Look at the predicted bubble below, and at *peak in flight*: which of them has changed?
 
 # %%
 step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# It has not moved, because the pipeline still fills and still drains. What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
+# The predicted bubble has not moved, because the pipeline still fills and still drains. (The measured ones differ by what happens between boxes.) What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
 
 # %%
+gpipe = step.but(schedule="gpipe").compare().run
+ours = step.compare().run
 held = {}
-runs = step.but(schedule="gpipe").compare().run, step.compare().run
-for rank, (gpipe, ours) in enumerate(zip(*runs)):
-    kept_bytes = gpipe["peak_activation_bytes"], ours["peak_activation_bytes"]
-    held[f"rank {rank}"] = dict(zip(["GPipe", "1F1B"], kept_bytes))
+for rank in range(4):
+    held[f"rank {rank}"] = {
+        "GPipe": gpipe[rank]["peak_activation_bytes"],
+        "1F1B": ours[rank]["peak_activation_bytes"],
+    }
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly: whoever counts microbatches knows the memory of activations. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
-#
-# <details><summary>Erratum 19.3.2: "1F1B reduces the bubble"</summary>
-#
-# It keeps the bubble of GPipe and reduces the memory. Run it: `bubble(step.but(schedule="gpipe").predict()) - bubble(step.predict())` is 0.
-#
-# </details>
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. Whoever counts microbatches knows the memory of activations. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -265,100 +258,14 @@ def my_choice(num_ranks, max_bubble, max_activations):
 # %%
 check.choose_microbatches(my_choice)
 
-# %% [markdown]
-# ## Schedules that shrink the bubble
-#
-# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. Drop any of them, and it shrinks. We drop the first two now, and the third with PipeDream.
-#
-# ### Interleaving: more stages
-#
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have four microbatches only, so that the boxes can be read. For four ranks and four microbatches the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
-
-# %%
-less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
-
-# %%
-few = step.but(microbatches=4)
-interleaved = few.but(schedule="interleaved_1f1b")
-lab.show(interleaved.predict(), title=interleaved.title())
-
-# %%
-less.score(bubble(interleaved.predict()))
-
-# %% [markdown]
-# `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
-#
-# $$\frac{p-1}{vm+p-1}$$
-#
-# For four microbatches and v = 2 that is 3 of 11 slots. It has two prices. There are more messages, over seven borders between stages instead of three. And it needs more memory, whose bytes we shall count: *peak in flight* in this picture counts halves of a stage. Rank 0's 8 weigh no more than 1F1B's 4, but rank 3's 5 weigh 2.5, where 1F1B had 1.
-#
-# ### Zero bubble: a backward in two parts
-#
-# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. This is **ZB-H1**, with one stage a rank. How much is left of the 42.9 % now?
-
-# %%
-filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
-
-# %%
-half = few.but(schedule="zb_h1")
-lab.show(half.predict(), title=half.title())
-
-# %%
-filled.score(bubble(half.predict()))
-
-# %% [markdown]
-# The stage before now waits for I only, and not for a whole backward. So rank 0 begins its first backward at 140 ms, and no longer at 200. (1F1B: four forwards down, then three backwards up, 4 x 20 + 3 x 40.) The delayed W's fill two places: the gaps between the last I's, and the ends of rows that were empty. So a rank no longer waits for $(p-1)(F+I+W)$, here 180 ms, but for $(p-1)(F+I-W)$, 60 ms, where each letter stands for its duration, here 20 ms. The price: activations are kept until W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
-#
-# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. To keep it legible, here are three ranks and six microbatches. (Dark boxes are a rank's first stage, lighter ones its second, and *peak in flight* counts halves again.)
-
-# %%
-zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
-lab.show(zbv.predict(), title=zbv.title())
-
-# %% [markdown]
-# Look at the ends of the rows: each rank works without a pause from its first action to its last. (That is so where F, I and W take equally long; in real models they don't, and small gaps come back.) So the papers, which count each rank from its own first action, call this bubble zero; we count each from the beginning of the picture to its end.
-#
-# ### All of them, for real
-#
-# The same model, four schedules, on real ranks:
-
-# %%
-rows = []
-names = ["GPipe", "1F1B", "interleaved 1F1B", "ZBV"]
-keys = ["gpipe", "1f1b", "interleaved_1f1b", "zbv"]
-for name, key in zip(names, keys):
-    pair = step.but(schedule=key).compare()
-    kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
-    bubbles = {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
-    rows.append({"schedule": name, **bubbles, "activations": kept_bytes})
-units = {"predicted": "share", "measured": "share", "activations": "bytes"}
-lab.table(rows, units=units, title="Bubble and peak of activations (largest rank)")
-
-# %% [markdown]
-# From the top down the predicted bubble stays or shrinks. Look at the last two rows: interleaving brings it down to 15.8 %, and keeps more than a third more activations; ZBV brings it down to 5.9 %, and keeps hardly more than 1F1B. (ZB-H1 was only predicted.) The measured bubbles are larger, and a finer cut tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, with some work between any two, and twice the messages.
-#
-# ### Turn the knobs
-#
-# So far the predictions took messages to be free. Give one 20 ms, as long as a forward, and compare 1F1B with interleaved 1F1B. How much of its lead does interleaving keep, and is anything left of it at 50 ms?
-
-# %%
-interleaved.but(microbatches=8).board()
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# Free messages: 27.3 % against 15.8 %. At 20 ms: 51.0 % against 47.8 %, so little of the lead is left. More than twice as many messages stand in the way, between actions half as long. At 50 ms interleaving is the worse of the two.
-#
-# </details>
-
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may stand in their send for ever. Libraries post send and receive at once (`dist.batch_isend_irecv`).
+# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may wait for ever. So libraries post a send and a receive at once (`dist.batch_isend_irecv`).
 #
 # ### torch.distributed.pipelining
 #
-# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`. Only the last rank knows the loss of the step:
+# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`, which also divides the gradients by m. Only the last rank knows the loss:
 
 
 # %%
@@ -389,7 +296,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` means as nearly as many layers for each stage as possible. `train_batch` runs forward, backward and update. Is its order 1F1B, too? Its list of commands can be read: below, a forward of a rank is written F, and a backward B.
+# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` asks for as nearly the same number of layers in each stage as possible. `train_batch` runs forward, backward and update. Is its order 1F1B, too? We read its list of commands. (On a busy machine DeepSpeed takes up to a minute to start.)
 
 
 # %%
@@ -419,54 +326,155 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's, to the digits printed. Read *order* from the bottom: the last rank has one forward and one backward in turn from the start, and each row above begins with one forward more, up to three on rank 0: 1F1B. *Cuts* says where the stages begin, and the last 6 is the number of layers: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
+# The loss is torch's, to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above first runs one forward more, up to three on rank 0. That is 1F1B. *Cuts* says where stages begin: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1. A pipeline runs at the pace of its slowest stage, so cut evenly.
+
+# %% [markdown]
+# ## Schedules that shrink the bubble
 #
-# <details><summary>More: the same loop in Megatron-LM</summary>
+# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. Drop any of them, and it shrinks. We drop one after the other.
 #
-# Megatron-LM hides the loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: one function for no pipelining, 1F1B or interleaved 1F1B, and no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
+# ### Interleaving: more stages
 #
-# </details>
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have only four microbatches, for which the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
+
+# %%
+less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
+
+# %%
+few = step.but(microbatches=4)
+interleaved = few.but(schedule="interleaved_1f1b")
+lab.show(interleaved.predict(), title=interleaved.title())
+
+# %%
+less.score(bubble(interleaved.predict()))
+
+# %% [markdown]
+# `4B0` is stage 4, backward, microbatch 0; lighter boxes are a rank's second stage (a narrow box leaves the stage out). Rank 0 runs p microbatches through its first stage, then the same p through its second. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
+#
+# $$\frac{p-1}{vm+p-1}$$
+#
+# For v = 2 that is 3 of 11 slots, as with twice the microbatches. The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here, so rank 0's 8 weigh no more than 1F1B's 4; but with eight microbatches it holds 11 halves, or 5.5.
+#
+# ### Zero bubble: a backward in two parts
+#
+# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. Each takes 20 ms, half of the old backward. With one stage a rank this is **ZB-H1**. How much is left of the 42.9 % now?
+
+# %%
+filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
+
+# %%
+half = few.but(schedule="zb_h1")
+lab.show(half.predict(), title=half.title())
+
+# %%
+filled.score(bubble(half.predict()))
+
+# %% [markdown]
+# The stage before now waits for I only, not for a whole backward. So rank 0 begins its first backward at 140 ms; under 1F1B it was 200 ms.
+#
+# The W's that were put off fill gaps: those between the last I's, and the ends of rows. So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, where 1F1B had $(p-1)(F+I+W)$, or 180 ms (a letter stands for its duration, 20 ms). The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
+#
+# ### ZBV: both at once
+#
+# **ZBV** splits the backward *and* gives each rank two stages. They form a V, from rank 0 down to the last rank and back up. Why a V? Rank 0 has the last stage, too, so it begins its first I (at 60 ms below) without waiting for a gradient to walk back through all ranks. And a rank that keeps activations long in one stage keeps them briefly in the other, so memory is even.
+#
+# Here are three ranks and six microbatches; *peak in flight* counts halves again.
+
+# %%
+zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
+lab.show(zbv.predict(), title=zbv.title())
 
 # %% [markdown] sections="10.3.2, 19.3.2"
-# ## PipeDream: never drain
+# Look at the ends of the rows: each rank works without a pause from its first action to its last, because F, I and W take equally long here. (In real models they don't.) The papers count each rank from its own first action, so they call this bubble zero; we count the whole picture.
 #
-# The bubble comes from filling and draining, and we drain because all microbatches of a batch must see the same weights. Draining before an update is called a [flush](GLOSSARY.md#flush). What if we never flush? **PipeDream** runs 1F1B for ever, and each stage updates itself after every backward.
+# ### PipeDream: never drain
 #
-# Each rank has the order of 1F1B; the difference lies between two updates. A 1F1B that flushes and updates after every four microbatches fills and drains anew each time, and 3 of 7 slots stay idle. PipeDream never begins anew. Its bubble is $3/(M+3)$, where M counts all microbatches since training began: the longer you train, the nearer it is to zero.
+# What is left to drop is the draining. We drain because all microbatches of a batch must see the same weights; draining before an update is called a [flush](GLOSSARY.md#flush). **PipeDream** never flushes. It runs 1F1B for ever, and each stage updates itself after every backward. So it fills only once: its bubble is $(p-1)/(M+p-1)$, where M counts all microbatches since training began.
 #
-# ### The price: old weights
-#
-# Between the forward of a microbatch and its backward, the stage has been updated by other microbatches. To compute the gradient that belongs to that forward, it must keep the weights that it used: **weight stashing**. With p stages, stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. They are called [stale](GLOSSARY.md#staleness), and training on four stages is no longer the same as on one process. Compare the losses with those of one process that updates as often:
+# Here are the first eight. Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
+
+# %%
+lab.show(step.predict(), title="PipeDream, its first eight microbatches")
+
+# %%
+between = lab.guess("updates of rank 0 between F3 and B3", between=(0, 8))
+
+# %%
+endless = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
+rows = []
+for rank, told in enumerate(endless):
+    late = max(newest - used for used, newest in told["versions"])
+    kept = told["peak_versions"]
+    rows.append({"rank": rank, "updates late": late, "versions kept": kept})
+lab.table(rows)
+
+# %%
+between.score(rows[0]["updates late"])
+
+# %% [markdown] sections="10.3.2, 19.3.2"
+# B0, B1 and B2 lie between, each with an update. The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. With p stages, stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. They are called [stale](GLOSSARY.md#staleness), and the training is no longer that of one process. How far apart are the losses?
 
 
 # %%
-def apart(run, flush_every=None):
-    """The largest difference of a loss from that of one process."""
-    alone = pipedream_run.launch(1, 8, flush_every=flush_every)
-    return lab.difference(*(torch.tensor(each[-1]["losses"]) for each in (run, alone)))
+def losses(ranks, flush_every):
+    """Of eight microbatches, on the last rank."""
+    run = pipedream_run.launch(ranks, 8, flush_every=flush_every)
+    return torch.tensor(run[-1]["losses"])
 
 
-flushed = pipedream_run.launch(4, 8, flush_every=4)
-endless = pipedream_run.launch(4, 8)
-gaps = {"a flush every 4": apart(flushed, 4), "never a flush": apart(endless)}
-lab.table([gaps], title="Largest difference of a loss from one process")
+rows = []
+for updates, flush_every in {"a flush every 4": 4, "never a flush": None}.items():
+    four, one = losses(4, flush_every), losses(1, flush_every)
+    last = {"four stages": four[-1].item(), "one process": one[-1].item()}
+    rows.append(
+        {"updates": updates, **last, "largest difference": lab.difference(four, one)}
+    )
+lab.table(rows, title="The last loss, and the largest difference of all eight")
 
 # %% [markdown]
-# With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: later gradients or a larger learning rate can make training worse (chapter 03's asynchronous workers). So two methods go by the name 1F1B, and when you read it, ask whether it flushes.
+# With a flush, four stages train as one process does; this is why Megatron keeps the flush. Without it the losses differ. Eight microbatches can't show whether they are worse, but the guarantee is lost. So two methods go by the name 1F1B, and when you read it, ask whether it flushes.
+#
+# ### All of them, for real
+#
+# Let's measure the schedules that flush, on real ranks. (GPipe and 1F1B ran above.)
+
+# %%
+schedules = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "interleaved 1F1B": "interleaved_1f1b",
+    "ZB-H1": "zb_h1",
+    "ZBV": "zbv",
+}
+rows = []
+for name, key in schedules.items():
+    pair = step.but(schedule=key).compare()
+    kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
+    bubbles = {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
+    rows.append({"schedule": name, **bubbles, "activations": kept_bytes})
+
+# %%
+units = {"predicted": "share", "measured": "share", "activations": "bytes"}
+lab.table(rows, units=units, title="Bubble and peak of activations (largest rank)")
+
+# %% [markdown]
+# From the top down the predicted bubble stays or shrinks, to 5.9 % with ZBV. Interleaving keeps more than a third more activations, and the two that split the backward hardly more than 1F1B.
+#
+# How much of the gain is left in *measured*? On a quiet machine much of it, on a busy one little or nothing. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python, sends and receives between any two. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens, and ZeRO (chapter 06) makes the model fit as well.
+# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens. ZeRO (chapter 06) makes the model fit, too, so compare the messages:
 #
 # - ZeRO 3: each card runs two microbatches of four sequences. For each of the two it gathers all weights twice and reduce-scatters the gradients once.
 # - ZeRO 1: gradients and weights travel once a step.
 # - Pipeline: a card passes on 64 activations and as many gradients.
 #
-# How long do the messages of one card take at the very least?
+# How long do one card's messages take at least?
 
 # %%
-weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
+weights_gb = 2 * 6.7 * 7 / 8  # 6.7 billion in bf16; 7/8 lie on other cards
 activations_gb = 2 * 2048 * 4096 / 1e9  # one sequence of 2048 tokens, width 4096
 traffic = {
     "ZeRO 3, 2 microbatches": 3 * 2 * weights_gb / 1.25,
@@ -476,49 +484,60 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times as fast as with ZeRO 3 is a step on the slow network, by a pipeline of eight stages? And what if the same eight cards stand in one machine with NVLink, and if then the batch is small? (`mbs` is the number of sequences in a microbatch: 4, 4 and 2 for ZeRO 3, and 1 for the others; `pp` is the number of stages.)
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. But a step computes, too, so we ask the planner of chapter 18. On this slow network, how many times as fast as ZeRO 3 is a pipeline of eight stages?
 
 # %%
 faster = lab.guess("times as fast as ZeRO 3, slow network", between=(0, 50))
 
+# %% [markdown]
+# The table also has the same eight cards in one machine with NVLink, with a large batch and with a small one.
+
 # %%
-slow = planner.Plan(
-    model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=3, mbs=4, batch=64
-)
-node = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=2, batch=16)
+one_machine = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=4, batch=64)
 plans = {
-    "slow network, batch 64": slow,
-    "NVLink, batch 64": node.but(mbs=4, batch=64),
-    "NVLink, batch 16": node,
+    "slow network, batch 64": one_machine.but(per_node=1, nic_gb_per_s=1.25),
+    "NVLink, batch 64": one_machine,
+    "NVLink, batch 16": one_machine.but(mbs=2, batch=16),
 }
 
 # %%
 rows = []
-for name, plan in plans.items():
-    stages = plan.but(zero=0, mbs=1, pp=8)
-    ways = {"ZeRO 3": plan, "ZeRO 1": plan.but(zero=1, mbs=1), "pipeline": stages}
-    times = {f"{way}_us": each.time().step_us for way, each in ways.items()}
+for name, zero_3 in plans.items():
+    zero_1 = zero_3.but(zero=1, mbs=1)  # mbs: sequences in a microbatch
+    stages = zero_3.but(zero=0, mbs=1, pp=8)  # pp: stages of the pipeline
+    ways = {"ZeRO 3": zero_3, "ZeRO 1": zero_1, "pipeline": stages}
+    times = {f"{way}_us": plan.time().step_us for way, plan in ways.items()}
     rows.append({"case": name} | times)
 lab.table(rows, title="Time of a step, predicted")
 
 # %%
-_, zero_us, _, pipeline_us = rows[0].values()
-faster.score(zero_us / pipeline_us)
+faster.score(rows[0]["ZeRO 3_us"] / rows[0]["pipeline_us"])
 
 # %% [markdown]
-# On the slow network the pipeline is about 13 times as fast as ZeRO 3. ZeRO 3 takes twice as long as in the bars, because for FSDP the planner counts on half of the link's rated speed. ZeRO 1 suffers even more: the planner takes Megatron's, which sends gradients in fp32, twice the bytes, and gets a smaller share of the link than FSDP: 40 %. The pipeline's messages get that share, too, and nothing hides them.
+# On the slow network the pipeline is about 13 times as fast as ZeRO 3. On NVLink it comes last: with a batch of 64, where 7 of its 71 slots are idle, it takes 6 % longer than ZeRO 3 and 18 % longer than ZeRO 1; with a batch of 16, where 7 of 23 are idle, about 30 % longer than both.
 #
-# On NVLink the pipeline comes last: by a little with a batch of 64, where 7 of its 71 slots are idle, and by a third with a batch of 16, where 7 of 23 are.
+# <details><summary>Why the planner's steps are longer than the bars</summary>
 #
-# So take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
+# It counts on half of a link's rated speed for FSDP (ZeRO 3), and on 40 % for the other two, as in Megatron, whose ZeRO 1 also sends gradients in fp32. And a step computes: FSDP does so while it sends, so the longer of the two counts; for the others the planner adds both up.
+#
+# </details>
+#
+# Take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. So large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 
 # %% [markdown]
 # ## Summary
 #
-# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
-# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Interleaving and zero bubble shrink the bubble.
-# - PipeDream never flushes: no bubble once full, stale gradients.
-# - A pipeline sends little. Take it where links are slow and microbatches many.
+# | schedule | bubble | microbatches on the fullest rank | price |
+# | --- | --- | --- | --- |
+# | naive | $(p-1)/p$ | 1 | idle ranks |
+# | GPipe | $(p-1)/(m+p-1)$ | m | memory |
+# | 1F1B | as GPipe | p | |
+# | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
+# | ZB-H1 | a third of 1F1B's waiting | p | finer boxes |
+# | ZBV | less again | p | finer boxes, messages |
+# | PipeDream | none, once full | p, and p versions of weights | stale gradients |
+#
+# (For m of 2p or more, and F, I and W equally long.) A pipeline sends little. Take it where links are slow and microbatches many.
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [stale](GLOSSARY.md#staleness), [paced](GLOSSARY.md#paced).
 #
@@ -527,14 +546,14 @@ faster.score(zero_us / pipeline_us)
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 4. Optional: find the fault in a chart
 #
-# Schedules are often drawn by hand, and some such charts can't run on any machine. Here each box takes one step, and stands at the earliest where it can:
+# Some charts that are drawn by hand can't run on any machine. Here each box takes one step, and stands as early as it can:
 
 # %%
 chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. All rows are of one length, and there may be one row only. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. Three charts of a textbook that can't run are among those tried, and one of 32 ranks with 256 microbatches, for which you have two seconds.
+# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. All rows are of one length, and there may be one row only. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step; what stands nowhere never comes. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. One chart has 32 ranks and 256 microbatches, and you have two seconds.
 
 
 # %%
@@ -559,10 +578,18 @@ def my_fault(chart):
 # %%
 check.chart_fault(my_fault)
 
-# %% [markdown] sections="8.6.1, 8.6.2, 10.3.2, 19.3.2"
+# %% [markdown] sections="8.6.1, 8.6.2, 10.3.2, 19.3.2, S7"
 # ## Errata of the textbook
 #
-# <details><summary>Eight boxes</summary>
+# They correct a textbook in wide use, by its sections; an S is one of its code snippets.
+#
+# <details><summary>Ten boxes</summary>
+#
+# <details><summary>Erratum S7: a backward that is given the input</summary>
+#
+# The textbook's pipeline calls `output.backward(micro)`, with the stage's input. What `backward` takes is a gradient of the shape of the output. Run it: `torch.nn.Linear(16, 10)(torch.randn(2, 16)).backward(torch.randn(2, 16))` raises a RuntimeError about the shapes.
+#
+# </details>
 #
 # <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
 #
@@ -594,9 +621,15 @@ check.chart_fault(my_fault)
 #
 # </details>
 #
+# <details><summary>Erratum 19.3.2: "1F1B reduces the bubble"</summary>
+#
+# It keeps the bubble of GPipe and reduces the memory. Run it: `bubble(step.but(schedule="gpipe").predict()) - bubble(step.predict())` is 0.
+#
+# </details>
+#
 # <details><summary>Erratum 8.6.2: Megatron's old modules</summary>
 #
-# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
+# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today (`get_forward_backward_func()` of `megatron.core.pipeline_parallel` gives the whole loop as one function), and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
 #
 # </details>
 #
