@@ -528,6 +528,7 @@ def on_a_ring(handed, ranks=2):
     return sum(times[call] * handed.get(call, 0) for call in times)
 
 
+# %%
 def in_models(rows):
     """The sums, in multiples of ZeRO 0."""
     ddp = on_a_ring(rows["ZeRO 0"])
