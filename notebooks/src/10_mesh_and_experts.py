@@ -80,7 +80,7 @@ partner.score(both[0]["dp_shard"][1])  # of rank 5's group
 #
 # Now the first screen. In its mesh of (8, 8), the `tp` group of rank 0 was 0 to 7, all in one machine. With the names swapped it is 0, 8, 16 and so on to 56: one card in each machine.
 #
-# Both meshes are correct, and both train to the same loss. But launchers number ranks machine by machine, so the order of the names says which cables each axis gets: **the last axis gets the fastest ones**.
+# Both meshes train to the same loss. But launchers number ranks machine by machine, so the order of the names says which cables each axis gets: **the last axis gets the fastest ones**.
 
 # %% [markdown] sections="8.8.1"
 # ## Exercise 1. All groups of an axis
@@ -204,7 +204,7 @@ here, total = (each.states().bytes_by()["parameter"] for each in (step, on_one_r
 share.score(here[0] / total[0])
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. Each rank holds more than an eighth (on the right). Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and in each block the same sliver: the norms, and the biases of the layers cut by rows. (On stage 1 the output layer stands for the embedding.) `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. That is more than an eighth for each. Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and in each block the same sliver: the norms, and the biases of the layers cut by rows. `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
@@ -231,7 +231,7 @@ orders = {"tp inside a machine": near, "tp across machines": far}
 lab.show(mesh_3d.beside(orders, title="Two orders of the names"))
 
 # %% [markdown]
-# The step takes 2.4 times as long. Both panels share one time scale, and a layer is two blue boxes, because it all-reduces twice. The thin strips under the boxes are messages. In the upper panel the eight along `tp` are short, and only the one along `dp_replicate`, at the very end, is long. In the lower panel it is the other way round: each of the eight takes twelve times as long, and all ranks stand still meanwhile. The one at the end got cheap, but there is only one of it.
+# The step takes 2.4 times as long. A layer is two blue boxes, because it all-reduces twice. The thin strips under the boxes are messages. In the upper panel the eight along `tp` are short, and only the one along `dp_replicate`, at the very end, is long. In the lower panel it is the other way round: each of the eight takes twelve times as long, and all ranks stand still meanwhile. The one at the end got cheap, but there is only one of it.
 
 # %% [markdown]
 # ### Our colleague's step
@@ -328,7 +328,7 @@ slow = (plan.but(nic_gb_per_s=12.5) for plan in (best, sharded))
 lab.table({**plan.row(), **held(plan)} for plan in (best, sharded, *slow))
 
 # %% [markdown]
-# With the fast cables the two are closer than the planner can tell, since their constants come from FSDP's runs and from Megatron's. With the slow ones ZeRO 3 clearly loses, because every card gathers all the weights for each microbatch. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
+# With the fast cables the two are closer than the planner can tell, since their constants come from FSDP's runs and from Megatron's. With the slow ones ZeRO 3 loses, because every card gathers all the weights for each microbatch. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
 
 # %% [markdown] sections="19.3.3"
 # *Here the first half ends. If you want a break, take it now.*
@@ -412,7 +412,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Alone, one expert takes most tokens, though near the end a few less. With the auxiliary loss its share falls to about an eighth. Does that cost accuracy? With this seed it doesn't: the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from.
+# Alone, one expert takes most tokens, though near the end a few less. With the auxiliary loss the share falls to about an eighth. With this seed the error in the brackets is smaller, too, most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
@@ -499,20 +499,20 @@ idle.score(1 - taken.mean() / taken.max())
 #
 # ### A capacity
 #
-# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share. Each rank has 64 tokens for eight experts, so an even share is 8, and a rank may send at most 10 to one expert. Those that come later are **dropped**: they skip the layer.
+# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share. Each rank has 64 tokens for eight experts, so an even share is 8, and a rank may send at most 10 to one expert. Those that come later are **dropped**: only the residual connection carries them past the layer.
 
 # %%
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five. In a transformer, dropped tokens go on unchanged, by the residual connection around the layer.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five.
 #
 # Set the capacity to "all that come", and back: with 1.25 the predicted step falls from 109 to 48 ms, because no expert computes the dropped tokens. Now turn the router's unevenness down to 0. Only 15 are dropped: by chance some rank still has more than 10 for an expert. So a capacity only limits the damage, and the router must learn.
 
 # %% [markdown] sections="19.3.3"
 # ## An axis that borrows
 #
-# Expert parallelism is an axis as well, `ep`, but it needs no cards of its own. It borrows those of `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention still runs data parallel on all eight.
+# Expert parallelism is an axis as well, `ep`, but it borrows its cards from `dp_shard`. With `dp_shard` 8 and `ep` 4, ranks 0 to 3 hold one set of experts between them, and ranks 4 to 7 another. Attention still runs data parallel on all eight.
 #
 # | ranks | 0 1 2 3 | 4 5 6 7 |
 # | --- | --- | --- |
@@ -535,7 +535,7 @@ layer.but(capacity=1.25).board()
 #
 # Write it without `experts.auxiliary_loss`. What grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed. (`router_check.hint("busy_router")` gives a hint.)
 #
-# The check takes `top_k` 2. With 1 the quotient would always be 1 and carry no gradient, which is why our layer did not divide.
+# (The check takes `top_k` 2. With 1 that is always 1, without a gradient, so our layer did not divide.)
 #
 # <details><summary>What the check asks for</summary>
 #
