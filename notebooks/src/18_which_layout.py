@@ -13,7 +13,7 @@
 #
 # A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
-# So how do you choose? On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A program that does so is called a planner. Here is ours:
+# On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours:
 
 # %%
 from dataclasses import replace
@@ -532,7 +532,7 @@ error = {"planner's error": 1 + planner.STACKS[stack].spread}
 lab.bars(steps, marks=error, title="step, over the fastest", badge="predicted")
 
 # %% [markdown]
-# What ends left of the dashed line differs by less than the planner's error. (Where a bar is missing, nothing of that kind fits.) In one machine, copies, shards and cuts are alike, so choose there by what is simple. Across machines the cut is ahead by about a tenth, which is at the edge of the error. What decides is the warning that you saw: shards across machines may take several times as long, and a cut gets no such warning.
+# What ends left of the dashed line differs by less than the planner's error: only the 70 B's shards cross it, and barely. (Where a bar is missing, nothing of that kind fits.) In one machine, copies, shards and cuts are alike, so choose there by what is simple. Across machines the cut is ahead by about a tenth, which is at the edge of the error. What decides is the warning that you saw: shards across machines may take several times as long, and a cut gets no such warning.
 #
 # (Set `stack` to `fsdp-a100`. Its error is larger, and no bar reaches the line.)
 #
