@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Accelerate
 #
-# *About an hour and a half. You need chapters 00, 02 and 03. No GPU is needed.*
+# *An hour and a half, and an hour for the exercises. You need chapters 00, 02 and 03. No GPU is needed.*
 #
-# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it runs to its end without a warning. But the loss ends at 4.9 instead of 3.5, because the model had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But the promise is about the code: what you train can change, and nothing tells you.
+# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it runs to its end without a warning. But the loss ends at 4.9 instead of 3.5, because the model had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and nothing tells you.
 
 # %%
 import tempfile
@@ -26,7 +26,7 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the usual training loop. Each row is a line of the loop, each column a batch: the gradients of two batches are added up before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). A box says which [collectives](GLOSSARY.md#collective) its line calls. *all_reduce 2* are two calls, one for each bucket of gradients.
+# This is one update of the usual training loop. Each row is a line of the loop, each column a batch: the gradients of two batches are added up before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). A box says which [collectives](GLOSSARY.md#collective) its line calls. *all_reduce 2* are two calls, one for each bucket of gradients. Until the last batch of an update, Accelerate makes `step` and `zero_grad` do nothing.
 #
 # The *engine* is what does the work under Accelerate. DDP you know. Now set the engine to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights?
 #
@@ -45,13 +45,14 @@ ours.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
 #
-# A small model, its optimizer, and the data: 64 passages of our story. Below is the loop of one process, which you have written many times. It goes once through the data: an *epoch*.
+# A small model, its optimizer, and the data: 64 passages of our story. Then the loop of one process, which goes once through the data: an *epoch*.
 
 
 # %%
 def setup():
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
+    # with its usual eps, Adam would magnify rounding
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
     return net, optimizer, torch.utils.data.TensorDataset(*model.story_tokens(64, 32))
 
@@ -71,7 +72,7 @@ def alone(batch_size):
 one = lab.launch(alone, 8, ranks=1)[0]["weights"]
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Accelerate does all of that, and moves model and batches to the rank's GPU. `prepare` takes your objects and gives back others, and `accelerator.backward(loss)` stands in the place of `loss.backward()`.
+# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Accelerate does all of that, and moves model and batches to the rank's GPU. `prepare` takes your objects and gives back others, and `accelerator.backward(loss)` replaces `loss.backward()`.
 #
 # `ours.accelerator()` is `Accelerator()`, told of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU.
 
@@ -92,10 +93,10 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# One process takes batches of 8, which makes 8 updates. If each of two ranks takes batches of 8, how many updates does the epoch have?
+# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does the epoch have?
 
 # %%
-updates = lab.guess("updates of two ranks, batches of 8 each", between=(1, 16))
+updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
 
 # %% [markdown]
 # We compare each result with that of one process. *apart* is the largest difference of a weight, and *loss* is what the trained model has on all 64 passages:
@@ -162,12 +163,13 @@ script = folder / "train.py"
 _ = script.write_text(TRAIN)
 
 # %% [markdown]
-# Four things are new in it:
+# Five things are new in it:
 #
 # - `accelerator.state` says what Accelerate has found.
-# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending, and `step` and `zero_grad` do nothing. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; without either it is one.
+# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; without either it is one.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the gradient to a length of 0.5, if it is longer.
+# - `end_training` closes the connections between the ranks.
 
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
@@ -190,7 +192,7 @@ fp32 = {
 #
 # A misspelt key or value on top is refused. Inside `fsdp_config` and `deepspeed_config` a misspelt key is ignored.
 #
-# In YAML, `mixed_precision: no` without quotes is read without complaint, because a bare `no` is YAML's word for False. If a launcher dies of `'bool' object has no attribute 'lower'`, look for a missing quote.
+# In YAML, write quotes around `"no"`: without them it means False.
 #
 # </details>
 #
@@ -227,9 +229,9 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 ours.environment(deepspeed)
 
 # %% [markdown]
-# These variables are all that the script is told of the file. So we can give them to ranks of the notebook instead: `start(script, ranks, batch size, config=...)` runs the script there, and takes the weights of `net` when it has ended.
+# The script is told nothing else of the file. So we can give these variables to ranks of the notebook: `start(script, ranks, batch size, config=...)` runs the script there, and takes the weights of `net` in the end. labkit's pretend device stands in for each rank's GPU, so FSDP and DeepSpeed run here, too.
 #
-# We choose the batch sizes so that every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
+# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
 
 # %%
 OTHERS = ("four ranks", "accumulation", "bf16", "DeepSpeed", "FSDP")
@@ -267,12 +269,12 @@ odd.score(max(rows, key=lambda row: row["apart"])["start"])
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Now four starts that go wrong:
+# Now four starts that go wrong. Starts 2 to 4 were meant for two ranks, so their batch size is 4. For 3 and 4 we take the pretend device away (`gpus=False`).
 #
 # 1. four ranks, and still a batch size of 8;
 # 2. `python train.py` instead of `accelerate launch`;
 # 3. two ranks on a machine without GPUs;
-# 4. the same, with `ACCELERATE_USE_CPU=true`, and a file that asks for FSDP.
+# 4. the same, but told to use CPUs (`ACCELERATE_USE_CPU=true`), and with a file that asks for FSDP.
 #
 # How many of them end with the right weights?
 
@@ -296,19 +298,115 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart", "loss")
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# No start ends with an error, and none prints a warning.
+# No start ends with an error, and their logs, left out here, hold no warning.
 #
 # 1. An update takes 32 passages, so there are a quarter of the updates.
-# 2. One process trains with batches of 4, so it makes 16 updates. That is another model, though its loss is no higher, and the other cards are idle.
-# 3. No rank finds a GPU, so each believes that it is alone, and we train the same model twice. The variable of start 4 cures that; where there is no GPU, labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+# 2. One process trains with batches of 4, so it makes 16 updates. That is another model, though its loss is no higher.
+# 3. No rank finds a GPU, so each believes that it is alone, and we train the same model twice.
 # 4. The weights are right, but the type is plain DDP. What the file says of FSDP was ignored, and no memory is saved.
 #
 # The first two lines of `accelerator.state` show three of the four. For the first, print the updates of an epoch after `prepare`: `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)`.
+#
+# <details><summary>Training on CPUs: which switch works</summary>
+#
+# The variable `ACCELERATE_USE_CPU=true` does; where there is no GPU, labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+#
+# </details>
 
 # %% [markdown] sections="8.2.2"
-# ## What prepare changed
+# ## What prepare does to loader and schedule
 #
-# `accelerator.prepare` returns other objects than you gave it. We run the update of the first screen with `mixed_precision="bf16"` under three engines, and look at model and loader on rank 0 of two. Its model is larger than ours, and it has 12 batches. *weights* is type and number of what this rank holds, *inside* is what a layer computes in, and *output* is what the model returns.
+# Let us cure the first start. What does `prepare` make of a loader? Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together?
+
+# %%
+samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
+
+
+# %%
+def deal():
+    accelerator = ours.accelerator()
+    loader = torch.utils.data.DataLoader(range(10), batch_size=2)
+    return [batch.tolist() for batch in accelerator.prepare(loader)]
+
+
+# %%
+dealt = lab.launch(deal, ranks=4)
+lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
+
+# %%
+samples.score(sum(len(batch) for batches in dealt for batch in batches))
+
+# %% [markdown]
+# Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch, and you need no `set_epoch`.
+#
+# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line:
+#
+# `accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`
+#
+# Does that cure our script with a batch size of 8 on four ranks?
+
+# %%
+cured = folder / "cured.py"
+option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
+text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
+cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
+same_start = {"train.py": traps["batch size 8 on four ranks"]}
+rows = compared({**same_start, "cured.py": start(cured, 4, "8")})
+lab.table(rows, heads=("start", "updates", "apart", "loss"))
+
+# %% [markdown]
+# It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
+
+# %% [markdown] sections="8.2.2"
+# ### The learning rate's schedule
+#
+# A prepared scheduler changes, too. Let a rate fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
+
+# %%
+rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
+
+
+# %%
+def rates():
+    accelerator = ours.accelerator()
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
+    optimizer, falling = accelerator.prepare(optimizer, falling)
+    seen = {0: falling.get_last_lr()[0]}
+    for update in range(1, 9):
+        optimizer.step()
+        falling.step()
+        seen[update] = falling.get_last_lr()[0]
+    return seen
+
+
+# %%
+one_rate = lab.launch(rates, ranks=1)[0]
+four_rates = lab.launch(rates, ranks=4)[0]
+lab.curves(
+    measured={"one process": one_rate, "four ranks": four_rates},
+    x="number of updates",
+    y="learning rate",
+    title="A schedule of 8 steps",
+    joined=True,
+)
+
+# %%
+rate.score(four_rates[2])
+
+# %% [markdown]
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length *before* `prepare`:
+#
+# ```python
+# steps = epochs * math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
+# ```
+#
+# Before `prepare` this counts the updates of one process, after it those of this run: a quarter on four ranks, and the rate would be 0 after a quarter of the training. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update. With `split_batches` each step is one step.
+
+# %% [markdown] sections="8.2.2"
+# ## What prepare does to the model
+#
+# We run the update of the first screen, whose model is larger than ours, with `mixed_precision="bf16"` under three engines, and look at the model on rank 0 of two. *weights* is type and number of what this rank holds, *inside* is what a layer computes in, and *output* is what the model returns.
 
 # %%
 found = {}
@@ -319,14 +417,15 @@ before = found["ddp"]["before"]
 lab.table(
     {"what": what, "before": before[what]}
     | {engine: result["after"][what] for engine, result in found.items()}
-    for what in ("model", "loader", "batches", "weights", "inside", "output")
+    for what in ("model", "weights", "inside", "output")
 )
 
 # %% [markdown]
-# DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half. The loader deals out batches, so it is half as long.
+# DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half.
 #
-# [Mixed precision](GLOSSARY.md#mixed-precision) is three different things. Under DDP the weights stay fp32, `autocast` computes in bf16, and Accelerate turns the output back into fp32. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under the last two your loss is computed from a bf16 output.
-#
+# The same word, "bf16", is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). Under DDP the weights stay fp32, `autocast` computes in bf16, and Accelerate turns the output back into fp32. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under the last two your loss is computed from a bf16 output.
+
+# %% [markdown] sections="8.2.2"
 # ### Exercise 1. One loop for every engine
 #
 # This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong, and `by_accelerate` above still has one of them. Before you change a line, say which engine it breaks, and how.
@@ -368,95 +467,14 @@ check.one_epoch(my_epoch)
 # %%
 check.hint("one_epoch")
 
-# %% [markdown] sections="8.2.2"
-# ### Which samples a rank gets
-#
-# Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together?
-
-# %%
-samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
-
-
-# %%
-def deal():
-    accelerator = ours.accelerator()
-    loader = torch.utils.data.DataLoader(range(10), batch_size=2)
-    return [batch.tolist() for batch in accelerator.prepare(loader)]
-
-
-# %%
-dealt = lab.launch(deal, ranks=4)
-lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
-
-# %%
-samples.score(sum(len(batch) for batches in dealt for batch in batches))
-
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch, and you need no `set_epoch`.
+# <details><summary>What the three lines break (look after your try)</summary>
 #
-# With one option the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line:
+# - `prepare` without the optimizer: FSDP and DeepSpeed stop with an error.
+# - `loss.backward()`: DeepSpeed changes no weight.
+# - `unwrap_model`: FSDP gives only this rank's part of each weight.
 #
-# `accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`
-#
-# Does that cure the failure that this chapter opened with? Our script with this line, with a batch size of 8 on four ranks:
-
-# %%
-cured = folder / "cured.py"
-option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
-text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
-cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
-same_start = {"train.py": traps["batch size 8 on four ranks"]}
-rows = compared({**same_start, "cured.py": start(cured, 4, "8")})
-lab.table(rows, heads=("start", "updates", "apart", "loss"))
-
-# %% [markdown]
-# It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
-
-# %% [markdown] sections="8.2.2"
-# ### The learning rate's schedule
-#
-# A prepared scheduler hides one more change. Let a rate fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
-
-# %%
-rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
-
-
-# %%
-def rates():
-    accelerator = ours.accelerator()
-    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
-    optimizer, falling = accelerator.prepare(optimizer, falling)
-    seen = {0: falling.get_last_lr()[0]}
-    for update in range(1, 9):
-        optimizer.step()
-        falling.step()
-        seen[update] = falling.get_last_lr()[0]
-    return seen
-
-
-# %%
-one_rate = lab.launch(rates, ranks=1)[0]
-four_rates = lab.launch(rates, ranks=4)[0]
-lab.curves(
-    measured={"one process": one_rate, "four ranks": four_rates},
-    x="number of updates",
-    y="learning rate",
-    title="A schedule of 8 steps",
-    joined=True,
-)
-
-# %%
-rate.score(four_rates[2])
-
-# %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length *before* `prepare`:
-#
-# ```python
-# steps = math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
-# ```
-#
-# Computed after it, the rate is 0 after a quarter of the training. With `split_batches` each `step` is one step.
+# </details>
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -467,7 +485,7 @@ rate.score(four_rates[2])
 ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Every line calls what was predicted. In both batches the forward gathers the weights in 3 calls: two blocks, and the rest. The rest stays gathered, so the backward gathers only the two blocks again. The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
+# Every line calls what was predicted. In both batches the forward gathers the weights in 3 calls: two blocks, and the rest. The rest stays gathered, so the backward gathers only the two blocks again. The gradients are reduced only in the last batch, so until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
@@ -496,11 +514,11 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls `accelerator.backward`.
+# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
 #
 # ### When the batches do not divide
 #
-# `accumulate` also makes an update at the end of the loader, however few batches are left. In the next cell the gradient is 1 in every batch, and the learning rate is 1. There are 6 batches, and 4 are accumulated. The first update moves the weight by 1. How far does the second move it?
+# `accumulate` also makes an update at the end of the loader, however few batches are left. Take 6 batches, and accumulate 4. The gradient is 1 in every batch, and so is the learning rate, so the first update moves the weight by 1. How far does the second move it?
 
 
 # %%
@@ -528,17 +546,17 @@ lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 
 # %% [markdown] sections="8.2.4"
 # Two batches, divided by four: the last update of each epoch is too small. There are three ways out:
 #
-# - let the number of batches divide;
-# - rescale the last loss yourself, as exercise 2 asks you to;
+# - make the number of batches a multiple of the accumulation steps;
+# - rescale every loss of the last update yourself, as exercise 2 asks you to;
 # - let the accumulation run on into the next epoch: `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`.
 #
 # ### Clip once, when the gradient is complete
 #
-# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the clipped gradient. Its largest norm is 0.01.
+# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. We clip it to a length of 0.01.
 
 
 # %%
-def clipped_move(engine, guard=True, in_file=None):
+def clipped_move(engine, guard=True, in_file=None):  # in_file: DeepSpeed's, used below
     accelerator = ours.accelerator(engine, accumulation=2, max_norm=in_file)
     net, _, data = setup()
     start = {name: weight.cpu().clone() for name, weight in net.state_dict().items()}
@@ -574,14 +592,14 @@ lab.table(
 # %% [markdown]
 # Without the `if`, the first batch's gradient is clipped to 0.01. Then the second batch's is added at full length, and the sum is clipped again. The length is right, and the direction is not.
 #
-# ### DeepSpeed clips by its file
+# ### DeepSpeed clips by its configuration
 #
-# The same move under `zero2`. Our script asks for 0.01 both times; DeepSpeed's own file does DeepSpeed's own file does only in the second row. *off* is again the distance from the DDP move with the `if`. How long is the first move? is the first move?
+# The same move under `zero2`. The script asks for 0.01 both times; in the second row DeepSpeed's configuration asks for it, too. *off* is again the distance from the DDP move with the `if`. How long is the first move?
 
 # %%
 moves = {
     "0.01 in the script": lab.launch(clipped_move, "zero2")[0],
-    "0.01 in its file, too": lab.launch(clipped_move, "zero2", in_file=0.01)[0],
+    "in its configuration, too": lab.launch(clipped_move, "zero2", in_file=0.01)[0],
 }
 lab.table(
     {"zero2": name, "length": move.norm(), "off": (move - due).norm()}
@@ -589,12 +607,12 @@ lab.table(
 )
 
 # %% [markdown]
-# DeepSpeed ignores what the script asks for. It clips at the number in its own configuration, `gradient_clipping`; if you write none, Accelerate writes 1, and this gradient is shorter than that. So write the number in both places, as our files above do.
+# DeepSpeed ignores what the script asks for. It clips at the number in its own configuration, `gradient_clipping`; if you write none, Accelerate writes 1, and this gradient is shorter than that. So write the number in both places, as our script and its configuration `zero` do.
 
 # %% [markdown]
 # ### Exercise 2. Accumulate, clip, and the rest
 #
-# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number may be 1.
+# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. `gradient_accumulation_steps` may be 1.
 #
 # The last update may have fewer batches, and must average only those that it has; `len(loader)` counts the batches of this rank. The check runs DDP, and allows one all-reduce per update. The model is small enough for one bucket.
 
@@ -626,7 +644,7 @@ check.hint("accumulate_and_clip")
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. These are collectives, so all ranks have to call them. In a script, put their tensors on `accelerator.device`; labkit's ranks do so by themselves.
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. These are collectives, so all ranks have to call them. In a script, put their tensors on `accelerator.device`.
 
 
 # %%
@@ -648,7 +666,7 @@ lab.launch(report, ranks=4)
 # %% [markdown]
 # The first number of rank 0 is not the mean. So gather on all ranks, and print on one, as `accelerator.print` does above.
 #
-# A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone. With NCCL a real run stands still like that for ten minutes, until torch's deadline:
+# A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone. With NCCL a real run stands still for ten minutes, until torch's deadline:
 
 
 # %% tags=["raises-exception"]
@@ -663,11 +681,11 @@ lab.launch(only_the_main_one, hang_s=1.0)
 # %% [markdown] sections="8.2.4"
 # ### Exercise 3. An exact accuracy in one message
 #
-# Above, the loader filled up ten samples to sixteen. If a classifier gets the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but sends a message for every batch. You may use one collective in all.
+# Above, the loader filled up ten samples to sixteen. If a classifier gets the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but you must call it in every batch, and each call sends a message. You may use one collective in all.
 #
 # `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
 #
-# Every batch has full length, because the loader has filled it up where samples were missing. Find the position in the data set of sample i of this rank's batch b, and count the sample only if that position is smaller than `len(loader.dataset)`.
+# The loader does not shuffle, and every batch has full length, `len(labels)`, because the loader has filled it up. Find the position in the data set of sample i of this rank's batch b, and count the sample only if that position is smaller than `len(loader.dataset)`.
 
 
 # %%
@@ -722,7 +740,7 @@ lab.table(
 )
 
 # %% [markdown]
-# `unwrap_model` gives a rank's own part under FSDP, and nothing under ZeRO 3. `get_state_dict` gathers, and gives the whole weights to rank 0, under both to it alone. So for every engine:
+# `unwrap_model` gives a rank's own part under FSDP, and nothing under ZeRO 3. `get_state_dict` gathers. Under FSDP and ZeRO 3 only rank 0 gets the whole weights; under DDP every rank has them anyway. So for every engine:
 #
 # ```python
 # weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
@@ -730,7 +748,11 @@ lab.table(
 # accelerator.wait_for_everyone()  # before another rank reads the file
 # ```
 #
-# Under ZeRO 3 the file has to allow it: `zero3_save_16bit_model: true` in Accelerate's file, `stage3_gather_16bit_weights_on_model_save` in DeepSpeed's own. Otherwise `get_state_dict` raises an error when the training is over. So try it before the first step.
+# <details><summary>What ZeRO 3 needs for that</summary>
+#
+# The file has to allow it: `zero3_save_16bit_model: true` in Accelerate's file, `stage3_gather_16bit_weights_on_model_save` in one of DeepSpeed's own. Otherwise `get_state_dict` raises an error when the training is over. So try it before the first step.
+#
+# </details>
 #
 # ### To go on later
 #
@@ -767,19 +789,27 @@ sorted(each.name for each in Path(place).iterdir())
 # %% [markdown]
 # Not a bit is different. The list shows the files of a checkpoint: the weights, the optimizer, and each rank's random generators.
 #
-# By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load. A loader that shuffles gives the same order again only if you set the same seed before `prepare`. Chapter 13 is about ranks that fail.
+# By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load.
+#
+# <details><summary>If the loader shuffles</summary>
+#
+# With the same seed before `prepare` it starts again with the order of the first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
+#
+# </details>
+#
+# Chapter 13 is about ranks that fail.
 #
 # ## When is it worth it?
 #
-# It is worth its few lines when you want to change between engines, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
+# When you want to change between engines, or when a script must run on a laptop and on a cluster. transformers' `Trainer` runs on it. If you know your engine and want all its switches, use the engine.
 
 # %% [markdown]
 # ## Summary
 #
 # - `accelerate launch` turns a file and flags into environment variables, and `Accelerator()` reads them.
-# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
+# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`. A prepared scheduler runs four times as fast.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
-# - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
+# - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
