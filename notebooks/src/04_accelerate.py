@@ -203,7 +203,7 @@ started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# Two processes, as the file says. On GPUs the first line says `MULTI_GPU`; DDP without GPUs is called `MULTI_CPU`.
+# On GPUs the first line says `MULTI_GPU`; DDP without GPUs is called `MULTI_CPU`.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
@@ -337,7 +337,7 @@ lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(deal
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch, and you need no `set_epoch`.
+# Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch.
 #
 # With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line:
 #
@@ -423,14 +423,14 @@ lab.table(
 # %% [markdown]
 # DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half.
 #
-# The same word, "bf16", is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). Under DDP the weights stay fp32, `autocast` computes in bf16, and Accelerate turns the output back into fp32. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under the last two your loss is computed from a bf16 output.
+# The same word, "bf16", is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). Under DDP the weights stay fp32, `autocast` computes in bf16, and Accelerate turns the output back into fp32. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer.
 
 # %% [markdown] sections="8.2.2"
 # ### Exercise 1. One loop for every engine
 #
 # This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong, and `by_accelerate` above still has one of them. Before you change a line, say which engine it breaks, and how.
 #
-# You need to know two things. DeepSpeed makes the whole update inside `accelerator.backward`. And `accelerator.get_state_dict(net)`, called on all ranks, gathers whole weights.
+# DeepSpeed makes the whole update inside `accelerator.backward`. `accelerator.get_state_dict(net)`, called on all ranks, gathers whole weights.
 
 
 # %%
@@ -666,7 +666,7 @@ lab.launch(report, ranks=4)
 # %% [markdown]
 # The first number of rank 0 is not the mean. So gather on all ranks, and print on one, as `accelerator.print` does above.
 #
-# A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone. With NCCL a real run stands still for ten minutes, until torch's deadline:
+# A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone:
 
 
 # %% tags=["raises-exception"]
@@ -806,7 +806,6 @@ sorted(each.name for each in Path(place).iterdir())
 # %% [markdown]
 # ## Summary
 #
-# - `accelerate launch` turns a file and flags into environment variables, and `Accelerator()` reads them.
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`. A prepared scheduler runs four times as fast.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them.
