@@ -416,7 +416,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # Second, microbatches that differ in their number of real tokens: chapter 03's mean of means again, now by tokens. With four sequences of 32 real tokens in one microbatch and four of 4 in the other, a short one's token weighs eight times as much. Exercise 2 mends it.
 #
-# Third, the type of the sum. Half-way through, the sum is much larger than the next addend, and bf16 rounds the addend away. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# Third, the type of the sum. Half-way through, the sum is much larger than the next addend, of which bf16 keeps only the first few bits. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -513,7 +513,7 @@ lab.table(
 )
 
 # %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides a constant factor out again, so the run looks healthy, but each gradient is pressed to one norm, and large or small no longer counts. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides by the size of its gradients, so the run looks healthy. But each gradient is pressed to one norm, and the limit no longer singles out the rare large ones. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
 
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
@@ -656,7 +656,7 @@ ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=Fals
 lab.table([{name: layers_with_gradient(way) for name, way in ways.items()}])
 
 # %% [markdown] sections="S4, 19.4.2"
-# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the same dropout in the second forward; ours does not.)
+# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the second forward with the same dropout and the same autocast; ours does neither.)
 #
 # ### The price
 #
@@ -726,9 +726,9 @@ marks = {"a device of 32 MB": 32e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit a device of 32 MB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither of the two methods makes those smaller. (The buckets go with DDP's `gradient_as_bucket_view=True`, AdamW's temporaries with `foreach=False` or `fused=True`.)
+# With neither, the step does not fit a device of 32 MB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments, DDP's buckets and all activations; with accumulation also the gradients of the microbatches before. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither of the two methods makes those smaller. (The buckets go with DDP's `gradient_as_bucket_view=True`, AdamW's temporaries with `foreach=False` or `fused=True`.)
 #
-# Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, change the precision as before.
+# Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, run it once in fp64: rounding shrinks, a bug stays.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
@@ -752,7 +752,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
 # - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, the sum is kept in fp32, and no layer looks across the batch (but for rounding).
 # - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
-# - A recomputed block keeps its input, a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
+# - A recomputed block keeps only its input; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
@@ -791,7 +791,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
 #
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2, so up to there it is best to recompute each alone.
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2: up to there, pairs of blocks keep no less than each alone.
 #
 # </details>
 #
