@@ -203,7 +203,7 @@ started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# On GPUs the first line says `MULTI_GPU`; DDP without GPUs is called `MULTI_CPU`.
+# On GPUs the first line says `MULTI_GPU`; DDP without GPUs is called `MULTI_CPU`, also where a pretend device stands in for one.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
@@ -269,7 +269,7 @@ odd.score(max(rows, key=lambda row: row["apart"])["start"])
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Now four starts that go wrong. Starts 2 to 4 were meant for two ranks, so their batch size is 4. For 3 and 4 we take the pretend device away (`gpus=False`).
+# Now four starts that do not do what was meant. Starts 2 to 4 were meant for two ranks, so their batch size is 4. For 3 and 4 we take the pretend device away (`gpus=False`).
 #
 # 1. four ranks, and still a batch size of 8;
 # 2. `python train.py` instead of `accelerate launch`;
@@ -355,7 +355,7 @@ rows = compared({**same_start, "cured.py": start(cured, 4, "8")})
 lab.table(rows, heads=("start", "updates", "apart", "loss"))
 
 # %% [markdown]
-# It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
+# It does. `DataLoader(..., batch_size=8 // accelerator.num_processes)` does the same. Or keep the larger batch, and raise the learning rate with it (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
