@@ -15,6 +15,8 @@ KNOWN = sourced.lines(ROOT)
 READ = [read(NOTEBOOKS / "src" / f"{name}.py") for name in CHAPTERS]
 
 
+# Again: a time that one run shows may support a number by chance, and the next run shows another.
+@pytest.mark.again
 @pytest.mark.notebooks
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_every_number_of_a_chapter_has_something_behind_it(copies, name):
