@@ -228,9 +228,9 @@ lab.table(found)
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; "overran" says that some computing took longer than its pace. The others wait for a late rank, and the line under the picture books that as communication or idle time. ("Computing" is a mean over ranks.)
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so most of it is messages and waiting: a message is over only when each rank has had a core for it.
 #
-# Who is late? Together, all four ranks compute at once, apart never more than two. So two cores delay mostly *together*. With a core for each rank, apart should take about 1.8 times as long, as predicted. If it doesn't on your machine, count the cores.
+# Why is it more than apart? Together, all four ranks compute and send at once; apart, never more than two compute. So two cores delay mostly *together*. With a core for each rank, apart should take about 1.8 times as long, as predicted. If it doesn't on your machine, count the cores.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and by the same count a step takes nearly a third less. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
