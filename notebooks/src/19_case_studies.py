@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 20 minutes; choose those that are yours. Cases 1, 2 and 5 need chapters 05 to 09 and 18, case 3 needs 08 and 09, case 4 needs 11. No GPU is needed.*
 #
-# A textbook prints a script as a complete configuration: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first update: each card would have to hold 59 GB. Could one have known?
+# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first update: each card would have to hold 59 GB. Could one have known?
 
 # %%
 from statistics import median
@@ -25,25 +25,25 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# Yes: nothing has run here. All of it is predicted, and what hangs over the line is too much.
+# Yes: all of this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **The cases do not need each other.** 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games. Each has a question, your guess, a plan, a run where one is possible, and a verdict.
+# **Each case can be read alone** after the cell above; where one needs another, it says so. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
 #
-# **Question.** These lines of the script matter. It is Hugging Face's Trainer, with FSDP:
+# **Question.** These lines matter, of Hugging Face's Trainer with FSDP:
 #
 # ```python
 # TrainingArguments(per_device_train_batch_size=2, gradient_accumulation_steps=16,
 #                   bf16=True, gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# It takes 2 sequences at a time, of 1,024 tokens, say, and 16 times a step. What would save it?
+# It takes 2 sequences at a time, of 1,024 tokens, say: 2 x 16 x 4 cards = 128 a step. What would save it?
 #
-# The usual advice is fewer tokens. With 1 sequence of 512 there are a quarter as many: how many of the missing 19 GB does that save?
+# The usual advice is fewer tokens. One sequence of 512 is a quarter of them: how many of the missing 19 GB does that save?
 
 # %%
 saved = lab.guess("GB that a quarter of the tokens saves", between=(0, 20))
@@ -53,27 +53,29 @@ cures = case_studies.llama.cures()
 saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 
 # %% [markdown] sections="8.10"
-# Next to nothing, because activations are not what is too much. By hand: 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
+# Next to nothing, because activations are not what is too much: 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
 #
 # ### Plan: what would cure it?
 #
-# Below are that change and four more, one at a time. Before you look: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB, which of these fit?
+# Below are that change and four more. Before you look: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB, which fit?
 
 # %%
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). With Adam on the host (chapter 06), the host needs 156 GB for it, the step waits, and it takes DeepSpeed, since FSDP can't send Adam alone. The last two cost money.
+# All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, a step takes a seventh longer, and the program has to be DeepSpeed, since FSDP can't send Adam alone. The last two cost money.
 #
-# What if any layout is allowed, not only FSDP? Here is the fastest on four cards of each size (24 GB: the A10G, slower and without NVLink), or, where none fits, the lightest. "fit" counts those that fit, of all tried:
+# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink):
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
 
 # %% [markdown] sections="8.10"
-# On cards of 24 and 40 GB nothing fits with Adam on the card, however you cut: four times 40 GB are less than the states. On 80 GB 105 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do, but 23.1 of 24 GB is a "perhaps".
+# *"fit": how many fit, of all tried. "layout": the fastest that fits; where none does, the lightest, without a step.*
 #
-# You can weigh layouts of your own in the same way, by the constants of a program that runs them:
+# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. Into 80 GB 105 layouts do, and a pipeline is the fastest. With Adam on the host every size will do, but the fastest fills 23.1 of 24 GB: a "perhaps".
+#
+# All count 16 bytes a parameter. By Megatron, with gradients in fp32, they are 18: then the fastest on 80 GB would hold 79.2, another "perhaps". So weigh your layouts by the constants and bytes of a program that runs them:
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -85,15 +87,15 @@ lab.table(plan.row() for plan in mine)
 #
 # ### Run: the same script, small
 #
-# A script does not know how large its model is. So we give this one a Llama of two layers and run it on two real ranks, with the real Trainer: once with FSDP, once with ZeRO 3 of DeepSpeed, which takes one argument, `deepspeed=` in place of `fsdp=` (chapters 06 and 07). The cell takes about a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: once with FSDP, once with ZeRO 3 of DeepSpeed, for which one argument changes, `fsdp=` to `deepspeed=` (chapters 06 and 07). The cell takes about a minute.
 
 # %%
 lab.table(case_studies.trained_by())
 
 # %% [markdown] sections="8.10"
-# "trained by" is the class that the Trainer put around the model: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
+# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
 #
-# **Verdict.** The script is right and the cards are too small: 52 GB of states don't go into 40. Put Adam on the host if it has 156 GB to spare, or take larger cards, or more of them.
+# **Verdict.** The script is right and the cards are too small: 52 GB of states don't go into 40. Put Adam on the host if it has 156 GB to spare, or take larger cards or more.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -104,7 +106,7 @@ lab.table(case_studies.trained_by())
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than the fastest that does both (without `vpp`).
 #
-# `plan = four.but(gpu=card, seq=seq, pp=4)` plans one; `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with the bytes of the last table, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -129,7 +131,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: 10 billion in one machine
 #
-# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? All get the constants of one program, so that only the layouts differ.
+# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -138,62 +140,74 @@ quickest = lab.guess("the fastest for 10 B on eight cards", choices=names)
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
 machine = {"gpu": "A100 80 GB", "gpus": 8}
-story = planner.Plan(model=shape, **machine, batch=512, seq=2048, stack="megatron-a100")
+megatron = {"stack": "megatron-a100", "recipe": "megatron"}  # its 18 bytes
+story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
 cuts = (story.but(zero=3), story.but(tp=8, sp=True), story.but(pp=8))
 steps_us = {name: plan.time().step_us for name, plan in zip(names, cuts, strict=True)}
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %%
-by_fsdp = story.but(zero=3, stack="fsdp-a100")
+by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="mixed")  # 16 bytes
 tries = (story, story.but(zero=1), *cuts, by_fsdp)
 lab.table(plan.row() for plan in tries)
 
 # %% [markdown] sections="10.6.2"
-# Plain copies don't fit, nor with ZeRO 1; their steps only say what they would take. Of the others ZeRO 3 is the fastest, because over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
+# Plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
 #
-# Why does the pipeline lose here, when it won in case 1? Its last stage has the output layer too, and all others wait for it. Here that is one layer's work beside six layers, there half a layer's beside ten.
+# Why was the pipeline ahead in case 1? First, there ZeRO 3 had FSDP's constants: with them, in the last row, the pipeline is ahead here too.
 #
-# But nobody runs ZeRO 3 by Megatron: in the last row it has FSDP's constants, as in case 1, and the pipeline is ahead again.
+# Second, the pipeline's last stage has the output layer too, and all others wait: here one layer's work beside six, there half a layer's beside ten.
 #
+# **Verdict.** Shard the 10 B if your program hides the gathering as well as Megatron's constants assume; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
+
+# %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# For story models of 5 B and 20 B a textbook prints its layouts: 5 B with ZeRO 3 and Adam on the host, 20 B with `tp` 4, `pp` 4, ZeRO 1 and all recomputed. It names no cards; we take 8 and 32 A100 of 40 GB. Which two of these measures are not needed on them?
+# A textbook prints layouts for story models of 5 B and 20 B, the first row and the last below, but names no cards. We take 8 and 32 A100 of 40 GB, and 16 bytes a parameter. Which two of the printed measures are not needed on them?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# The host, since ZeRO 3 fits with Adam on the card; and recomputing, about a third more work, since 20 B fits with its activations kept. (On cards of 24 GB you would need both.)
+# The host, since ZeRO 3 fits with Adam on the card; and recomputing, about a third more work, since 20 B fits with its activations kept. On cards of 24 GB the 20 B would need it, while for the 5 B a smaller microbatch would do.
 #
-# **Verdict.** Shard the 10 B if your program shards as quickly as it computes; by FSDP's constants take the stages. The two are only 13 % or 7 % apart, so measure both. And leave out the host and the recomputation, until a plan says that you need them.
+# **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
-# `case_studies.Story().run()[0]` trains a real Llama of 151,872 weights by ZeRO 3 on two ranks: 45 steps on the first 500 characters of our story, cut in pieces by a [tokenizer](GLOSSARY.md#tokenizer) (`case_studies.tokenizer()`, 400 of them, by byte pairs; [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls from about 6, which is ln 400, to well below 1. But its `"text"` is more or less the page that it saw: `"right"` says how much. So the loss says that the program works, no more.
+# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on two ranks: 45 steps on the first 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) (`case_studies.tokenizer()`, 400 of them, by byte pairs; [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls from about 6, which is ln 400, to well below 1, but its `"text"` is more or less the page that it saw. So the loss says that the program works, no more.
 #
 # </details>
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook deals the parts out to eight ranks, so that none holds the whole net: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads. Is that a good idea?
+# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook deals the parts out to eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads. Is that a good idea?
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: first for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join each collective: even features are handed over in an all-reduce, to which the others add zeros.
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. Only in the last strips is each group alone, with the weight gradients of its copies.
 #
-# The other way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. So all features are collected before the fusion, and its parts added up behind it; on the way back the same happens to gradients, and at the end to those of the weights. (Copies of the whole net would send only these last. We keep the fusion cut, as the textbook does, so that only the dealing out differs.)
+# The other way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. Here on four ranks:
+
+# %%
+together = case_studies.Perception()
+together.predict()
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# - Before the fusion, all features are collected.
+# - After it, its parts are added up. On the way back the same happens to gradients.
+# - At the end, the weight gradients of the copies are added up.
 #
-# A laptop can run four ranks; apart, they are two, one and one. How many times as long is a step apart?
+# Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. By the prediction, how many times as long as together is a step apart?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
 
 # %%
-together = case_studies.Perception()
 four_apart = together.but(placement="apart")
 groups.score(four_apart.step_us() / together.step_us())
 
@@ -202,27 +216,28 @@ found = []
 for placement, each in {"together": together, "apart": four_apart}.items():
     steps_us = each.run()[0]["step_us"]
     row = {"placement": placement, "predicted_us": each.step_us()}
-    found.append(row | {"measured_us": median(steps_us)})
-for row in found:
-    for kind in ("predicted", "measured"):
-        row[f"{kind} ratio"] = row[f"{kind}_us"] / found[0][f"{kind}_us"]
+    row |= {"measured_us": median(steps_us)}
+    row |= {"fastest_us": min(steps_us), "slowest_us": max(steps_us)}
+    found.append(row | {"ratio": row["measured_us"] / row["predicted_us"]})
 lab.table(found)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Both ran on four real ranks, with paced computing and links; the table has the median of four steps. With you, too, they are probably longer than predicted, and the measured ratio another than the one that you guessed. What takes so much longer? Look at the last step, together:
+# Both ran on four real ranks, with paced computing and links; "measured" is the median of four steps, "ratio" measured by predicted. Which of the two strays further? Look at the last step, together:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Most of it is probably messages, and little is computing: where four ranks share two cores, some come late, and a message waits for the last. So a prediction says which way is better; how much better, you have to measure.
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so most of it is messages and waiting: a message is over only when each rank has had a core for it.
 #
-# **Verdict.** Do not deal the parts out to groups while one batch goes through after the other. With microbatches they would be a pipeline (chapter 08), whose stages differ in length.
+# Why is it more than apart? Together, all four ranks compute and send at once; apart, never more than two compute. So two cores delay mostly *together*. With a core for each rank, apart should take about 1.8 times as long, as predicted. If it doesn't on your machine, count the cores.
+#
+# **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and by the same count a step takes nearly a third less. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# **Question.** Should all gradients travel in the same way? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. "Per layer" is what the textbook advises:
+# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. "Per layer" is what the textbook advises:
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
@@ -245,13 +260,13 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 lab.table(policies)
 
 # %% [markdown] sections="19.6.3"
-# The fewest bytes are the slowest: eight messages in place of four, and on small layers a message costs more than its bytes. "Per layer" has 4.25, as norms travel in one step of four, and it is no faster than fp16. On a link of 1 MB/s it is another matter:
+# The fewest bytes are the slowest: eight messages in place of four, and on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. DDP's single bucket would save three messages, 9 ms, and beat all four. On a link of 1 MB/s it is another matter:
 
 # %%
 lab.table(case_studies.foreseen(mb_per_s=1))
 
 # %% [markdown] sections="19.6.3"
-# Now the plain way is the slowest. The other three are within 3 %, "per layer" ahead by a hair.
+# All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest. The others are within 3 %, "per layer" ahead by a hair.
 #
 # **Verdict.** No policy is good in itself: count messages and bytes for your link first. None of the four spoils the training:
 #
@@ -264,7 +279,7 @@ lab.table(case_studies.foreseen(mb_per_s=1))
 # | per layer | 14.4 kB | 0.675 | 38 |
 # | top-k all | 5.15 kB | 0.621 | 37 |
 #
-# "Last loss" is the mean of eight steps. With so few steps the differences say little. `lab.table(case_studies.policies())` runs it anew.
+# "Last loss" is the mean of eight steps; the differences say little. `lab.table(case_studies.policies())` runs it anew.
 #
 # </details>
 
@@ -304,7 +319,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: one to eight cards
 #
-# **Question.** What if all you have is a machine with cards of 24 GB, as people buy them for games (RTX 4090)? Our 7 B model, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
+# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? Our 7 B model, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -318,20 +333,20 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# By hand, why not one? 2 + 2 bytes for 6.7 billion parameters and their gradients are 27 GB, even with Adam on the host. And the host needs 80 GB for Adam, 12 bytes a parameter: for an owner of such cards that may be the real limit.
+# Why not one? By hand, 2 + 2 bytes for 6.7 billion parameters and their gradients are 27 GB, even with Adam on the host. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
-# On eight cards, the best with the host is a fifth slower than the best without ("token rate" is tokens a second). But that one leaves less than half a GB of 24 free, and in chapter 18's rehearsal the planner's peak was about 5 % off: read it as "perhaps". Which is the fastest that leaves a tenth free?
+# On eight cards, the best with the host is a fifth slower than the best without ("token rate" is tokens a second). But the best without leaves less than half a GB free, and in chapter 18's rehearsal the planner's peak was about 5 % off: a "perhaps". Which is the fastest that leaves a tenth free?
 
 # %%
 roomy = case_studies.small.rows(free=0.1)
 lab.table(row for row in roomy if row["fit"])
 
 # %% [markdown] sections="10.7.5"
-# With two and four cards that costs next to nothing. On eight it costs a sixth of the rate, and the cards are still a little ahead of the host.
+# With two and four cards that costs next to nothing. On eight it costs a sixth of the rate, still a little ahead of the host.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
-# 25 GB/s to the host and 200 GB/s for its memory, both assumed, not measured; 16 bytes a parameter; 24 GB as 24 x 10⁹ bytes. If your card has 24 x 2³⁰, that is 7 % more, of which the driver keeps a part.
+# 32 GB/s between the cards (PCIe), 25 GB/s to the host and 200 GB/s for its memory, all assumed, not measured; 16 bytes a parameter; 24 GB as 24 x 10⁹ bytes.
 #
 # </details>
 #
@@ -339,20 +354,20 @@ lab.table(row for row in roomy if row["fit"])
 #
 # | cards | what to do |
 # | --- | --- |
-# | 1 | Not with Adam alone on the host. Take a smaller model, or train only a few new weights beside frozen ones (adapters), which need no Adam for the rest. |
+# | 1 | Adam on the host is not enough. Send weights and gradients there too (slow), take a smaller model, or train only a few new weights beside frozen ones (adapters). |
 # | 2 | Adam on the host, two stages. |
 # | 4 | Adam on the host, four stages, and room for a larger microbatch. |
-# | 8 | All of it on the cards, with a tenth free; then try the faster one that fits barely. If the measured peak is too high even so, Adam on the host. |
+# | 8 | All on the cards, with a tenth free; then try the faster one that fits barely. If the measured peak is too high even so, Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster and count whether two ranks hold half of what one does (`lab.table(case_studies.ran())` does so here).
+# Whatever you have, first run a small model on your own cluster and check whether two ranks hold half of what one does (`lab.table(case_studies.ran())` does so here).
 
 # %% [markdown]
 # ## Summary
 #
-# - Count the states before anything else: what is too much there, no smaller batch cures.
+# - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
-# - Parts of a net on ranks of their own wait for each other, while one batch follows the other.
-# - A prediction ranks plans that are far apart; how much better one is, a run has to say.
+# - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
+# - A prediction assumes a core or card for each rank; where ranks share cores, a run may rank otherwise.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).
@@ -362,7 +377,7 @@ lab.table(row for row in roomy if row["fit"])
 # %% [markdown] sections="8.10"
 # ## Errata of the textbook
 #
-# They correct a textbook that many readers know; if you don't, you lose nothing here.
+# They correct a textbook; if you don't know it, skip them.
 #
 # <details><summary>Two boxes</summary>
 #

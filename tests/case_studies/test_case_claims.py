@@ -32,6 +32,31 @@ def test_three_strategies_for_ten_billion_by_one_program():
     assert by_fsdp_us > story.but(pp=8).time().step_us > 1.1 * sharded_us
 
 
+def test_by_the_same_constants_the_pipeline_is_ahead_in_both_cases():
+    four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
+    shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
+    story = planner.Plan(model=shape, gpu="A100 80 GB", gpus=8, batch=512, seq=2048)
+    leads = [
+        plan.but(zero=3, stack="fsdp-a100").time().step_us
+        / plan.but(pp=plan.gpus, stack="megatron-a100").time().step_us
+        for plan in (four, story)
+    ]
+    assert leads == [pytest.approx(1.22, abs=0.01), pytest.approx(1.07, abs=0.01)]
+
+
+def test_bytes_of_gradients_decide_what_barely_fits():
+    four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
+    fastest = four.but(pp=4, vpp=5, mbs=2)
+    plans = (fastest, fastest.but(recipe="mixed"))
+    assert [plan.row()["fits"] for plan in plans] == ["perhaps", True]
+    middle = stories.plans()["5B, ZeRO 3"].but(gpu="A10G 24 GB")
+    assert [middle.but(mbs=mbs).fits for mbs in (4, 1)] == [False, True]
+    large = stories.plans()["20B, tp 4 pp 4, ZeRO 1"].but(gpu="A10G 24 GB")
+    assert [large.but(recompute=kept).fits for kept in ("none", "full")] == [False, True]
+    host = llama.cures()[3].row()["step_us"] / llama.cures()[0].row()["step_us"]
+    assert host == pytest.approx(8 / 7, abs=0.01)
+
+
 def test_the_output_layer_is_a_layer_more_for_ten_billion_and_half_a_one_for_thirteen():
     shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
     assert shape.vocab / (12 * shape.hidden) == pytest.approx(1.0, abs=0.05)
