@@ -105,7 +105,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less than that. And look at the last row: with one sequence even plain copies fit. The microbatch was too much, not the copies.
+# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less. And with one sequence even plain copies fit: the last row. The microbatch was too much, not the copies.
 #
 # (The times take products in TF32. Torch does that only after `torch.set_float32_matmul_precision("high")`; without it, expect more.)
 
@@ -118,9 +118,7 @@ lab.table(
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. For a module like a ResNet one more row appears: most of its parameters lie outside of equal layers, and then the planner has hardly anything to cut.
-#
-# Of the rows here, the loss matters most, because a module does not say what it is trained for. So from here on we give ours, `next_token`, which takes the output's first tensor and the batch. (Without one, labkit trains on the output if that is a single number, else on the mean of its squares.)
+# Read this table before you believe a plan. Of its rows, the loss matters most, because a module does not say what it is trained for. So from here on we give ours, `next_token`, which takes the output's first tensor and the batch.
 
 # %% [markdown]
 # ## Run it, read it out
@@ -164,7 +162,7 @@ halves
 # %% [markdown]
 # The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each step their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# The picture is of rank 0; `cut.but(rank=1).compare()` shows the other without a new run. Here "F" was planned too low, and that is the dangerous side. The yellow at "start" is what torch's pipeline keeps between steps; no plan knows of it.
+# In this picture, of rank 0, "F" was planned too low, and that is the dangerous side. The yellow at "start" is what torch's pipeline keeps between steps; no plan knows of it.
 #
 # <details><summary>What does Step write for you?</summary>
 #
@@ -194,7 +192,7 @@ for way, rank in ran.items():
     print(way, *(round(loss, 5) for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update and after two (of the stages, the last one has the loss). If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out before you train for a week.
+# Equal to rounding, before the first update and after two (of the stages, the last one has the loss). If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out which.
 #
 # ### How small may the card be?
 #
@@ -219,7 +217,7 @@ peaks = {
 lab.table({"way": name, **peak} for name, peak in peaks.items())
 
 # %% [markdown]
-# The device's own allocator is a second witness, and it agrees with our count. The plan is above both. So a card of 30 MiB, which are 31.5 MB, should be too small for copies, and large enough for shards:
+# The device's own allocator agrees with our count, and the plan is above both. So a card of 30 MiB, which are 31.5 MB, should be too small for copies, and large enough for shards:
 
 # %% tags=["raises-exception"]
 card = lab.pretend(memory_mib=30)
@@ -247,7 +245,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Ten minutes. Write what we did above as a program that needs no plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (16 here), in eight trials at most. Recomputation takes a third longer, and every microbatch costs something by itself.
+# Ten minutes, and no plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (16 here), in eight trials at most. Recomputation takes a third longer, and every microbatch costs something by itself.
 
 
 # %%
@@ -312,7 +310,7 @@ gain.score(found.advice.best.gain)
 found
 
 # %% [markdown]
-# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little, where so much is waiting? It plays one reader that works ahead. Then a step takes as long as reading a batch, and that is longer than the training.
+# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead. Then a step takes as long as reading a batch, and that is longer than the training.
 #
 # How many readers does it take? Reading time over the time of a step that reads nothing, rounded up ([chapter 15](15_profiling_and_scaling.ipynb)): for a step of 16 ms, 32 / 16 = 2, or three to have some to spare. A cure is proven by a run:
 
@@ -328,18 +326,14 @@ lab.table({"script": name, "step_us": took_us} for name, took_us in steps_us.ite
 # %% [markdown]
 # Three readers save more than was simulated for one.
 #
-# **What labkit can't know**: what a fused kernel computes. Convolutions and fused attention, which most transformers use, have no count here; then `found.told()` says "MFU: not known" and why. Nor can it know whether an hour later the steps are like those that it saw.
+# **What labkit can't know**: what a fused kernel computes. Convolutions and fused attention, which most transformers use, have no count here; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
-# <details><summary>More about scripts</summary>
-#
-# Both ranks read the same samples here, to keep the script short. Yours wants a `DistributedSampler`. A script that trains each rank for itself is detected too: "nothing was sent". Accelerate's own `test_sync.py` is one, where torchrun starts it on a CPU. There say `--using accelerate`.
-#
-# </details>
+# (Both ranks read the same samples here, to keep the script short. Yours wants a `DistributedSampler`.)
 
 # %% [markdown]
 # ## A machine
 #
-# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. Some numbers take only seconds: products, memory, messages. All ranks work at once, as in training.
+# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
 
 # %%
 link = lab.guess("GB/s of an all-reduce on this machine, two ranks", between=(0, 20))
@@ -367,7 +361,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The constants of this plan (torch's own operators) were fitted on GPUs. Where the two rows are far apart, fit your own ([chapter 18](18_which_layout.ipynb)) before you believe a time.
+# The constants of this plan (torch's own operators) were fitted on GPUs. Where the two columns are far apart, fit your own ([chapter 18](18_which_layout.ipynb)) before you believe a time.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
@@ -389,7 +383,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. On the right, gathering hides under computing: twice the bandwidth saves shards only a third. Copies gather nothing, so the slower the network, the better they do. What has both is sharding inside each machine and copying between them ([chapter 10](10_mesh_and_experts.ipynb)); this planner hasn't got it.
+# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. On the right, gathering hides under computing: twice the bandwidth saves shards only a third. Copies gather nothing, so they win on slow networks. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %%
 lab.table([{"warnings": each} for each in two.warnings()])
