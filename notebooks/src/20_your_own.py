@@ -416,7 +416,7 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # | ZeRO and FSDP shard what copies have in common. | 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
-# | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 B of 671 B parameters compute | [10](10_mesh_and_experts.ipynb) |
+# | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model, two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
