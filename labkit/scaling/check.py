@@ -1,4 +1,4 @@
-"""The exercises of chapter 15, profiling and scaling. A table of runs is read, and a setting is
+"""The exercises of chapters 15 and 20 about scaling. A table of runs is read, and a setting is
 found by runs."""
 
 import math

@@ -24,13 +24,16 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import labkit as lab
 from labkit import planner, your_own
+from labkit.footprint import PARTS
 from labkit.planner.real.here_run import speeds
 from labkit.profiling.recording import record
+from labkit.scaling import check
+from labkit.timeline import step_us
 
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Replace the next cell, and only this one.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after.
+# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after.
 
 
 # %%
@@ -38,11 +41,20 @@ def mine(layers=4, width=128, heads=4, vocab=1000, length=64):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     config = GPT2Config(vocab_size=vocab, n_positions=length, **sizes, **ends)
-    return GPT2LMHeadModel(config).eval(), {"input_ids": torch.ones(4, length).long()}
+    return GPT2LMHeadModel(config).eval(), {
+        "input_ids": torch.randint(vocab, (4, length))
+    }
 
 
 def large():
     return mine(layers=48, width=1600, heads=25, vocab=50257, length=1024)
+
+
+def next_token(logits, batch):
+    wanted = batch["input_ids"][:, 1:]
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), wanted.flatten()
+    )
 
 
 # %% [markdown]
@@ -60,23 +72,25 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs ([chapter 18](18_which_layout.ipynb)). `eval()` leaves dropout out, so that we can compare losses below. (With `train()` the plan has a few GB more.)
+# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs ([chapter 18](18_which_layout.ipynb)). `eval()` leaves dropout out, so that we can compare losses below. (Dropout's masks need memory too, so plan your training with `train()`.)
 #
-# One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. What is left of the memory of a card?
+# One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
 
 # %%
-left = lab.guess("memory with shards, over memory with copies", between=(0, 1))
+held = lab.guess("memory with shards, over memory with copies", between=(0, 1))
 
 # %%
 shards = whole.but(zero=3)
-left.score(shards.memory().peak_bytes / whole.memory().peak_bytes)
+held.score(shards.memory().peak_bytes / whole.memory().peak_bytes)
 
 # %%
 stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# If you kept ours: much is left, because the largest part are the activations, and no sharding of states makes those smaller. Nor do stages: they have fewer layers each, but the first one keeps them for eight microbatches. What helps is a smaller microbatch, or recomputation. Which would you try first?
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages: the first has fewer layers, but keeps the activations of eight microbatches. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
+#
+# What helps is a smaller microbatch, or recomputation. Which would you try first?
 
 # %%
 tries = {"one sequence": shards.but(mbs=1, batch=32)}
@@ -85,11 +99,15 @@ tries["copies, one"] = whole.but(mbs=1, batch=32)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %%
-times = {name: plan.time().step_us for name, plan in tries.items()}
-lab.table({"plan": name, "step_us": step_us} for name, step_us in times.items())
+plans = {"shards": shards, **tries}
+lab.table(
+    {"plan": name, "step_us": plan.time().step_us} for name, plan in plans.items()
+)
 
 # %% [markdown]
-# All three fit, if the module is ours. Recomputing takes the longest, because the forward is computed twice. And look at the last row: with one sequence at a time (`mbs=1`, four of them one after the other) even plain copies fit. The microbatch was too much, not the copies.
+# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less. And with one sequence even plain copies fit: the last row. The microbatch was too much, not the copies.
+#
+# (The times take products in TF32. Torch does that only after `torch.set_float32_matmul_precision("high")`; without it, expect more.)
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -100,20 +118,30 @@ lab.table({"plan": name, "step_us": step_us} for name, step_us in times.items())
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. For a module like a ResNet a row more appears: most of its parameters lie outside of equal layers, and then the planner has hardly anything to cut. Of the rows here, the loss matters most. Nobody has read yours: if the module gives a number first, labkit takes that, else the mean square of the output. Give yours as `loss=`, a function of the first tensor of the output, and the batch.
+# Read this table before you believe a plan. Of its rows, the loss matters most, because a module does not say what it is trained for. So from here on we give ours, `next_token`, which takes the output's first tensor and the batch.
 
 # %% [markdown]
 # ## Run it, read it out
 #
-# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. Each rank gets the same batch, so the losses should be those of one process. Beside the plan you see what was read out: each tensor's bytes were counted as torch made and dropped it.
+# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. Beside the plan you see what was read out: each tensor's bytes were counted as torch made and dropped it.
 
 # %%
-step = your_own.Step(make=mine, engine="fsdp", ranks=2)
+step = your_own.Step(make=mine, loss=next_token, engine="fsdp", ranks=2)
 sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Left bars are the plan, right ones were read out. Look at "start" and "step": parameters, gradients and Adam are there to the byte, or nearly, because those are counted. In the middle the two differ. The plan adds up gradients and gathered layers as if all were there at once. In the run some of it came only when other parts had gone, and some was there that no plan knows of. It may err to both sides. Trust a plan's states; measure its peak.
+# Left bars are the plan, right ones were read out. Here are the states at "step", in bytes:
+
+# %%
+planned, counted = (
+    each.num_bytes[-1].tolist() for each in (sharded.predicted, sharded.measured)
+)
+rows = zip(PARTS[:3], planned, counted, strict=False)
+lab.table({"part": part, "planned": plan, "counted": run} for part, plan, run in rows)
+
+# %% [markdown]
+# Parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. In the middle of the step, at "F" and "B", the two differ: the plan adds up gradients and gathered layers as if all were there at once, and in the run some came only when others had gone. So trust a plan's states, and measure its peak.
 #
 # ### Cut it in two
 #
@@ -123,60 +151,89 @@ sharded
 both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
 
 # %%
-cut = your_own.Step(make=mine, engine="pipeline", ranks=2)
+cut = step.but(engine="pipeline")
 halves = cut.compare()
-held = sum(rank["parameters_bytes"] for rank in halves.run)
-both.score(held / (4 * step.shape().params))
+in_both = sum(rank["parameters_bytes"] for rank in halves.run)
+both.score(in_both / (4 * step.shape().params))
 
 # %%
 halves
 
 # %% [markdown]
-# This is rank 0, which holds the first half; `cut.but(rank=1).compare()` shows the other without a new run. Tied weights lie on both ends, and after each step their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each step their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# Is it still the same module? Here is its loss in one piece, and in parts:
+# In this picture, of rank 0, "F" was planned too low, and that is the dangerous side. The yellow at "start" is what torch's pipeline keeps between steps; no plan knows of it.
+#
+# <details><summary>What does Step write for you?</summary>
+#
+# In shards, each layer is wrapped, then the whole; in stages, torch traces one microbatch:
+#
+# ```python
+# for layer in (*module.transformer.h, module):
+#     fully_shard(layer)
+#
+# points = {"transformer.h.2": SplitPoint.BEGINNING}
+# pipe = pipeline(module, (), one_microbatch, split_spec=points)
+# schedule = ScheduleGPipe(pipe.build_stage(rank, device), 2, loss_fn=loss)
+# schedule.step(**batch) if rank == 0 else schedule.step(target=targets)
+# dist.all_reduce(table.grad)  # of tied weights, on both ends
+# ```
+#
+# </details>
+#
+# ### Is it still the same module?
+#
+# Every process began with the same seed and got the same batch, so all losses should agree, also after updates. Its tokens are random: with equal samples, a cut that mixes them up would show no difference.
 
 # %%
-ran = {"shards": sharded.run[0], "stages": halves.run[1]}
-lab.table(
-    {"way": name, "alone": rank["loss_alone"], "in parts": rank["losses"][0]}
-    for name, rank in ran.items()
-)
-
-# %% [markdown]
-# Equal to rounding. But this is the loss before the first update. Are the updates right, too? Both ways began alike, so all their losses should agree:
-
-# %%
+one = step.but(engine="ddp", ranks=1).run()[0]
+ran = {"one process": one, "shards": sharded.run[0], "stages": halves.run[1]}
 for way, rank in ran.items():
     print(way, *(round(loss, 5) for loss in rank["losses"]))
 
 # %% [markdown]
-# If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out before you train for a week.
+# Equal to rounding, before the first update and after two (of the stages, the last one has the loss). If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out which.
 #
 # ### How small may the card be?
 #
-# A plan is tried best where it fails. Pretend devices have as much memory as you say, and a tensor too many raises the error that you know. Copies first: what is the smallest card, in MiB, on which the small module trains?
+# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. What is the smallest card, in MB, on which copies of the small module train?
 
 # %%
-smallest = lab.guess("MiB of the smallest card, copies", between=(0, 100))
+smallest = lab.guess("MB of the smallest card, copies", between=(0, 100))
 
 # %%
-copies = step.but(engine="ddp", devices="pretend").run()
-needs = {"copies": copies[0]["allocated_bytes"]}
-smallest.score(needs["copies"] / 2**20)
+copies = step.but(engine="ddp", devices="pretend").compare()
+smallest.score(copies.run[0]["allocated_bytes"] / 1e6)
 
 # %%
-needs["shards"] = step.but(devices="pretend").run()[0]["allocated_bytes"]
-lab.bars(needs, unit="bytes", title="Highest point of the allocator")
+peaks = {
+    name: {
+        "planned_bytes": found.predicted.peak_bytes,
+        "counted_bytes": found.measured.peak_bytes,
+        "allocator_bytes": found.run[0]["allocated_bytes"],
+    }
+    for name, found in {"copies": copies, "shards": sharded}.items()
+}
+lab.table({"way": name, **peak} for name, peak in peaks.items())
 
 # %% [markdown]
-# Read from the device's own allocator, not from our count. `step.but(engine="ddp", devices=lab.pretend(memory_mib=30)).run()` gives you a card between the two: copies die on it, shards don't.
+# The device's own allocator agrees with our count, and the plan is above both. So a card of 30 MiB, which are 31.5 MB, should be too small for copies, and large enough for shards:
+
+# %% tags=["raises-exception"]
+card = lab.pretend(memory_mib=30)
+step.but(engine="ddp", devices=card).run()
+
+# %%
+step.but(devices=card).run()[0]["losses"]
+
+# %% [markdown]
+# Copies die, shards train, with the losses from above.
 #
 # **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch. Leave a tenth of the card free.
 #
 # <details><summary>What does not work?</summary>
 #
-# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. These need a word (with transformers 5.23):
+# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. These need special care (with transformers 5.23):
 #
 # - LSTM: its layers are no modules, so nothing is found that repeats, and it is not run in parts.
 # - ResNet: its first convolutions keep far more than its last ones, so a plan of its stages is far too low for the first. Believe what was read out.
@@ -184,6 +241,33 @@ lab.bars(needs, unit="bytes", title="Highest point of the allocator")
 # - Whisper: torch can't trace its cache, so set `use_cache=False`. Leave `labels` out of the batch and give a `loss=`: only the first stage is given the batch. Then it is cut.
 #
 # </details>
+
+# %% [markdown]
+# ## Exercise 1. Few trials
+#
+# Ten minutes, and no plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (16 here), in eight trials at most. Recomputation takes a third longer, and every microbatch costs something by itself.
+
+
+# %%
+def my_tuning(trial, batch):
+    """(microbatch, recompute) of the fastest that fits."""
+    ### BEGIN SOLUTION
+    best = (float("inf"),)
+    for recompute in (False, True):
+        for microbatch in (16, 8, 4, 2, 1):
+            took_ms = trial(microbatch, recompute)
+            if took_ms is not None:
+                best = min(best, (took_ms, microbatch, recompute))
+                break
+    return best[1:]
+    ### END SOLUTION
+
+
+# %%
+check.tune(my_tuning)
+
+# %%
+check.hint("tune")
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -205,7 +289,7 @@ dist.init_process_group()
 net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
 net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for (x,) in DataLoader(Slow(torch.randn(64, 256)), batch_size=8):
+for (x,) in DataLoader(Slow(torch.randn(160, 256)), batch_size=8):
     optimizer.zero_grad()
     net(x).square().mean().backward()
     optimizer.step()
@@ -213,7 +297,7 @@ dist.destroy_process_group()
 """)
 
 # %% [markdown]
-# In a terminal you write `python -m labkit record train.py --using torchrun --ranks 4`. It starts the script, records every rank, leaves the first steps out, and writes a page. From here it is one call. Which share of its time would the best change save?
+# In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records every rank, leaves the first steps out, and writes a page. From here it is one call. Which share of its time would the best change save?
 
 # %%
 gain = lab.guess("share of the step that the best change saves", between=(0, 1))
@@ -225,18 +309,31 @@ gain.score(found.advice.best.gain)
 # %%
 found
 
+# %% [markdown]
+# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead. Then a step takes as long as reading a batch, and that is longer than the training.
+#
+# How many readers does it take? Reading time over the time of a step that reads nothing, rounded up ([chapter 15](15_profiling_and_scaling.ipynb)): for a step of 16 ms, 32 / 16 = 2, or three to have some to spare. A cure is proven by a run:
+
 # %%
-print(found.told())
+cured = script.with_name("cured.py")
+_ = cured.write_text(
+    script.read_text().replace("batch_size=8", "batch_size=8, num_workers=3")
+)
+again = record(cured, ranks=2, show=False)
+steps_us = {"as it was": found.step_us, "three readers": again.step_us}
+lab.table({"script": name, "step_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little, where so much is waiting? It plays one reader that works ahead, and one reader is still slower than the training. [Chapter 15](15_profiling_and_scaling.ipynb) says how many workers it takes: reading time over the time of a step that reads nothing. (Both ranks read the same samples here, to keep the script short. Yours wants a `DistributedSampler`.) The line "MFU" has the operations of all matrix products, over what this machine could have done ([MFU](GLOSSARY.md#mfu)).
+# Three readers save more than was simulated for one.
 #
-# **What labkit can't know**: whether the steps that it saw are like those of an hour later, and what a kernel of your own computes. Convolutions and fused attention have no count here, and then it says "MFU: not known" and why. A script that trains each rank for itself is found out too: "nothing was sent". Accelerate's own `test_sync.py` is one, where torchrun starts it on a CPU. There say `--using accelerate`.
+# **What labkit can't know**: what a fused kernel computes. Convolutions and fused attention, which most transformers use, have no count here; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
+#
+# (Both ranks read the same samples here, to keep the script short. Yours wants a `DistributedSampler`.)
 
 # %% [markdown]
 # ## A machine
 #
-# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` takes the headline experiments of the course on it in ten minutes at most, and puts them on a page beside other machines. Some numbers take only seconds: products, memory, messages. All ranks work at once, as in training.
+# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
 
 # %%
 link = lab.guess("GB/s of an all-reduce on this machine, two ranks", between=(0, 20))
@@ -250,26 +347,53 @@ plans = {"copies": step.plan(gpu=here, zero=0), "shards": step.plan(gpu=here)}
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The small module on two ranks of this machine, predicted from what was just measured, with the planner's constants for torch's own operators. Is your network the long part, or the products?
+# Predicted from what was just measured. In ours, products are usually the longest part. How near is it? Here is a recorded step beside each:
+
+# %%
+on_cpu = {
+    "copies": step.but(engine="ddp", devices="cpu"),
+    "shards": step.but(devices="cpu"),
+}
+recorded = {name: step_us(each.run().timeline()) for name, each in on_cpu.items()}
+lab.table(
+    {"way": name, "planned_us": plans[name].time().step_us, "recorded_us": took_us}
+    for name, took_us in recorded.items()
+)
+
+# %% [markdown]
+# The constants of this plan (torch's own operators) were fitted on GPUs. Where the two columns are far apart, fit your own ([chapter 18](18_which_layout.ipynb)) before you believe a time.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Here is the large module in shards on two machines, by what the network gives each card:
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Here is the large module on two machines, one sequence at a time, by what the network gives each card:
 
 # %%
-two = shards.but(gpus=16, mbs=1, batch=16, stack="")
-lab.sweep(two, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
+two = shards.but(gpus=16, mbs=1, batch=16)
+ways = {"shards": two, "copies": two.but(zero=0)}
+speeds_gb = [1.5625, 3.125, 6.25, 12.5, 25]
+curves = {
+    name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
+    for name, plan in ways.items()
+}
+lab.curves(
+    predicted=curves, x="GB/s for each card", y="s a step", log_x=True, log_y=True
+)
+
+# %% [markdown]
+# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. On the right, gathering hides under computing: twice the bandwidth saves shards only a third. Copies gather nothing, so they win on slow networks. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %%
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# Read the warning with the curve: it may be far too low. Towards the right the curve flattens, because gathering hides under computing. Towards the left everybody waits for the network, and half the bandwidth takes nearly twice the time. There, shard inside each machine only, and copy between them ([chapter 10](10_mesh_and_experts.ipynb)).
+# Read the warning with the curve of the shards: it may be far too low.
 #
-# The second is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
+# ### Let them find each other
+#
+# That is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \
@@ -288,17 +412,17 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # | idea | a number | chapter |
 # | --- | --- | --- |
 # | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
-# | Data parallelism agrees on gradients, under the backward. | 14 GB a step for 7 B in bf16 | [03](03_data_parallel.ipynb) |
-# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
-# | Tensor parallelism sends in every layer. | 4 all-reduces a layer | [09](09_tensor_parallel.ipynb) |
-# | Experts add weights, hardly any computing. | one or two experts a token | [10](10_mesh_and_experts.ipynb) |
+# | Data parallelism agrees on gradients, under the backward. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
-# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
+# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
+# | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
+# | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
+# | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model, two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
-# | Inside a machine links are fast, between machines slow: place the axes accordingly. | a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Mix the axes where one isn't enough. | 23 days in place of 74 | [18](18_which_layout.ipynb) |
-# | Watch what a step waits for, and prove a cure. | chapter 19, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
 # | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
+# | Watch what a step waits for, and prove a cure. | chapter 19, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
+# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
+# | Mix the axes where one isn't enough. | 23 days in place of 74 | [18](18_which_layout.ipynb) |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
@@ -307,11 +431,11 @@ lab.table([{"warnings": each} for each in two.warnings()])
 #
 # | program | what it is | where it stands |
 # | --- | --- | --- |
-# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor, pipeline, context and expert parallelism in one program ([1909.08053](https://arxiv.org/abs/1909.08053)) | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
 # | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; the one to read first |
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
-# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | look at its repository for which versions of PyTorch it supports |
+# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI is 0.5.0 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
 # | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs to read in an evening | for learning |
 #
@@ -320,10 +444,10 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # %% [markdown]
 # ## Summary
 #
-# - A module is planned from one forward without bytes: states to the byte, the peak roughly, the time only with constants that you measured.
-# - Activations are not sharded. Look at which part is the largest before you choose a cure.
-# - Read out beside the plan, and compare losses with one process: that finds a wrong cut in a minute.
-# - A script is recorded unchanged; read what it says about itself before you read the advice.
+# - A module is planned from one forward without bytes: states exactly, the peak roughly, the time only with constants that you measured.
+# - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
+# - Read out beside the plan, and compare losses after updates with one process, on samples that differ: that finds a wrong cut in a minute.
+# - A script is recorded unchanged; a cure is proven by recording again.
 # - For a machine and a cluster, measure what no data sheet has.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
@@ -331,3 +455,6 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # **Next:** your own training. This was the last chapter; come back when a step takes longer than planned.
 #
 # *Sections 8.12 and 19.8.6 of the source material.*
+
+# %%
+check.status()
