@@ -647,10 +647,10 @@ lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
 #
 # Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
 #
-# | mesh | first half of each tensor | | second half |
+# | mesh | first half of each tensor | in a machine | second half |
 # | --- | --- | --- | --- |
 # | **machine 1** | rank 0 | ↔ weights, gradients | rank 1 |
-# | | ↕ gradients | | ↕ gradients |
+# | between them | ↕ gradients | | ↕ gradients |
 # | **machine 2**, a copy | rank 2 | ↔ weights, gradients | rank 3 |
 #
 # A layer is gathered along a row, inside a machine, where links are fast. Down a column only gradients are added.

@@ -527,6 +527,11 @@ faster.score(rows[0]["ZeRO 3_us"] / rows[0]["pipeline_us"])
 # %% [markdown]
 # ## Summary
 #
+# - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
+# - 1F1B waits as long as GPipe, and keeps fewer microbatches.
+# - Finer pieces fill gaps, and cost messages and memory.
+# - A pipeline sends little: take it where links are slow and microbatches many.
+#
 # | schedule | bubble | microbatches on the fullest rank | price |
 # | --- | --- | --- | --- |
 # | naive | $(p-1)/p$ | 1 | idle ranks |
@@ -537,7 +542,7 @@ faster.score(rows[0]["ZeRO 3_us"] / rows[0]["pipeline_us"])
 # | ZBV | less again | p | finer boxes, messages |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
-# (For m of 2p or more, and F, I and W equally long.) A pipeline sends little. Take it where links are slow and microbatches many.
+# (For m of 2p or more, and F, I and W equally long.)
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [stale](GLOSSARY.md#staleness), [paced](GLOSSARY.md#paced).
 #

@@ -27,7 +27,7 @@ from labkit import planner, your_own
 from labkit.footprint import PARTS
 from labkit.planner.real.here_run import speeds
 from labkit.profiling.recording import record
-from labkit.scaling import check
+from labkit.scaling import tune_check
 from labkit.timeline import step_us
 
 lab.begin("en", deadline_s=60)
@@ -264,10 +264,10 @@ def my_tuning(trial, batch):
 
 
 # %%
-check.tune(my_tuning)
+tune_check.tune(my_tuning)
 
 # %%
-check.hint("tune")
+tune_check.hint("tune")
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -457,4 +457,4 @@ lab.table([{"warnings": each} for each in two.warnings()])
 # *Sections 8.12 and 19.8.6 of the source material.*
 
 # %%
-check.status()
+tune_check.status()

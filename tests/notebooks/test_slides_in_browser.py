@@ -55,7 +55,7 @@ def deck(tmp_path_factory):
             boards += 1
             data = {mime.OFFLINE: export.offline(step.board())}
         cell.outputs = [nbformat.v4.new_output("display_data", data)]
-    assert boards == 2
+    assert boards == 1
     out = tmp_path_factory.mktemp("slides")
     return slides.write(out, ("en", NAME), slides.page(ROOT, ("en", NAME), notebook))
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from labkit.scaling import check
+from labkit.scaling import check, tune_check
 
 
 def efficiency(rows):
@@ -45,7 +45,7 @@ def test_an_efficiency_by_work_a_rank_is_right():
 @pytest.mark.again
 @pytest.mark.alone
 def test_the_largest_that_fits_of_each_kind_passes():
-    verdict = check.tune(largest_of_each)
+    verdict = tune_check.tune(largest_of_each)
     assert verdict.state == "passed", verdict
 
 
@@ -58,10 +58,10 @@ def test_the_largest_that_fits_of_each_kind_passes():
     ],
 )
 def test_a_setting_that_is_slow_or_too_large_is_told(answer, words):
-    verdict = check.tune(answer)
+    verdict = tune_check.tune(answer)
     assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
 
 
 def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
-    verdict = check.tune(lambda trial, batch: (trial(5), False))
+    verdict = tune_check.tune(lambda trial, batch: (trial(5), False))
     assert verdict.state == "wrong" and "divides the batch of 16" in str(verdict)
