@@ -350,10 +350,10 @@ lab.show(planner.time_bars(plans))
 # Predicted from what was just measured. In ours, products are usually the longest part. How near is it? Here is a recorded step beside each:
 
 # %%
-cut = step.but(devices="cpu")
+plain = step.but(devices="cpu")
 on_cpu = {
-    "copies": cut.but(engine="ddp"),
-    "shards": cut,
+    "copies": plain.but(engine="ddp"),
+    "shards": plain,
 }
 recorded = {name: step_us(each.run().timeline()) for name, each in on_cpu.items()}
 lab.table(
