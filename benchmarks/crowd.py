@@ -32,12 +32,9 @@ SHARED = Path("/dev/shm")
 READY_S = 240.0
 LAUNCH_S = 60.0
 END_S = 10.0
-SETUP = """
-import json, os, time
-import labkit as lab
-from labkit.launching.fork import zygote_client
-
-def work(token):
+OWN = """
+def _own(token):
+    import os
     import torch
     import torch.distributed as dist
 
@@ -50,13 +47,22 @@ def work(token):
         "port": os.environ["MASTER_PORT"],
         "folder": os.path.dirname(os.readlink("/proc/self/fd/1")),
     }
+"""
+"""what a rank does: a sum that only the ranks of its own notebook can make"""
+SETUP = (
+    OWN
+    + """
+import json, os, time
+import labkit as lab
+from labkit.launching.fork import zygote_client
 
 zygote_client.seconds_to_complete()
 told = zygote_client.running().process.pid
 """
+)
 LAUNCH = """
 began = time.monotonic()
-results = list(lab.launch(work, TOKEN, ranks=RANKS, timeout_s=LIMIT))
+results = list(lab.launch(_own, TOKEN, ranks=RANKS, timeout_s=LIMIT))
 told = {"ranks": results, "seconds": time.monotonic() - began}
 """
 
