@@ -19,6 +19,12 @@ def names_deepspeed(fn: Callable) -> bool:
     return any("deepspeed" in word.lower() for word in _said(fn))
 
 
+def imports_deepspeed(fn: Callable) -> bool:
+    """Whether a function has Accelerate import DeepSpeed, without naming it: ``unwrap_model`` does,
+    to ask whether a model is DeepSpeed's."""
+    return "unwrap_model" in _said(fn)
+
+
 def names_trainer(fn: Callable) -> bool:
     """Whether a function, or one of the same module that it calls, names a ``Trainer``, which moves
     its model to a GPU or the CPU by itself. Launches of labkit itself say what they need."""

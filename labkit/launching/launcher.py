@@ -118,7 +118,7 @@ def start(
         folder=client.new_folder(),
         num_threads=resources.threads(ranks),
         environ=_environ(ranks, chosen),
-        deepspeed=deepspeed,
+        deepspeed=deepspeed or engines.imports_deepspeed(fn),
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s, turn=gate.turn(ranks))

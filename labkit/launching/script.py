@@ -222,11 +222,14 @@ def _follow(
 
 def _on_a_leash(line: list[str]) -> list[str]:
     """A command that ends when this process does, where the system can do that."""
-    executable = str(_executable(line[0]))
+    name, *rest = line
+    if line[:2] == ["accelerate", "launch"]:  # its other name, which imports no other command
+        name, *rest = "accelerate-launch", *line[2:]
+    executable = str(_executable(name))
     if sys.platform != "linux":
-        return [executable, *line[1:]]
-    reader = [] if line[0] == ALONE else [sys.executable]
-    return [sys.executable, "-c", _LEASH, *reader, executable, *line[1:]]
+        return [executable, *rest]
+    reader = [] if name == ALONE else [sys.executable]
+    return [sys.executable, "-c", _LEASH, *reader, executable, *rest]
 
 
 def _family(folder: Path) -> set[psutil.Process]:

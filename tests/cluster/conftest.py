@@ -9,8 +9,9 @@ from labkit.cluster.one_machine import network_run, slurm_run, up_run
 from labkit.cluster.one_machine.plan import Layout
 
 
-def needs_slurm() -> None:
-    """Skips where Slurm is missing, and says why."""
+@pytest.fixture(scope="package")
+def slurm() -> None:
+    """Slurm is installed here."""
     if why := slurm_run.obstacle():
         pytest.skip(why)
 
@@ -32,7 +33,6 @@ def namespaces() -> None:
 
 
 @pytest.fixture(scope="package")
-def two_nodes(own_record, namespaces) -> Iterator[object]:
+def two_nodes(own_record, namespaces, slurm) -> Iterator[object]:
     """Two nodes with Slurm, 200 Mbit/s and 1 ms between them."""
-    needs_slurm()
     yield up_run.up(Layout(bandwidth_bit_per_s=200e6, latency_s=1e-3))
