@@ -23,9 +23,10 @@ REQUEUE_S = 240
 """a job that goes back to the queue waits there for two minutes"""
 SLEEPING = """
 echo start ${SLURM_RESTART_COUNT:-0} >> told
-[ "${SLURM_RESTART_COUNT:-0}" = 0 ] && srun sleep 600
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] && { srun sleep 600 || sleep 600; }
 echo end >> told
 """
+"""srun may end before Slurm gives the node up; the job waits for Slurm then"""
 ELASTIC = """
 srun --no-kill --kill-on-bad-exit=0 {python} -m torch.distributed.run --nnodes=1:2 \\
     --nproc-per-node=1 --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint={first}:{port} \\
