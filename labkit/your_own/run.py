@@ -27,7 +27,9 @@ TIMEOUT_S = 180.0
 def start(step: Step) -> "Job":
     """Trains three steps, in the background. ``step.run()`` starts it and waits."""
     from labkit.launching import launcher
+    from labkit.launching.fork import zygote_client
 
+    zygote_client.expect(*looked(step.make).imported)
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
 
 
@@ -56,6 +58,8 @@ class Looked(NamedTuple):
     """samples of the batch"""
     output_bytes: int
     """of the first tensor of floats in its output"""
+    imported: tuple[str, ...]
+    """the modules of transformers that it is made of, which take long to import"""
 
 
 @functools.lru_cache(maxsize=32)
@@ -73,7 +77,9 @@ def looked(make: Callable[[], Any]) -> Looked:
         shape = measured(module, batch)
     finally:
         hook.remove()
-    return Looked(shape, num_rows(batch), sizes[-1])
+    names = {type(each).__module__ for each in module.modules()}
+    imported = sorted(name for name in names if name.split(".")[0] == "transformers")
+    return Looked(shape, num_rows(batch), sizes[-1], tuple(imported))
 
 
 def num_rows(batch: Any) -> int:

@@ -104,7 +104,7 @@ class Step(Experiment):
         torch's own operators, ``stacks.EAGER``, unless ``stack`` says otherwise."""
         from labkit.your_own import run
 
-        shape, sequences, _ = run.looked(self.make)
+        shape, sequences, *_ = run.looked(self.make)
         same: dict[str, Any] = {
             "model": shape,
             "gpus": self.ranks,

@@ -5,7 +5,12 @@ import functools
 
 import pytest
 
-from labkit.launching.engines import given_deepspeed, names_deepspeed, names_trainer
+from labkit.launching.engines import (
+    given_deepspeed,
+    imports_deepspeed,
+    names_deepspeed,
+    names_trainer,
+)
 
 
 def imports_it():
@@ -93,3 +98,12 @@ def test_a_function_that_trains_with_a_trainer_is_known(fn):
 @pytest.mark.parametrize("fn", [only_talks_about_it, imports_it, print, functools.partial])
 def test_one_without_a_trainer_is_not(fn):
     assert not names_trainer(fn)
+
+
+def unwraps(accelerator, net):
+    return accelerator.unwrap_model(net)
+
+
+def test_accelerate_imports_deepspeed_to_unwrap_a_model():
+    assert imports_deepspeed(unwraps) and not names_deepspeed(unwraps)
+    assert not imports_deepspeed(has_a_trainer)
