@@ -1,10 +1,13 @@
 """A function that names DeepSpeed or a Trainer is known by its code; one that does not is left
-alone."""
+alone. Without DeepSpeed a launch for it is refused in words."""
 
 import functools
+import importlib.util
 
 import pytest
 
+import labkit as lab
+from labkit import sharding
 from labkit.launching.engines import given_deepspeed, names_deepspeed, names_trainer
 
 
@@ -93,3 +96,9 @@ def test_a_function_that_trains_with_a_trainer_is_known(fn):
 @pytest.mark.parametrize("fn", [only_talks_about_it, imports_it, print, functools.partial])
 def test_one_without_a_trainer_is_not(fn):
     assert not names_trainer(fn)
+
+
+def test_a_launch_for_deepspeed_where_it_is_not_installed_says_so(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(lab.Refused, match="DeepSpeed is not installed here: make env"):
+        sharding.Step(engine="zero2").start()
