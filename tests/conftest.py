@@ -34,8 +34,8 @@ REAL = ("_run", "_check", "_board", "_boards")
 SLOW = {"browser", "notebooks", "alone", "real", "again"}
 """Folders, files, endings of files, and marks, whose tests start ranks, a browser or a notebook, or
 take long."""
-
-
+WITHOUT_DEEPSPEED = ("No module named 'deepspeed", "DeepSpeed is not installed")
+"""What is said where a test needs DeepSpeed and it is not there."""
 TOGETHER = ("browser", "notebooks", "cluster")
 """Folders whose tests share a JupyterLab and a Chromium, the book, or the practice cluster: one
 worker has each."""
@@ -142,6 +142,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         stop("needs Chromium: apt-get install chromium fonts-noto-cjk")
     if item.get_closest_marker("gpu") and resources.num_gpus() == 0:
         pytest.skip("needs a GPU and torch's CUDA build")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[object]:
+    """Skips a test that failed for want of DeepSpeed, on a machine that does not have it."""
+    try:
+        return (yield)
+    except Exception as error:
+        has_it = bool(importlib.util.find_spec("deepspeed") or os.environ.get("CI"))
+        if has_it or not any(words in str(error) for words in WITHOUT_DEEPSPEED):
+            raise
+    pytest.skip("needs DeepSpeed")
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from labkit.words import say, to_say
 
 SOURCES = Path(__file__).parent / "native"
 NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
-OLDEST_TORCH = {"pretend": (2, 13)}
+OLDEST_TORCH = {"pretend": (2, 12)}
 """The versions that a library was written for: with 2.11 a pretend device breaks down."""
 BUILD_S = 600
 """How long a build may take, in seconds; one takes about 20."""
@@ -61,14 +61,24 @@ def is_ready(name: str) -> bool:
 
 def why_not(name: str) -> str | None:
     """Why a process can't load a library here, with the way out; None if it can."""
-    oldest = OLDEST_TORCH.get(name, (2, 0))
-    here = resources.version("torch") or "0.0"
-    if tuple(map(int, here.split(".")[:2])) < oldest:
-        return f"{name} needs torch {'.'.join(map(str, oldest))} or newer; this is {here}"
+    if old := _too_old(name):
+        return old
     if path(name).is_file():
         return None
     way_out = obstacle() or "Build it (20 s, once): python -m labkit ops"
     return f"our library {name} is not built here. {way_out}"
+
+
+def _too_old(name: str) -> str | None:
+    """That torch is too old for a library, with the version needed; None if it is not, or none."""
+    oldest = OLDEST_TORCH.get(name, (2, 0))
+    here = resources.version("torch")
+    if here is None or tuple(map(int, here.split(".")[:2])) >= oldest:
+        return None
+    needed = ".".join(map(str, oldest))
+    return say(
+        "{name} needs torch {needed} or newer; this is {here}", name=name, needed=needed, here=here
+    )
 
 
 def build(name: str) -> str:
@@ -111,12 +121,14 @@ def build_missing(tell: Callable[[str], None]) -> bool:
 def row() -> Row:
     """What the doctor says of them."""
     num_built = len(NAMES) - len(missing())
+    old = next(filter(None, map(_too_old, NAMES)), None)
+    built = say("{built} of {libraries} libraries built", built=num_built, libraries=len(NAMES))
     return Row(
         name=to_say("pretend devices"),
-        value=say("{built} of {libraries} libraries built", built=num_built, libraries=len(NAMES)),
-        ok=num_built == len(NAMES),
+        value=old or built,
+        ok=num_built == len(NAMES) and old is None,
         required=False,
-        fix=obstacle() or say("python -m labkit ops"),
+        fix=obstacle() or ("make env" if old else say("python -m labkit ops")),
     )
 
 

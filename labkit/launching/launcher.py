@@ -5,6 +5,7 @@ Ranks are forked from a zygote that has imported torch already
 """
 
 import functools
+import importlib.util
 import inspect
 import os
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from labkit.launching.nodes.places import Hosts, Slurm
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import Refused
 from labkit.machine import ops, resources
+from labkit.words import say
 
 __all__ = ["launch", "start", "warm"]
 
@@ -211,6 +213,8 @@ def _chosen_rung(
 ) -> tuple[Rung, bool]:
     """What the ranks stand on, and whether they may train with DeepSpeed. Raises Refused for what
     this machine does not have."""
+    if devices == rung.DEEPSPEED and not importlib.util.find_spec("deepspeed"):
+        raise Refused(say("DeepSpeed is not installed here: make env installs it"))
     deepspeed = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
     is_open = devices is None and backend is None
     if is_open and engines.names_trainer(fn):

@@ -95,12 +95,9 @@ def _check_can_pretend(using: str) -> None:
             f"torchrun's scripts can have pretend devices; {using} looks for devices that it "
             'knows by name. Leave using out, or ask for devices="cpu".'
         )
-    if library.missing():
-        way_out = library.obstacle() or "Build them (once): python -m labkit ops"
-        raise ValueError(
-            f"pretend devices need our libraries {' and '.join(library.missing())}, which are not "
-            f"built here. {way_out}"
-        )
+    for name in rung.LIBRARIES["pretend"]:
+        if reason := library.why_not(name):
+            raise ValueError(f"pretend devices can't be had: {reason}")
 
 
 def needs(

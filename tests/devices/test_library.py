@@ -69,6 +69,16 @@ def test_without_a_compiler_the_reason_has_the_way_out(small, monkeypatch):
     assert not library.row().required
 
 
+def test_a_torch_that_is_too_old_is_said_with_the_version_that_is_needed(small, monkeypatch):
+    monkeypatch.setattr(library, "OLDEST_TORCH", {"small": (2, 12)})
+    monkeypatch.setattr(library.resources, "version", lambda package: "2.11.0+cu130")
+    said = "small needs torch 2.12 or newer; this is 2.11.0+cu130"
+    assert library.why_not("small") == library.row().value == said
+    assert not library.row().ok and not library.is_ready("small")
+    monkeypatch.setattr(library.resources, "version", lambda package: "2.12.0")
+    assert said not in library.why_not("small")
+
+
 def test_sources_are_read_again_only_where_they_changed(small, monkeypatch):
     before = library.path("small")
     with monkeypatch.context() as unreadable:

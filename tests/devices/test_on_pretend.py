@@ -147,8 +147,11 @@ def test_what_can_not_be_pretended_is_refused(monkeypatch):
         lab.launch_script(script, devices="cuda")
     assert commands.main(["pretend", "--memory-mib", "-1", str(script)]) == 2
     assert commands.main(["pretend", "nowhere.py"]) == 2
-    monkeypatch.setattr(library, "missing", lambda: ["pretend"])
-    with pytest.raises(ValueError, match="our libraries pretend, which are not built here"):
+    monkeypatch.setattr(library, "path", lambda name: SCRIPTS / "nowhere.so")
+    with pytest.raises(ValueError, match="can't be had: our library pretend"):
+        script_command.stand("pretend", 2, "torchrun")
+    monkeypatch.setattr(library, "OLDEST_TORCH", {"pretend": (99, 0), "through_host": (99, 0)})
+    with pytest.raises(ValueError, match="had: pretend needs torch 99"):
         script_command.stand("pretend", 2, "torchrun")
 
 

@@ -1,10 +1,13 @@
 """A function that names DeepSpeed or a Trainer is known by its code; one that does not is left
-alone."""
+alone. Without DeepSpeed a launch for it is refused in words."""
 
 import functools
+import importlib.util
 
 import pytest
 
+import labkit as lab
+from labkit import sharding
 from labkit.launching.engines import (
     given_deepspeed,
     imports_deepspeed,
@@ -107,3 +110,9 @@ def unwraps(accelerator, net):
 def test_accelerate_imports_deepspeed_to_unwrap_a_model():
     assert imports_deepspeed(unwraps) and not names_deepspeed(unwraps)
     assert not imports_deepspeed(has_a_trainer)
+
+
+def test_a_launch_for_deepspeed_where_it_is_not_installed_says_so(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(lab.Refused, match="DeepSpeed is not installed here: make env"):
+        sharding.Step(engine="zero2").start()
