@@ -8,6 +8,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+NEEDED := g++ python3-dev python3-venv
 STAMP := $(VENV)/.stamp
 HUB := $(VENV)/hub/.stamp
 WORKERS ?= 3
@@ -76,7 +77,9 @@ env: $(STAMP)
 # The stamp is written last. Without it an earlier attempt did not finish, and .venv is made anew; with it only the pins
 # are followed, by the Python that is in there.
 $(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo 'no $(PYTHON) here. Install what the course needs: apt-get install $(NEEDED)' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "labkit needs Python 3.11 or newer: make env PYTHON=python3.11")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo '$(PYTHON) lacks venv. Install what the course needs: apt-get install $(NEEDED)' >&2; exit 1; }
 	$(if $(wildcard $(STAMP)),,$(PYTHON) -m venv --clear $(VENV))
 	@rm -f $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'

@@ -82,18 +82,28 @@ def _ops(_: argparse.Namespace) -> int:
     from labkit.machine import ops
 
     code = 0
+    stopped = False
     if not ops.missing():
         print(say("DeepSpeed's ops are built"))
     elif reason := ops.obstacle():
+        stopped = True
         print(say("DeepSpeed's ops are not built: {reason}", reason=reason))
     elif not ops.build(_tell):
         code = 1
     if not library.missing():
         print(say("the devices' libraries are built"))
     elif reason := library.obstacle():
+        stopped = True
         print(say("the devices' libraries are not built: {reason}", reason=reason))
     elif not library.build_missing(_tell):
         code = 1
+    if stopped:
+        print(
+            say(
+                "The course opens without them, and a cell that needs one says so. To build them "
+                "later: make env (conda: python -m labkit ops)"
+            )
+        )
     return code
 
 

@@ -65,8 +65,8 @@ def why_not(name: str) -> str | None:
         return old
     if path(name).is_file():
         return None
-    way_out = obstacle() or "Build it (20 s, once): python -m labkit ops"
-    return f"our library {name} is not built here. {way_out}"
+    way_out = obstacle() or "build it (20 s, once): python -m labkit ops"
+    return f"our library {name} is not built here: {way_out}"
 
 
 def _too_old(name: str) -> str | None:

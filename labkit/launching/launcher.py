@@ -217,6 +217,7 @@ def _chosen_rung(
         raise Refused(say("DeepSpeed is not installed here: make env installs it"))
     deepspeed = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
     is_open = devices is None and backend is None
+    is_told = devices == rung.DEEPSPEED
     if is_open and engines.names_trainer(fn):
         devices = rung.TRAINER
     elif is_open and deepspeed:
@@ -226,6 +227,8 @@ def _chosen_rung(
         chosen = place.choose(ranks, devices=devices, backend=backend)
     except ValueError as error:
         raise Refused(str(error)) from None
+    if is_told and not chosen.has_gpu and (reason := ops.hopeless()):
+        raise Refused(f"DeepSpeed's ops are not built here, and it would stop at them: {reason}")
     for name in rung.LIBRARIES[chosen.name]:
         if reason := library.why_not(name):
             raise Refused(f"devices={chosen.name!r} can't be had: {reason}")

@@ -247,7 +247,8 @@ def _compiler_rows() -> Iterator[Row]:
         ),
         ok=not lacking,
         required=False,
-        fix=say("python -m labkit ops; else the first DeepSpeed run does it (100 s)"),
+        fix=ops.obstacle()
+        or say("python -m labkit ops; else the first DeepSpeed run does it (100 s)"),
     )
 
 

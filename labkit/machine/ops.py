@@ -111,6 +111,12 @@ def obstacle() -> str | None:
     return None
 
 
+def hopeless() -> str | None:
+    """Why a rank without a GPU could not build at first use what is missing, with the way out; None
+    if nothing is missing, or it could, or nobody knows (elsewhere than on Linux)."""
+    return obstacle() if sys.platform == "linux" and missing() else None
+
+
 def build(tell: Callable[[str], None]) -> bool:
     """Builds what is missing; ``tell`` gets the start and the end of each op's line. True if all
     three then stand.

@@ -33,6 +33,8 @@ def test_ops_says_that_they_stand_or_why_they_can_not_be_built(monkeypatch, caps
     assert capsys.readouterr().out == (
         "DeepSpeed's ops are not built: no compiler. Install one\n"
         "the devices' libraries are not built: no compiler. Install one\n"
+        "The course opens without them, and a cell that needs one says so. To build them later: "
+        "make env (conda: python -m labkit ops)\n"
     )
 
 

@@ -249,6 +249,29 @@ def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp
 
 
 @pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        (None, "no ./python here"),
+        ("case $2 in *version_info*) ;; *) exit 1;; esac", "./python lacks venv"),
+        ("case $2 in *version_info*) echo too old >&2; exit 1;; esac", "too old"),
+    ],
+)
+def test_make_env_says_in_a_line_what_to_install_before_it_begins(tmp_path, python, told):
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    if python:
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{python}\n")
+        (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(
+        ["make", "lab", "PYTHON=./python"], cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    first = done.stderr.splitlines()[0]
+    assert (done.returncode, first.startswith(told)) == (2, True), done.stderr
+    assert ("apt-get install g++ python3-dev python3-venv" in first) == (told != "too old")
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(
     ("mark", "ci", "outcome"),
     [
         ("browser", "", pytest.skip.Exception),

@@ -236,6 +236,18 @@ def test_a_finding_has_a_known_name():
     assert all(words.both(means)["zh"] != means for means in FAULTS.values())
 
 
+def test_a_build_that_failed_for_want_of_a_compiler_says_what_to_install(monkeypatch):
+    raised = {"type": "RuntimeError", "message": "Error building extension 'cpu_adam': FAILED"}
+    raised |= {"traceback": "", "where": call()}
+    failed = Outcome(rank=0, how="failed", error=raised)
+    monkeypatch.setattr(verdict.ops, "obstacle", lambda: "no compiler. Install one")
+    assert "compile something here: no compiler. Install" in str(
+        verdict.judge_failure([failed], [""])
+    )
+    monkeypatch.setattr(verdict.ops, "obstacle", lambda: None)
+    assert "compile something" not in str(verdict.judge_failure([failed], [""]))
+
+
 NAMES = {"rank", "all_reduce", "broadcast", "send", "recv", "isend", "irecv", "dist", "kill"}
 ENGLISH = re.compile(r"\b[a-z_]{4,}")
 SENDS = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x)"}

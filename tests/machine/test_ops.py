@@ -98,6 +98,19 @@ def test_two_builds_wait_for_each_other(folder):
     assert said == ["another build is under way: waiting for it\n"]
 
 
+def test_what_is_missing_is_hopeless_only_where_a_rank_could_not_build_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "apt-get install g++" in ops.hopeless()
+    monkeypatch.setattr(ops, "missing", list)
+    assert ops.hopeless() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "platform", "plan9")
+    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
+    assert ops.hopeless() is None, "DeepSpeed builds there what it can"
+
+
 def test_an_obstacle_comes_with_the_way_out(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("CXX", "no-such-compiler")

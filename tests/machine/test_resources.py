@@ -87,6 +87,10 @@ def test_doctor_notices_a_missing_compiler_and_missing_ops(monkeypatch, tmp_path
     rows = {row.name: row for row in doctor._compiler_rows()}
     assert (rows["compiler"].ok, rows["compiler"].fix[:7]) == (False, "apt-get")
     assert rows["DeepSpeed's ops"].value == "0 of 3 built"
+    assert "apt-get install g++" in rows["DeepSpeed's ops"].fix, "what they can't be built without"
+    monkeypatch.setattr(ops, "obstacle", lambda: None)
+    rows = {row.name: row for row in doctor._compiler_rows()}
+    assert "python -m labkit ops" in rows["DeepSpeed's ops"].fix
 
 
 def test_a_package_that_is_missing_or_broken_is_a_row_and_no_exception(monkeypatch):

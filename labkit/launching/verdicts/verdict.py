@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from labkit.launching.verdicts import diagnosis, disagreement
 from labkit.launching.verdicts.outcome import Finding, Outcome, is_echo, line_of
+from labkit.machine import ops
 from labkit.words import say, to_say
 
 ZYGOTE_DIED = to_say(
@@ -177,6 +178,8 @@ def _raised(outcome: Outcome) -> Finding:
         kind=kind,
         said=said,
     )
+    if "Error building extension" in said and (reason := ops.obstacle()):
+        text += "\n" + say("It wanted to compile something here: {reason}", reason=reason)
     text += f"\n\n{outcome.error['traceback']}"
     return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
 
