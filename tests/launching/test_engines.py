@@ -14,6 +14,7 @@ from labkit.launching.engines import (
     names_deepspeed,
     names_trainer,
 )
+from labkit.machine import resources
 
 
 def imports_it():
@@ -116,3 +117,15 @@ def test_a_launch_for_deepspeed_where_it_is_not_installed_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(lab.Refused, match="DeepSpeed is not installed here: make env"):
         sharding.Step(engine="zero2").start()
+
+
+def test_deepspeed_without_its_ops_or_a_compiler_is_refused_in_one_line(monkeypatch, tmp_path):
+    if resources.num_gpus() >= 2:
+        pytest.skip("on GPUs DeepSpeed needs none of these ops")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        lab.Refused, match=r"ops are not built here.*apt-get install g\+\+"
+    ) as caught:
+        lab.launch(print, ranks=2, devices="deepspeed")
+    assert "\n" not in str(caught.value)
