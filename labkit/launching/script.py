@@ -222,9 +222,11 @@ def _follow(
 
 def _on_a_leash(line: list[str]) -> list[str]:
     """A command that ends when this process does, where the system can do that."""
-    name, *rest = line
+    name = line[0]
+    rest = line[1:]
     if line[:2] == ["accelerate", "launch"]:  # its other name, which imports no other command
-        name, *rest = "accelerate-launch", *line[2:]
+        name = "accelerate-launch"
+        rest = line[2:]
     executable = str(_executable(name))
     if sys.platform != "linux":
         return [executable, *rest]

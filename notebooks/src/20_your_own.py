@@ -346,7 +346,10 @@ plans = {"copies": step.plan(gpu=here, zero=0), "shards": step.plan(gpu=here)}
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The speeds were just measured, and the times follow from them. In ours, products are usually the longest part. How near is it? Here is a recorded step beside each:
+# The speeds were just measured, and the times follow from them. In ours, products are usually the longest part. A recorded step stands beside each below. How near does the plan of the shards come?
+
+# %%
+near = lab.guess("recorded step over planned step, shards", between=(0.2, 5))
 
 # %%
 plain = step.but(devices="cpu")
@@ -360,8 +363,11 @@ lab.table(
     for name, took_us in recorded.items()
 )
 
+# %%
+near.score(recorded["shards"] / plans["shards"].time().step_us)
+
 # %% [markdown]
-# How much of a speed each operator reaches was fitted on GPUs. Here the shards are far from their plan. So fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
+# How much of a speed each operator reaches was fitted on GPUs. So where a step is far from its plan, fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 

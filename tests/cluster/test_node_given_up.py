@@ -89,7 +89,8 @@ def cut_power(node: Node) -> Callable[[], psutil.Popen]:
         except OSError:
             continue
     daemon = next(each for each in there if each.name() == "slurmd")
-    line, environ = shlex.join(daemon.cmdline()), daemon.environ()
+    line = shlex.join(daemon.cmdline())
+    environ = daemon.environ()
     for each in there:
         each.kill()
     psutil.wait_procs(there, timeout=10)
