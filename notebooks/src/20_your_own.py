@@ -33,7 +33,7 @@ from labkit.timeline import step_us
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after. The numbers in the text are ours, and one cell, about a card that is too small, raises an error on purpose.
+# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after. One cell raises an error on purpose.
 
 
 # %%
