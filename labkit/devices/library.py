@@ -25,7 +25,8 @@ from labkit.words import say, to_say
 SOURCES = Path(__file__).parent / "native"
 NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
 OLDEST_TORCH = {"pretend": (2, 13)}
-"""The versions that a library was written for: with 2.11 a pretend device breaks down."""
+"""The versions that a library was written for: with 2.11 a pretend device breaks down, and on it
+2.12's pipelines ask CUDA for the state of its random numbers."""
 BUILD_S = 600
 """How long a build may take, in seconds; one takes about 20."""
 
