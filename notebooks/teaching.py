@@ -55,7 +55,11 @@ def faults(source: dict, chapters: list[Chapter]) -> list[str]:
     """What is wrong with the source, as sentences."""
     numbers = {each.name[:2] for each in chapters}
     entries = source.get("chapter", {})
-    found = [f"chapter {number} has no entry" for number in sorted(numbers - set(entries))]
+    found = [
+        f"chapter {number} has no entry. Write [chapter.{number}.en] and [chapter.{number}.zh], "
+        "each with points, wrong and ask, as the chapters there have"
+        for number in sorted(numbers - set(entries))
+    ]
     found += [f"there is no chapter {number}" for number in sorted(set(entries) - numbers)]
     for row in source["day"]:
         if ("chapter" in row) == ("minutes" in row):

@@ -15,6 +15,7 @@ import files
 import pytest
 
 import labkit
+from labkit.devices import library
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -132,14 +133,33 @@ def test_the_readmes_first_screen_is_in_order():
 
 @pytest.mark.timeout(180)
 @pytest.mark.real
-def test_the_readmes_six_lines_of_python_run():
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+def test_the_readmes_six_lines_of_python_run(device):
+    if device == "pretend" and (reason := library.why_not("pretend")):
+        pytest.skip(reason)
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(code.strip().splitlines()) == 6
     done = subprocess.run(
-        [sys.executable, "-"], input=code, capture_output=True, text=True, timeout=150, cwd=ROOT
+        [sys.executable, "-"],
+        input=code,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=ROOT,
+        env=os.environ | {"LABKIT_DEVICE": device},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "tensor([4., 4., 4.])" in done.stdout
+
+
+def test_a_script_beside_a_folder_called_labkit_finds_the_package(tmp_path):
+    (tmp_path / "labkit").mkdir()  # as a clone: no package
+    (tmp_path / "mine.py").write_text("import labkit\nprint(labkit.__version__)\n")
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, env=without, capture_output=True, text=True
+    )
+    assert done.stdout, f"{done.stderr}\nan older install is found by a finder: make env"
 
 
 def test_no_file_names_a_persons_folder_holds_outputs_or_weighs_too_much():

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from labkit import words
+from labkit.devices.mistakes import NO_BACKEND
 from labkit.launching.verdicts import diagnosis, disagreement, verdict
 from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
@@ -246,6 +247,14 @@ def test_a_build_that_failed_for_want_of_a_compiler_says_what_to_install(monkeyp
     )
     monkeypatch.setattr(verdict.ops, "obstacle", lambda: None)
     assert "compile something" not in str(verdict.judge_failure([failed], [""]))
+
+
+def test_a_tensor_left_on_the_cpu_is_told_where_to_go():
+    raised = {"type": "RuntimeError", "message": NO_BACKEND, "traceback": "", "where": call()}
+    failed = Outcome(rank=0, how="failed", error=raised)
+    assert "x.to(torch.get_default_device())" in str(verdict.judge_failure([failed], [""]))
+    raised["message"] = "another"
+    assert "get_default_device" not in str(verdict.judge_failure([failed], [""]))
 
 
 NAMES = {"rank", "all_reduce", "broadcast", "send", "recv", "isend", "irecv", "dist", "kill"}

@@ -96,7 +96,7 @@ def test_links_lead_somewhere_and_commands_are_named_as_they_are(language):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda told: told["chapter"].pop("08"), "chapter 08 has no entry"),
+        (lambda told: told["chapter"].pop("08"), "chapter 08 has no entry. Write [chapter.08.en]"),
         (lambda told: told["chapter"].update({"77": told["chapter"]["08"]}), "no chapter 77"),
         (lambda told: told["chapter"]["08"]["zh"].pop("ask"), "chapter 08, zh: ask has 2 or more"),
         (lambda told: told["chapter"]["08"].pop("en"), "chapter 08, en: points has 3 or more"),

@@ -38,6 +38,11 @@ _LIKELY = {
     "SIGTERM": to_say("someone asked it to end"),
     "SIGBUS": to_say("a mapped file or shared memory ran out of room"),
 }
+_ON_THE_CPU = "No backend type associated with device type cpu"
+_MOVE_IT = to_say(
+    "A tensor on the CPU was to be sent, and these ranks send what lies on their devices. Make it "
+    'in the function, move it with x.to(torch.get_default_device()), or launch with devices="cpu".'
+)
 _NO_ROOM = re.compile(
     r"MemoryError|OutOfMemory|out of memory|can't allocate memory|Cannot allocate memory"
 )
@@ -180,6 +185,8 @@ def _raised(outcome: Outcome) -> Finding:
     )
     if "Error building extension" in said and (reason := ops.obstacle()):
         text += "\n" + say("It wanted to compile something here: {reason}", reason=reason)
+    if _ON_THE_CPU in said:
+        text += "\n" + say(_MOVE_IT)
     text += f"\n\n{outcome.error['traceback']}"
     return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
 
