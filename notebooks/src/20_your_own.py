@@ -65,7 +65,7 @@ whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Predicted: nothing has run. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
+# `Step` is a training step of a module that you give: `plan` predicts it, `run` runs it, `compare` does both. Nothing has run so far. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
 #
 # **When you are done** you can plan a module that nobody has written formulas for, shard it and cut it, find what a script of yours waits for, and say what of all this you still have to measure.
 
@@ -105,7 +105,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less: only its products are smaller, and smaller products are slower. With one sequence even plain copies would just fit: the last row. They take a little longer than shards, since each card updates all parameters, not an eighth. So the microbatch was too much, not the copies.
+# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less: its products are smaller, and smaller products are slower. With one sequence even plain copies would just fit: the last row. They take a little longer than shards, since each card updates all parameters, not an eighth. So the microbatch was too much, not the copies.
 #
 # (The times take products in TF32. Torch does that only after `torch.set_float32_matmul_precision("high")`; without it, expect more.)
 
@@ -162,7 +162,7 @@ halves
 # %% [markdown]
 # The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each step their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# In this picture, of rank 0, "F" and "step" were planned too low: by the yellow, which torch's pipeline keeps between steps and no plan knows of, and more. That is the dangerous side, but the peak, at "B", was planned high.
+# In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high.
 #
 # <details><summary>What does Step write for you?</summary>
 #
@@ -196,10 +196,10 @@ for way, rank in ran.items():
 #
 # ### How small may the card be?
 #
-# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. What is the smallest card, in MB, on which copies of the small module train?
+# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB do copies of the small module need at their peak?
 
 # %%
-smallest = lab.guess("MB of the smallest card, copies", between=(0, 100))
+smallest = lab.guess("MB at the peak, copies", between=(0, 100))
 
 # %%
 copies = step.but(engine="ddp", devices="pretend").compare()
@@ -228,7 +228,7 @@ step.but(engine="ddp", devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, shards train, with the losses from above.
+# Copies die, shards train, with the losses from above. We chose the card by what was counted. The plan, which is above both, would have refused shards too: it errs on the safe side here.
 #
 # **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch. Leave a tenth of the card free.
 #
@@ -246,7 +246,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (here 16, and a microbatch divides it), in eight trials at most. Recomputation takes a third longer, and every microbatch costs something by itself.
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (here 16, and a microbatch divides it), in eight trials at most. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
 
 
 # %%
@@ -304,7 +304,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead. Then a step takes as long as reading a batch, and that is longer than the training.
+# Eight samples of 4 ms make 32 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead, and a step can then be no shorter than reading a batch. (In a recording this short, the first batch has nobody ahead of it, too.)
 #
 # With four readers a batch comes every 8 ms ([chapter 15](15_profiling_and_scaling.ipynb)). And this is what a step does besides reading, in ms:
 
@@ -330,7 +330,7 @@ steps_us = {"as it was": found.step_us, "four readers": again.step_us}
 lab.table({"script": name, "step_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# **What labkit can't know**: what a fused kernel computes. Convolutions and fused attention, which most transformers use, have no count here; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
+# **What labkit can't know**: what a fused kernel computes, in a recording. Convolutions and fused attention, which most transformers use, have no count here; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
 # (To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.)
 
@@ -346,7 +346,7 @@ plans = {"copies": step.plan(gpu=here, zero=0), "shards": step.plan(gpu=here)}
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The speeds were just measured, and the times follow from them. In ours, products are usually the longest part. A recorded step stands beside each below. How near does the plan of the shards come?
+# The speeds were just measured, and the times follow from them. Copies have no gathering; shards gather every layer, and on slow links that can be the longest part. A recorded step stands beside each below. How near does the plan of the shards come?
 
 # %%
 near = lab.guess("recorded step over planned step, shards", between=(0.2, 5))
@@ -452,7 +452,7 @@ lab.curves(
 #
 # - A module is planned from one forward without bytes: states exactly, the peak roughly, the time only with constants that you measured.
 # - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
-# - Read out beside the plan, and compare losses after updates with one process, on samples that differ: that finds most wrong cuts in a minute.
+# - Read out beside the plan, and compare losses after updates with one process, on samples that differ: a wrong cut shows in a minute.
 # - A script is recorded unchanged; a cure is proven by recording again.
 # - For a machine and a cluster, measure what no data sheet has.
 #
