@@ -140,7 +140,13 @@ def test_garbage_ends_nothing(site):
 
 def test_the_command_listens_on_loopback_and_ends_by_ctrl_c(folder):
     command = [sys.executable, "-m", "labkit", "classroom", "board", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # who runs the tests in the background may have Ctrl-C ignored, by children too
+    heeding = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, heeding)
+    with process:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())[
                 0
