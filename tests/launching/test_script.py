@@ -192,6 +192,7 @@ NUMBERED = """
 import os
 import torch.distributed as dist
 dist.init_process_group("gloo")
+dist.barrier()
 print("node", os.environ["GROUP_RANK"], "local", os.environ["LOCAL_RANK"])
 dist.destroy_process_group()
 """
