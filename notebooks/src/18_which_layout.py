@@ -173,7 +173,7 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout. It has a formula for everything that takes time. The paper names 2,048 cards, for its largest model, and no layout. So we take those, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout. It has a formula for everything that takes time, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, and no layout. So we take those, and plain FSDP, which is ZeRO 3:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
@@ -350,7 +350,14 @@ lab.table([four.constants()])
 # run |= {"gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
 # ```
 #
-# `gbs` is the batch. `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too.
+# `gbs` is the batch. `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. What was fitted goes into a plan, or a search, as its `stack`. Here is our 7 B model on 64 GPUs, by today's FSDP, and by what four runs told of that early ZeRO 3:
+
+# %%
+fitted = four.stack(z3[0])
+lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
+
+# %% [markdown]
+# The network of that program makes the step more than twice as long. And `warnings()` of the second plan is empty, because its network was measured.
 
 # %% [markdown]
 # ## Exercise 2. The third run, by hand
@@ -437,7 +444,7 @@ usual.score(search.regret(search.plan.but(zero=3)))
 # %% [markdown]
 # ### Layouts or programs?
 #
-# In the search's table the last column names a program. Where you name none, each layout has the constants of the one that usually runs it: FSDP for ZeRO 3, Megatron for the others. So some of that regret is not the layout's doing. How much of it? Name one program for all, and search again:
+# In the search's table the last column names a program: you named none, so each layout has its usual one, FSDP for ZeRO 3 and Megatron for the others. So some of that regret is not the layout's doing. How much of it? Name one program for all, and search again:
 
 # %%
 same = planner.search(search.plan.but(stack="fsdp-a100"))
@@ -553,7 +560,7 @@ lab.table(plan.row() for plan in cuts)
 #
 # 1. Copy the model if it fits, because then no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing.
 # 2. If it does not fit, shard all of it (ZeRO 3) where the network is fast, as in one machine, and each GPU has much to compute between two gathers. It needs no change to the model.
-# 3. Across machines, cut: keep `tp` small and inside a machine, and let stages with chunks do the rest.
+# 3. Across machines, cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
 # 4. Recompute last, because it makes all computing about a third longer.
 
 # %% [markdown]
@@ -596,10 +603,11 @@ check.hint("layout_in_budget")
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# For our 7 B model on 64 GPUs, this is what choosing has changed. Memory that lay idle on the left holds a larger microbatch on the right:
+# For our 7 B model on 64 GPUs, this is what choosing has changed. Rule 1 holds: a copy fits, so we copy. Memory that lay idle on the left holds that copy, and a second sequence. (One layout of the search is a hundredth faster, ZeRO 3 with four sequences. But it gathers parameters across machines, and gets that warning.)
 
 # %%
-planner.card(single, same.best)
+copied = same.plan.but(zero=1, mbs=2)
+planner.card(single, copied)
 
 # %% [markdown]
 # ## Your own model

@@ -106,7 +106,7 @@ class Bar(NamedTuple):
 
 def badge(plans: Plans, code: str) -> str:
     """That numbers are predicted, and by whose constants."""
-    names = dict.fromkeys(plan.used.name for _, plan in plans)
+    names = dict.fromkeys(plan.used.called(code) for _, plan in plans)
     return WORDS[code]["badge"].format(", ".join(names))
 
 

@@ -211,12 +211,7 @@ class Plan(Experiment):
 
     def trust(self) -> str:
         """How far to trust the time, in a sentence."""
-        return say(
-            "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
-            stack=self.used.name,
-            source=words.translated(self.used.source, words.language()),
-            spread=self.used.spread,
-        )
+        return self.used.trust()
 
     def row(self) -> dict[str, object]:
         """For ``lab.table``: model, layout, memory, step, MFU, and whose constants they are by."""
@@ -228,7 +223,7 @@ class Plan(Experiment):
             "fits": self.cluster.holds(self.memory().peak_bytes),
             "step_us": self.time().step_us,
             "mfu_share": self.mfu(),
-            "stack": self.used.name,
+            "stack": self.used.called(),
         }
 
     # --- as an experiment ---
@@ -310,7 +305,7 @@ class Plan(Experiment):
             step.append(both("batch {count}", count=layout.gbs)[words.spoken_in(language)])
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
         is_usual = self.used == nearest(self.cluster.gpu.name, self.zero)
-        step += [] if is_usual else [f"stack {self.used.name}"]
+        step += [] if is_usual else [f"stack {self.used.called(language)}"]
         machine = f"{self.shape.name}, {self.cluster.written(language)}"
         return machine, ", ".join(filter(None, step))
 

@@ -168,7 +168,7 @@ def evaluate(plan: Plan, layout: Layout) -> Candidate:
         step_us=time.step_us,
         peak_bytes=held.peak_bytes,
         device_bytes=plan.cluster.device_bytes,
-        stack=stack.name,
+        stack=stack.called(),
     )
 
 

@@ -7,7 +7,7 @@ says whose it used: shipped ones of the nearest stack, or fitted on the user's o
 from dataclasses import dataclass, replace
 
 from labkit.units import check_real, check_whole
-from labkit.words import say, to_say
+from labkit.words import both, language, say, spoken_in, to_say, translated
 
 CONSTANTS = ("matmul", "nic", "layer_us", "attention")
 """The constants that may be fitted, the most telling first."""
@@ -48,6 +48,8 @@ class Stack:
     eager: bool = False
     """whether torch runs operator by operator, so that each keeps what it needs: no fused norm,
     gate or loss; of memory alone"""
+    fitted_on: int = 0
+    """how many of the user's runs moved its constants from the shipped ones; 0: none"""
 
     def __post_init__(self) -> None:
         shares = {"matmul": self.matmul, "attention": self.attention, "nic": self.nic}
@@ -58,6 +60,29 @@ class Stack:
     def generation(self) -> str:
         """Of GPUs: the last word of a shipped stack's name."""
         return self.name.rpartition("-")[2]
+
+    def called(self, language: str | None = None) -> str:
+        """Its name, and that it was fitted, if it was."""
+        if not self.fitted_on:
+            return self.name
+        told = both("{stack}, fitted on {n} runs", stack=self.name, n=self.fitted_on)
+        return told[spoken_in(language)]
+
+    def trust(self) -> str:
+        """How far to trust times by these constants, in a sentence."""
+        if self.fitted_on:
+            return say(
+                "time by constants fitted on {n} runs, from {stack} on: how far off other runs "
+                "are, nobody knows before some are left out (planner.validate)",
+                n=self.fitted_on,
+                stack=self.name,
+            )
+        return say(
+            "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
+            stack=self.name,
+            source=translated(self.source, language()),
+            spread=self.spread,
+        )
 
     def but(self, **changes: float) -> "Stack":
         """The same with other constants."""

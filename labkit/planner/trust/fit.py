@@ -116,7 +116,11 @@ def fit(
             break
         moved.append((each, name))
         best[each] = (one.loss, one.stack)
-    stacks = {each: best[each][1] for each in best}
+    moved_of = {each for each, _ in moved}
+    stacks = {
+        each: best[each][1].but(fitted_on=len(engines[each]) if each in moved_of else 0)
+        for each in best
+    }
     errors = [log_errors(engines[each], stacks[each]) for each in engines]
     misfit = float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
     return Fit(stacks=stacks, moved=tuple(moved), misfit=misfit)
