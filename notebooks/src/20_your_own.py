@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import labkit as lab
 from labkit import planner, your_own
@@ -37,6 +36,9 @@ lab.begin("en", deadline_s=60)
 
 
 # %%
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
 def mine(layers=4, width=128, heads=4, vocab=1000, length=64):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
