@@ -78,6 +78,27 @@ def test_matplotlib_shows_what_the_data_say(truth, name):
     assert row["num_shares"] > 1 and row["largest_error"] <= POINTS, row
 
 
+def untrue(truth, cases):
+    """What matplotlib paints wrongly, by picture."""
+    faults = {}
+    for name, some_of_it in cases.items():
+        for case, each in truth.painted_by(None, some_of_it, "matplotlib", "light"):
+            worst = max(truth.errors(case, each))
+            if worst > POINTS:
+                faults[name] = max(worst, faults.get(name, 0.0))
+    return faults
+
+
+def test_the_last_case_of_every_picture_is_true(truth):
+    last = {name: list(make())[-1:] for name, make in truth.MEASURED.items()}
+    assert untrue(truth, last) == {}
+
+
+@pytest.mark.again
+def test_every_case_of_every_picture_is_true(truth):
+    assert untrue(truth, {name: list(make()) for name, make in truth.MEASURED.items()}) == {}
+
+
 def test_slices_thinner_than_a_pixel_keep_their_share(truth):
     row = truth.row(
         "shards",

@@ -98,7 +98,7 @@ def footprints(painted: Painted, drawn: Sketch, both: Sequence[Footprint]) -> Pa
     """Bytes: how high each part stands at each moment, against the axis's last tick."""
     most = max(each.peak_bytes for each in both)
     axis = [words for words in drawn.only(Words) if words.anchor == "end" and words.size_px == 11]
-    values = ticks(0, most, 5)
+    values = ticks(0, 1.04 * most, 5)  # the axis ends a little above the highest bar
     zero = axis[0].y_px - 4
     top = axis[len(values) - 1].y_px - 4
     known_to_all = set.intersection(*(set(each.labels) for each in both))
@@ -144,13 +144,15 @@ def stacked(
 
 def rings(painted: Painted, drawn: Sketch, works: Sequence[float]) -> Pairs:
     """Pairs: each rank's bar against the longest."""
-    left = min(box.x_px for box in drawn.only(Box) if box.width_px and box.height_px == 14)
+    blue = style.KINDS["forward"].colour
+    bars = [box for box in drawn.only(Box) if box.colour == blue and not box.marked]
+    left = min(box.x_px for box in bars)
     said = [words for words in drawn.only(Words) if words.x_px > left - 250 and words.y_px > 88]
-    looks = {"pairs": [style.KINDS["forward"].colour]}
+    looks = {"pairs": [blue]}
     lengths = []
     for words in [each for each in said if each.size_px == 11 and each.anchor == "start"]:
-        middle = words.y_px - 4
-        lengths.append(painted.length(looks, left, WIDTH_PX, middle - 5, middle + 5)["pairs"])
+        middle = words.y_px + 13  # the bar lies under its words
+        lengths.append(painted.length(looks, left, WIDTH_PX, middle - 4, middle + 4)["pairs"])
     assert len(lengths) == len(works)
     for length, num_pairs in zip(lengths, works, strict=True):
         yield length / max(lengths), num_pairs / max(works)
@@ -193,7 +195,7 @@ def columns(painted: Painted, drawn: Sketch, layer: Layer, moment: int) -> Pairs
         opened = pieces["qkv.weight" if station < 5 else "up.weight"]
         held = opened.ranges if kind == "weight" else opened.ranges[:1]
         total = opened.shape[0]
-        if name == "a":
+        if name == "attn":
             total = layer.hidden
         colour = style.CYCLE[rank][0]
         y = frame.y_px + frame.height_px / 2
