@@ -206,7 +206,9 @@ print(plan.trust(), *plan.warnings(), sep="\n")
 # %%
 counted = {"not at all": at_peak / predicted}
 counted |= {"in full": plan.mfu(), "causal": plan.mfu(causal=True)}
-lab.table({"attention": name, "mfu_share": mfu} for name, mfu in counted.items())
+lab.table(
+    {"attention counted": name, "mfu_share": mfu} for name, mfu in counted.items()
+)
 
 # %% [markdown] sections="8.12"
 # Say yours with the number. Our tables count attention in full. ("Not at all" counts the embedding instead, which multiplies nothing.)

@@ -185,7 +185,9 @@ def test_three_are_executed_at_once_and_begun_are_those_with_the_most_to_do(tmp_
     assert asked[0][asked[0].index("-n") + 1] == "3" and "-n" not in asked[1]
     assert given["OMP_WAIT_POLICY"] == "PASSIVE", "threads that wait leave the cores alone"
     script = saved(tmp_path / "4.ipynb", num_cells=2, source="lab.launch_script(path)")
-    assert checked.longest_first([few, most, script]) == [script, most, few]
+    (tmp_path / "zh").mkdir()
+    chinese = saved(tmp_path / "zh" / "3.ipynb", num_cells=9)
+    assert checked.longest_first([few, chinese, most, script]) == [script, most, few, chinese]
 
 
 # --- the real chapters, executed ----------------------------------------------------------------
