@@ -1,13 +1,14 @@
 """Comments and docstrings of a chapter's code in Chinese: nothing else of a cell changes, what is
 stale fails the build, and what is missing is counted."""
 
+import ast
 import re
 
 import build
 import builds
 import comments
 import pytest
-from chapter import read
+from chapter import Cell, Chapter, read
 from small import CHAPTERS, NOTEBOOKS, code_of, edit, load
 
 CELL = '''def double(x):  # twice
@@ -154,3 +155,39 @@ def test_every_remark_of_a_chapter_has_its_chinese(name):
         for one, other in pairs:
             told = chapter.remarks
             assert comments.bare(one, told) == comments.bare(SPEAKS.sub(r'\1"en"', other), told)
+
+
+def lost_keys(chapter):
+    """Places where code asks by a word that the Chinese build has in Chinese, and who answers has
+    it in English still: what a method returned, or a key made of a word and its unit."""
+    shown = {told.strip('"') for told in chapter.remarks if told.startswith('"')}
+    found = []
+    nodes = [*ast.walk(ast.parse("\n".join(chapter.code)))]
+    pieces = [part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values]
+    made = {part.value for part in pieces if isinstance(part, ast.Constant)}
+    for node in nodes:
+        if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+            continue
+        key = str(node.slice.value)
+        word, line, unit = key.rpartition("_")
+        was_made = word in shown and line + unit in made
+        of_a_method = isinstance(getattr(node.value, "func", None), ast.Attribute)
+        if (key in shown and of_a_method) or (key not in shown and was_made):
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_no_chapter_asks_in_chinese_for_what_has_an_english_name():
+    broken = Chapter(
+        name="03_tiny",
+        header={},
+        cells=(
+            Cell(kind="code", source='took = plan.parts()["attention"]', options={}),
+            Cell(kind="code", source='times = {f"{way}_us": 1 for way in ways}', options={}),
+            Cell(kind="code", source='rows[0]["pipeline_us"], mine["pipeline"]', options={}),
+        ),
+        remarks={'"attention"': '"注意力"', '"pipeline"': '"流水线"'},
+    )
+    assert lost_keys(broken) == ["plan.parts()['attention']", "rows[0]['pipeline_us']"]
+    found = {name: lost_keys(read(NOTEBOOKS / "src" / f"{name}.py")) for name in CHAPTERS}
+    assert {name: keys for name, keys in found.items() if keys} == {}
