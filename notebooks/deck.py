@@ -78,7 +78,9 @@ def slides(
                 cell = notebook.cells[piece.place]
                 source = outline.spoken(chapter, piece.text, language)
                 found += _left(known, scene) if scene else ()
-                found += _code(cell, source, known, following, asked)
+                coming = next((each for each in part[number + 1 :] if each.kind == "code"), None)
+                asks = bool(coming and "= lab.guess(" in coming.text)
+                found += _code(cell, source, known, following, asked, asks=asks)
         found += _left(known, scene)
         waiting = known.asked
     return [*found, *_close(chapter, language, say)]
@@ -115,8 +117,11 @@ def _code(
     known: _Part,
     following: Piece | None,
     asked: dict[str, Guess],
+    *,
+    asks: bool,
 ) -> Iterator[Slide]:
-    """What a cell of code brings: a question, its answer, a picture, or itself."""
+    """What a cell of code brings: a question, its answer, a picture, or itself. ``asks`` says
+    whether the next cell of code is a guess."""
     guessed = [
         each for each in asked.values() if re.search(rf"^{each.name} = lab\.guess", source, re.M)
     ]
@@ -126,9 +131,14 @@ def _code(
         yield _question(guessed, known)
         known.asked += guessed
         known.lead = ""
-    elif not known.coded and DEFINES.search(source) and source.count("\n") < CODE_LINES:
-        words = html_of(beginning(known.lead, UNITS["beside"]))
-        yield Slide(kind="code", title=known.title, words=words, figure=coloured(source))
+    elif _is_shown(source, known, asks):
+        blocks = paragraphs(known.lead)
+        said = (
+            _ending(blocks[-1], UNITS["beside"])
+            if known.coded and blocks
+            else beginning(known.lead, UNITS["beside"])
+        )
+        yield Slide(kind="code", title=known.title, words=html_of(said), figure=coloured(source))
         known.lead, known.coded = "", True
     after = (
         beginning(outline.bare(following.text), UNITS["beside"])
@@ -160,16 +170,19 @@ def _code(
         known.drawn, known.lead = True, ""
 
 
+def _is_shown(source: str, known: _Part, asks: bool) -> bool:
+    """Whether code gets a slide: the first of its part that defines something, and, where prose
+    leads to it, what a guess is about."""
+    wanted = not known.coded or (asks and known.lead)
+    return bool(wanted and DEFINES.search(source)) and source.count("\n") < CODE_LINES
+
+
 def _question(guessed: list[Guess], known: _Part) -> Slide:
     """What is asked, with the prose that leads to it."""
     blocks = paragraphs(known.lead)
     asking = [each for each in blocks if re.search(r"[?？]", each)]
     last = asking[-1] if asking else ""
-    before = (
-        beginning(known.lead.replace(last, "").strip(), UNITS["lead"])
-        if last
-        else beginning(known.lead, UNITS["lead"])
-    )
+    before = beginning(known.lead.partition(last)[0] if last else known.lead, UNITS["lead"])
     words = html_of("\n\n".join(filter(None, [before, last])))
     rows = []
     for each in guessed:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
+_NOTEBOOKS = _PACKAGE.parent / "notebooks"
 _chapter = ""
 
 
@@ -46,6 +47,16 @@ def exercises() -> dict[str, tuple[str, ...]]:
         place = f"{_chapter_of(file)} {file.parent.name}"
         found[place] = (*found.get(place, ()), *names)
     return dict(sorted(found.items()))
+
+
+@cache
+def titles() -> dict[str, dict[str, str]]:
+    """Chapter ("08") -> language -> its title, of the notebooks that lie beside the package."""
+    found = {}
+    for path in sorted(_NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
+        about = json.loads(path.read_text(encoding="utf-8"))["metadata"]["labkit"]
+        found[about["chapter"]] = {"en": about["title"], "zh": about["title_zh"]}
+    return found
 
 
 def _hint_files() -> list[Path]:

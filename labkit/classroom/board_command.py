@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labkit import words
 from labkit.check.shared.content import VARIABLE
-from labkit.classroom import room_picture, room_run
+from labkit.classroom import hub_run, room_picture, room_run
 from labkit.classroom.page_run import Site
 from labkit.classroom.room import Room, room
 from labkit.words import say
@@ -65,6 +65,9 @@ def _site(folder: room_run.Folder, port: int) -> Site:
 def _make(folder: Path) -> int:
     room_run.make(folder)
     whole = folder.resolve()
+    if whole.name == hub_run.BOARD and (whole.parent / hub_run.CONFIG).is_file():
+        print(say("The folder is made. The hub tells it to everybody from its next start on."))
+        return 0
     print(say("The folder is made. Put this into everybody's environment:"))
     print(f"    {VARIABLE}={whole}")
     if closed := room_run.closed_to_others(whole):

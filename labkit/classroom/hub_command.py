@@ -1,7 +1,9 @@
 """``python -m labkit classroom hub FOLDER``: a JupyterHub for a room, on one machine."""
 
 import argparse
+import ast
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from labkit.words import say
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 """the course; it lies beside the package, not in it"""
-CONFIG = "jupyterhub_config.py"
+CONFIG = hub_run.CONFIG
 TEXT = '''"""The hub of a room, written by `python -m labkit classroom hub`. Start it:
 
     {command}
@@ -69,15 +71,18 @@ def main(chosen: argparse.Namespace) -> int:
     room = room_of(chosen)
     was_there = (room.folder / CONFIG).exists()
     config = write(room)
+    there = kept(config, room)
+    if was_there:
+        print(say("{config} stays as it is: delete it to have a new one.", config=config))
+        if there and (ignored := not_in(there, room)):
+            print(say("What you say here and not in it changes nothing: {names}", names=ignored))
     line = command(config)
     if chosen.start:
         if lacks := hub_run.missing():
             raise ValueError(f"a hub needs {' and '.join(lacks)}. Install what it needs: make hub")
         sys.stdout.flush()
         os.execv(sys.executable, line)
-    if was_there:
-        print(say("{config} stays as it is: delete it to have a new one.", config=config))
-    print(*told(config, room), sep="\n")
+    print(*told(config, there), sep="\n")
     return 0
 
 
@@ -97,6 +102,7 @@ def room_of(chosen: argparse.Namespace) -> Room:
 
 
 _FIELDS = set(Room.__dataclass_fields__)
+_PATHS = {"folder", "notebooks"}
 
 
 def write(room: Room) -> Path:
@@ -111,28 +117,74 @@ def write(room: Room) -> Path:
     return config
 
 
+def kept(config: Path, room: Room) -> Room | None:
+    """The room of a configuration, in the folder of ``room``; None where somebody has written it in
+    another way."""
+    try:
+        tree = ast.parse(config.read_text("utf-8"))
+        (call,) = (each for each in ast.walk(tree) if _is_room(each))
+        fields = {each.arg: each.value for each in call.keywords}
+        given = {name: ast.literal_eval(fields[name]) for name in _FIELDS & fields.keys() - _PATHS}
+        return Room(**given, folder=room.folder, notebooks=room.notebooks)
+    except (SyntaxError, TypeError, ValueError):
+        return None
+
+
+def _is_room(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Room"
+
+
+def not_in(there: Room, room: Room) -> str:
+    """The options that were given now and that the room there does not have."""
+    plain = Room(folder=room.folder, notebooks=room.notebooks)
+    names = [
+        f"--{name.replace('_', '-')}"
+        for name in sorted(_FIELDS - _PATHS - {"language"})
+        if getattr(room, name) not in (getattr(plain, name), getattr(there, name))
+    ]
+    return ", ".join(names)
+
+
 def command(config: Path) -> list[str]:
     """What starts the hub, word by word."""
     return [sys.executable, "-m", "jupyterhub", "-f", str(config)]
 
 
-def told(config: Path, room: Room) -> list[str]:
-    """What to do next, line by line."""
+def told(config: Path, room: Room | None) -> list[str]:
+    """What to do next, line by line; of a room that can't be read, only how it starts."""
     lines = [
         say("{config} says what this room is.", config=config),
         say("Start the hub: {command}", command=" ".join(command(config))),
     ]
     if lacks := hub_run.missing():
         lines.insert(1, say("Missing: {packages}. First: make hub", packages=", ".join(lacks)))
+    if room is None:
+        return lines
+    return [*lines, *_doors(room)]
+
+
+def _doors(room: Room) -> list[str]:
+    """How learners come in, and who teaches them."""
+    here = socket.gethostname()
+    url = room.url.replace("*", here)
+    lines = []
+    if "*" in room.url:
+        lines = [say("{name} is this machine's name here; its address will do, too.", name=here)]
     if room.accounts:
-        return [*lines, say("Learners open {url} and log in with their accounts.", url=room.url)]
+        return [say("Learners open {url} and log in with their accounts.", url=url), *lines]
     learner, teacher = (room.folder / name for name in (hub_run.PASSWORD, hub_run.TEACHER_PASSWORD))
     return [
+        say("Learners open {url}; their password is in {path}.", url=url, path=learner),
         *lines,
-        say("Learners open {url}; their password is in {path}.", url=room.url, path=learner),
+        say("Each picks a name for it: {rule}.", rule=_name_rule(room)),
         say(
             "You log in as {name}, with the password in {path}.",
             name=room.admins[0],
             path=teacher,
         ),
     ]
+
+
+def _name_rule(room: Room) -> str:
+    """Which names a learner can log in under."""
+    return ", ".join(room.names) or say("a letter first, then a to z, 0 to 9, . _ -, no spaces")

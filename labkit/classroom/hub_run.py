@@ -7,6 +7,7 @@ and all launches go through one gate (``labkit.launching.gate``).
 
 import importlib.util
 import ipaddress
+import json
 import os
 import secrets
 import shutil
@@ -25,6 +26,12 @@ PASSWORD, TEACHER_PASSWORD = "password", "teacher_password"
 """The files of a room's folder that hold them, where learners have no accounts."""
 SHORTEST = {PASSWORD: 8, TEACHER_PASSWORD: 32}
 """what JupyterHub asks of them, in characters"""
+CONFIG, BOARD = "jupyterhub_config.py", "board"
+"""in a room's folder: what the hub is told, and the board's folder, where there is one"""
+LAB = "lab"
+"""The folder of what JupyterLab is told in this room."""
+NEWS = "@jupyterlab/apputils-extension:announcements"
+"""asks whether to fetch news from the network, in every new home"""
 NAME = r"^[a-z][a-z0-9._-]{0,31}$"
 """What a learner may be called: it names a folder."""
 LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -117,6 +124,7 @@ def furnish(room: Room) -> None:
         place = room.folder / name
         place.mkdir(exist_ok=True)
         place.chmod(mode)
+    _quieten(room.folder / LAB)
     if room.accounts:
         return
     (room.folder / "learners").mkdir(mode=0o700, exist_ok=True)
@@ -125,6 +133,17 @@ def furnish(room: Room) -> None:
             file = os.open(room.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(file, "w", encoding="utf-8") as opened:
                 opened.write(made() + "\n")
+
+
+def _quieten(folder: Path) -> None:
+    """JupyterLab in this room does not ask each learner whether to fetch its news."""
+    inner = folder / "labconfig"
+    inner.mkdir(parents=True, exist_ok=True)
+    file = inner / "page_config.json"
+    if not file.exists():
+        file.write_text(json.dumps({"disabledExtensions": {NEWS: True}}) + "\n", "utf-8")
+    for path, mode in ((folder, 0o755), (inner, 0o755), (file, 0o644)):
+        path.chmod(mode)
 
 
 def easy_password() -> str:
@@ -176,11 +195,12 @@ def environment(room: Room) -> dict[str, str]:
     """What every learner's kernels find."""
     told = {
         gate.VARIABLE: str(room.folder / "gate"),
+        "JUPYTER_CONFIG_PATH": str(room.folder / LAB),
         "OMP_NUM_THREADS": str(max(1, resources.cores() // room.learners)),  # a kernel's own
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         **resources.WAITING,
     }
-    board = room.folder / "board"
+    board = room.folder / BOARD
     return {**told, "LABKIT_BOARD": str(board)} if board.is_dir() else told
 
 

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from labkit import words
+from labkit.check import chapters
 from labkit.check.shared import mistakes
 from labkit.check.verdict import STATES
 from labkit.classroom.room import (
@@ -120,7 +121,7 @@ def _stuck_in(stuck: Stuck) -> str:
     label = escape(say("the commonest wrong answer") + say(": "))
     mistake = f"<div class='soft'>{label}{_mistake(exercise)}</div>" if exercise.mistake else ""
     return (
-        f"<li><strong>{escape(exercise.place)} · <code>{escape(exercise.name)}</code></strong>"
+        f"<li><strong>{_whole(exercise.place)} · <code>{escape(exercise.name)}</code></strong>"
         f"{say(': ')}{escape(people)}<div>{''.join(names)}</div>{mistake}</li>"
     )
 
@@ -170,8 +171,22 @@ def _table(room: Room) -> str:
 
 
 def _head(place: str) -> str:
+    return f"<th scope='col'>{escape(place[:2])}<small>{escape(_title(place))}</small></th>"
+
+
+def _title(place: str) -> str:
+    """A chapter as its page calls it, and its subject where it has several."""
     number, _, subject = place.partition(" ")
-    return f"<th scope='col'>{escape(number)}<small>{escape(subject)}</small></th>"
+    title = chapters.titles().get(number, {}).get(words.language())
+    if not title:
+        return subject
+    several = sum(each[:2] == number for each in chapters.exercises()) > 1
+    return f"{title} · {subject}" if several else title
+
+
+def _whole(place: str) -> str:
+    """Number and title, "08 Pipeline parallelism"."""
+    return escape(f"{place[:2]} {_title(place)}")
 
 
 def _key() -> str:
@@ -251,7 +266,7 @@ def _exercises(exercises: Iterable[Exercise]) -> str:
 
 def _exercise(exercise: Exercise) -> str:
     return (
-        f"<tr><td class='place'>{escape(exercise.place)}</td>"
+        f"<tr><td class='place'>{_whole(exercise.place)}</td>"
         f"<th scope='row'><code>{escape(exercise.name)}</code></th>"
         f"<td class='number'>{exercise.passed} / {exercise.tried}</td>"
         f"<td class='number'>{exercise.attempts:g}</td>"

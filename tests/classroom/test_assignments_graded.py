@@ -25,6 +25,8 @@ RIGHT = """
 ANSWERS = {
     "right": (RIGHT, 1.0),
     "wrong": ('    return "ring"', 0.0),
+    "own right": (RIGHT, 1.0),
+    "own wrong": ('    return "ring"', 0.0),
     "loud": ("    print('x' * 5_000_000)\n" + RIGHT, 1.0),
     "hangs": ("    while True:\n        pass", 0.0),
     "kills": ("    import os\n    os.kill(os.getppid(), 9)\n    while True:\n        pass", 0.0),
@@ -93,13 +95,23 @@ def submit(folder, student, released, answer):
     notebook = nbformat.read(released, as_version=4)
     (cell,) = [each for each in notebook.cells if builds.STUB in each.source]
     cell.source = HEAD + answer
+    if student.startswith("own"):
+        as_the_courses(notebook)
     path = folder / "submitted" / student / NAME / released.name
     path.parent.mkdir(parents=True)
     path.write_text(builds.text(notebook), encoding="utf-8")
 
 
-def nbgrader(folder, *words):
-    """Runs one of nbgrader's commands in the course; it must succeed."""
+def as_the_courses(notebook):
+    """Makes of a release the notebook that the course itself has, its check called twice."""
+    for each in notebook.cells:
+        each.metadata.pop("nbgrader", None)
+        each.source = each.source.replace(".require()", "")
+    notebook.cells += [nbformat.v4.new_code_cell(notebook.cells[-1].source + "  # again")]
+
+
+def nbgrader(folder, *words, fails=False):
+    """Runs one of nbgrader's commands in the course; it must succeed, unless it ``fails``."""
     paths = [str(assignments.ROOT), str(PLACE), os.environ.get("PYTHONPATH", "")]
     path = f"{PLACE / 'bin'}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHONPATH": ":".join(paths), "PATH": path}
@@ -112,7 +124,7 @@ def nbgrader(folder, *words):
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert bool(done.returncode) == fails, done.stderr[-3000:]
     return done.stderr
 
 
@@ -147,3 +159,12 @@ def test_an_answer_gets_what_it_is_worth(course, student):
 def test_feedback_says_why(course, student, words):
     page = course / "feedback" / student / NAME / f"{NAME}.html"
     assert words in page.read_text(encoding="utf-8")
+
+
+def test_a_notebook_without_a_check_is_refused(course):
+    path = course / "submitted" / "strange" / NAME / f"{NAME}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(builds.text(nbformat.v4.new_notebook()), encoding="utf-8")
+    told = nbgrader(course, "autograde", NAME, "--student", "strange", fails=True)
+    assert "no cell of this notebook checks an answer" in told
+    assert not (course / "autograded" / "strange" / NAME).exists()

@@ -1,15 +1,20 @@
 """The command writes a room; a room that is not safe, or can't be, is refused."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from jupyterlab_server.config import get_page_config
 from traitlets.config import PyFileConfigLoader
 
+from labkit.__main__ import main
 from labkit.classroom import hub_command, hub_run, seat_run
 from labkit.classroom.hub_run import PASSWORD, TEACHER_PASSWORD, Room
+
+CONFIGS = "JUPYTER_CONFIG_PATH"
 
 
 @pytest.fixture
@@ -58,6 +63,43 @@ def test_the_command_writes_a_room_and_says_how_to_start_it(tmp_path, installed)
     again = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert again.returncode == 0 and config.read_text() == "mine\n"
     assert "stays as it is" in again.stdout
+
+
+def test_a_room_that_is_there_is_told_as_it_is(tmp_path, capsys):
+    folder = str(tmp_path / "room")
+    assert main(["classroom", "hub", folder, "--port", "9000"]) == 0
+    capsys.readouterr()
+    assert main(["classroom", "hub", folder, "--ip", "", "--plain-http", "--port", "9000"]) == 0
+    told = capsys.readouterr().out
+    assert "changes nothing: --ip, --plain-http\n" in told
+    assert "http://127.0.0.1:9000" in told
+    assert main(["classroom", "hub", folder]) == 0
+    assert "changes nothing" not in capsys.readouterr().out
+
+
+def test_a_room_on_a_network_is_told_by_the_machines_name(tmp_path, capsys):
+    assert main(["classroom", "hub", str(tmp_path / "room"), "--ip", "", "--plain-http"]) == 0
+    told = capsys.readouterr().out
+    assert f"http://{socket.gethostname()}:8000" in told and "*" not in told
+    assert "a letter first" in told
+
+
+def test_a_board_in_a_room_needs_no_more_than_its_folder(tmp_path, installed, capsys):
+    folder = tmp_path / "room"
+    assert main(["classroom", "hub", str(folder), "--as-root"]) == 0
+    assert "LABKIT_BOARD" not in load(folder).Spawner.environment
+    capsys.readouterr()
+    assert main(["classroom", "board", str(folder / "board"), "--make"]) == 0
+    assert "from its next start on" in capsys.readouterr().out
+    assert load(folder).Spawner.environment["LABKIT_BOARD"] == str(folder / "board")
+
+
+def test_nobody_is_asked_whether_to_fetch_news(room, installed, monkeypatch):
+    hub_command.write(room)
+    monkeypatch.setenv(CONFIGS, load(room.folder).Spawner.environment[CONFIGS])
+    assert hub_run.NEWS in get_page_config([])["disabledExtensions"]
+    monkeypatch.delenv(CONFIGS)
+    assert hub_run.NEWS not in get_page_config([])["disabledExtensions"]
 
 
 def test_passwords_are_random_and_only_the_owner_reads_what_the_hub_keeps(room):

@@ -95,6 +95,27 @@ def test_nobody_is_a_room_too():
     assert "Ada" in room_picture.page(seen(seat("Ada")), NOW_S, live=True)
 
 
+@pytest.mark.parametrize(
+    ("language", "titles"),
+    [
+        ("en", ("Start here", "Unequal machines, and serving · serving")),
+        ("zh", ("从这里开始", "快慢不一的机器，以及推理服务 · serving")),
+    ],
+)
+def test_a_chapter_is_called_as_its_page_calls_it(language, titles):
+    found = seen(seat("Ada", waits=tried("wrong", 3), cache_budget=tried()))
+    words.use(language)
+    try:
+        page = room_picture.page(found, NOW_S, live=False)
+    finally:
+        words.use("en")
+    for number, title in zip(("00", "16"), titles, strict=True):
+        assert f"{number}<small>{title}</small>" in page
+        assert f"<td class='place'>{number} {title}</td>" in page
+    assert f"<li><strong>00 {titles[0]} · <code>waits</code>" in page
+    assert "debugging" not in page
+
+
 class Elements(HTMLParser):
     """The elements of a page, their attributes, and its text."""
 

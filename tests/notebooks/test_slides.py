@@ -91,6 +91,22 @@ def test_no_slide_and_no_handout_has_a_line_of_a_solution(chapters, language):
             assert [line for line in hidden if line in plain] == [], chapter.name
 
 
+@pytest.mark.parametrize(
+    ("language", "said", "next_word"),
+    [
+        ("en", "In the next one every rank adds 1", "We launch it"),
+        ("zh", "加 1", "我们在四个 rank"),
+    ],
+)
+def test_what_a_guess_is_about_is_seen_before_it(chapters, language, said, next_word):
+    found = made(chapters[0], language)
+    place = next(number for number, each in enumerate(found) if each.kind == "guess")
+    code, guess = found[place - 1 : place + 1]
+    assert code.kind == "code" and "add_one" in code.figure and said in code.words
+    assert guess.words.startswith(f"<p>{next_word}")
+    assert guess.words.count("</p>") == 1
+
+
 def test_a_picture_comes_with_the_sentences_around_it(chapters):
     (chapter,) = [each for each in chapters if each.name.startswith("08")]
     found = made(chapter)
