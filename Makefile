@@ -2,7 +2,7 @@
 # test: every law, some 16 minutes on two cores · test-quick: house rules, theory and pictures, under a minute
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
-# slides, handouts: of every chapter, run as for the book (out/slides, out/handouts)
+# slides, handouts: of every chapter, run as for the book (out/slides, out/handouts); make slides CHAPTERS=02: of one
 # hub: JupyterHub and its proxy, for a room on one machine (python -m labkit classroom hub)
 # bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
@@ -60,10 +60,10 @@ book: notebooks
 	$(BIN)/python notebooks/book.py
 
 slides: notebooks
-	$(BIN)/python notebooks/slides.py
+	$(BIN)/python notebooks/slides.py $(CHAPTERS)
 
 handouts: notebooks
-	$(BIN)/python notebooks/handouts.py
+	$(BIN)/python notebooks/handouts.py $(CHAPTERS)
 
 bench: env
 	$(BIN)/python benchmarks/report.py

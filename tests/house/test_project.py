@@ -108,12 +108,25 @@ def test_a_loose_requirement_is_refused():
 
 
 def test_every_make_command_named_is_a_target_and_ci_runs_the_test_command():
-    for text in (README, CI, (ROOT / "CONTRIBUTING.md").read_text()):
+    pages = ("CONTRIBUTING.md", "TEACHING.md", "TEACHING.zh.md")
+    for text in (README, CI, *((ROOT / page).read_text("utf-8") for page in pages)):
         assert re.search(r"make \w+", text)
         assert files.command_faults(text, MAKEFILE) == []
     assert files.command_faults("    make tea\n`make lab`", MAKEFILE) == ["make tea is no target"]
     assert "    make test" in README
     assert CI.strip().splitlines()[-1] == "make test"
+
+
+@pytest.mark.parametrize("made", ["slides", "handouts"])
+def test_slides_and_handouts_can_be_made_of_one_chapter(made):
+    words = ["make", "--dry-run", made]
+    for chapters in ((), ("00", "02")):
+        asked = [f"CHAPTERS={' '.join(chapters)}"] if chapters else []
+        done = subprocess.run(
+            [*words, *asked], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+        )
+        *_, last = done.stdout.splitlines()
+        assert last.split()[1:] == [f"notebooks/{made}.py", *chapters]
 
 
 def test_the_readmes_first_screen_is_in_order():
