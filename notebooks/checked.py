@@ -162,6 +162,11 @@ STARTS = ("launch_script(", "record(", "on=where", "run_on_nodes(", "lose_node("
 """What starts processes that import torch anew, which takes as long as a dozen cells."""
 
 
+def _starts(code: str) -> bool:
+    """Whether a cell starts processes of its own."""
+    return any(word in code for word in STARTS)
+
+
 def longest_first(paths: list[Path]) -> list[Path]:
     """Those with the most to do first, so that no worker begins a long one at the end: by their
     cells of code. All English ones stand before the Chinese: a chapter that has the machine's one
@@ -173,7 +178,7 @@ def longest_first(paths: list[Path]) -> list[Path]:
             for cell in nbformat.read(path, as_version=4).cells
             if cell.cell_type == "code"
         ]
-        anew = sum(any(word in code for word in STARTS) for code in codes)
+        anew = sum(map(_starts, codes))
         return path.parent.name == "zh", -len(codes) - 12 * anew
 
     return sorted(paths, key=order)
