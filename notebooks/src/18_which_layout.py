@@ -85,7 +85,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it uses Megatron's recipe, which adds gradients up in fp32. That makes 18 bytes, an eighth more. So find out first which recipe your engine has.
+# The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which recipe your engine has.
 #
 # Take 8 cards of 40 GB, and a vision model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
 
@@ -359,7 +359,7 @@ fitted = four.stack(z3[0])
 lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 
 # %% [markdown]
-# The network of that program makes the step more than twice as long. And `warnings()` of the second plan is empty, because its network was measured.
+# The network of that program makes the step more than twice as long. And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours.
 
 # %% [markdown]
 # ## Exercise 2. The third run, by hand
@@ -458,7 +458,7 @@ regrets = [
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# The first row is the layout's own doing. Is ZeRO 3 to blame? No: with four sequences at a time it is as good as anything. One sequence leaves too little to compute between two gathers. (By these constants, that is. Across eight machines `single.warnings()` doubts them.)
+# The first row is the layout's own doing. Is ZeRO 3 to blame? No: with four sequences at a time it is as good as anything. By hand one sequence needs twice the 11.2 GB/s from above, nearly all that the network has, and its products are smaller. (All this by these constants, whose error is larger than that share. Across eight machines `single.warnings()` doubts them.)
 #
 # The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 #
@@ -605,10 +605,10 @@ check.hint("layout_in_budget")
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# For our 7 B model on 64 GPUs, this is what choosing has changed. Rule 1 holds: a copy fits, so we copy. Memory that lay idle on the left holds that copy, and a second sequence. (One layout of the search is a hundredth faster, ZeRO 3 with four sequences. But it gathers parameters across machines, and gets that warning.)
+# For our 7 B model on 64 GPUs, this is what choosing has changed. Rule 1 holds: a copy fits, so we copy. Memory that lay idle on the left holds that copy, and a second sequence. (One layout of the search is a hundredth faster, ZeRO 3 with four sequences. But it gathers parameters across machines, and gets that warning.) The gain is smaller than the planner's error, so try it:
 
 # %%
-copied = same.plan.but(zero=1, mbs=2)
+copied = same.plan.but(zero=1, mbs=2, recipe="mixed")
 planner.card(single, copied)
 
 # %% [markdown]
@@ -630,7 +630,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Twice as long. Nobody told these layers that a token must not look ahead, so they multiply the whole matrix of scores, not only the half below the diagonal. The planner counted what the module really does, and that is a bug: this model could read the answer. [Chapter 20](20_your_own.ipynb) plans a model of your own.
+# Twice as long. Nobody told these layers that a token must not look ahead, so they multiply the whole matrix of scores, not only the half below the diagonal. The planner counted what the module really does, and what it does is a bug: this model could read the answer. [Chapter 20](20_your_own.ipynb) plans a model of your own.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
