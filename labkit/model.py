@@ -184,4 +184,4 @@ def story_tokens(
         np.stack([story[start : start + length + 1] for start in starts_B])
     ).long()
     passages = passages.to(torch.get_default_device())
-    return passages[:, :-1], passages[:, 1:]
+    return passages[:, :-1].contiguous(), passages[:, 1:].contiguous()

@@ -92,7 +92,7 @@ def diagnosis(
             "a report draws how ranks ended; got no endings. A run that was refused has none."
         )
     ranks = finding.ranks if finding else ()
-    odd = ranks if len(endings) > 1 else ()  # among others
+    odd = ranks if len(ranks) < len(endings) else ()  # among others
     waits = waits_for(endings)
 
     def build(words: dict[str, str]) -> Sketch:

@@ -288,3 +288,24 @@ def test_every_verdict_is_chinese_but_for_names(chinese):
     for text in told_in_chinese():
         assert "rank 1" in text and re.search("[\u4e00-\u9fff]", text), text
         assert not set(ENGLISH.findall(text)) - NAMES, text
+
+
+def raised(rank, *, kind="ValueError", line=20, message="no"):
+    error = {"type": kind, "message": message, "traceback": "", "where": {"line": line}}
+    error["where"] |= {"file": "In[3]", "text": "f(x)"}
+    return Outcome(rank=rank, how="failed", at=float(rank), error=error)
+
+
+@pytest.mark.parametrize(
+    ("others", "odd"),
+    [
+        ((raised(1), raised(2)), (0, 1, 2)),
+        ((raised(1, line=21), raised(2)), (0, 2)),
+        ((raised(1, kind="TypeError"), Outcome(rank=2, how="returned")), (0,)),
+        ((raised(1, message="Connection closed by peer"), raised(2)), (0, 2)),
+        ((Outcome(rank=1, how="died", at=-1.0, status=-9), raised(2)), (1,)),
+    ],
+)
+def test_the_odd_ones_are_all_that_raised_the_same_at_the_same_line(others, odd):
+    outcomes = [raised(0), *others]
+    assert verdict.judge_failure(outcomes, [""] * 3).finding.ranks == odd

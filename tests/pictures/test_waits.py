@@ -72,6 +72,14 @@ def test_a_rank_alone_is_not_odd_among_others():
     assert "rank 0" in sketch.summary and "odd" not in text.render(sketch)
 
 
+def test_of_ranks_that_all_failed_alike_none_is_odd():
+    endings = [Outcome(rank=rank, how="died", status=-9) for rank in range(3)]
+    finding = Finding(fault="out_of_memory", ranks=(0, 1, 2), text="no room")
+    sketch = pictures_waits.diagnosis(endings, finding)
+    assert not any(box.marked for box in sketch.only(Box)) and sketch.numbers == ()
+    assert "ranks 0, 1, 2" in sketch.summary and "odd" not in text.render(sketch)
+
+
 def test_where_shapes_differ_a_rank_that_lost_its_peer_says_what_it_brought():
     lost = {"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE}
     calls = ({**WORK, "seq": 1}, {**WORK, "seq": 2, "shapes": [[64]]})

@@ -135,7 +135,10 @@ def judge_failure(outcomes: list[Outcome], logs: list[str]) -> RankFailed:
     if detailed:
         return RankFailed(detailed.text, outcomes, logs, detailed)
     guilty = _first_cause(outcomes, logs)
-    finding = _raised(guilty) if guilty.how == "failed" else _died(guilty, logs, outcomes)
+    if guilty.how == "failed":
+        finding = _raised(guilty, outcomes)
+    else:
+        finding = _died(guilty, logs, outcomes)
     lines = [finding.text]
     others = [outcome for outcome in outcomes if outcome.rank != guilty.rank]
     if others:
@@ -165,8 +168,9 @@ def _first_cause(outcomes: list[Outcome], logs: list[str]) -> Outcome:
     return (spoken or own or bad)[0]
 
 
-def _raised(outcome: Outcome) -> Finding:
-    """What a rank's own exception says."""
+def _raised(outcome: Outcome, outcomes: list[Outcome]) -> Finding:
+    """What a rank's own exception says. The odd ones are all that raised it at the same line: a
+    program that is wrong on every rank has no odd one."""
     kind = outcome.error["type"]
     said = outcome.error["message"]
     place = outcome.error["where"]
@@ -188,7 +192,19 @@ def _raised(outcome: Outcome) -> Finding:
     if _ON_THE_CPU in said:
         text += "\n" + say(_MOVE_IT)
     text += f"\n\n{outcome.error['traceback']}"
-    return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
+    alike = tuple(each.rank for each in outcomes if _is_alike(each, outcome))
+    return Finding(fault=fault, ranks=alike, text=text, where=place)
+
+
+def _is_alike(one: Outcome, other: Outcome) -> bool:
+    """Whether two ranks raised the same kind of exception at the same line, and none of them only
+    because a peer was gone."""
+    if one.rank == other.rank:
+        return True
+    if one.how != "failed" or is_echo(one):
+        return False
+    same_kind = one.error["type"] == other.error["type"]
+    return same_kind and one.error["where"] == other.error["where"] != {}
 
 
 def _died(outcome: Outcome, logs: list[str], outcomes: list[Outcome]) -> Finding:
