@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.12", "19.7", "19.8.6", "D-next"]
 #     needs: ["chapters 06, 08, 15 and 18", "transformers (installed with labkit)"]
-#     minutes: 45
+#     minutes: 60
 # ---
 
 # %% [markdown]
 # # Your own
 #
-# *About 45 minutes. You need chapters 06, 08, 15 and 18. No GPU is needed.*
+# *About 60 minutes. You need chapters 06, 08, 15 and 18. No GPU is needed.*
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, as the library transformers has it. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 #
@@ -32,7 +32,7 @@ from labkit.timeline import step_us
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after. One cell raises an error on purpose.
+# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there; go on with the next cell.
 
 
 # %%
@@ -90,7 +90,7 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages: the first has fewer layers, but keeps the activations of eight microbatches. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages, one on each card (`batch=32`: the same 32 samples, four at a time): the first has fewer layers, but keeps the activations of eight microbatches. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
 #
 # What helps is a smaller microbatch, or recomputation. (So does bf16; we stay with fp32, to compare.) Which would you try first?
 
@@ -141,7 +141,8 @@ lab.table({"part": part, "planned": plan, "counted": run} for part, plan, run in
 
 # %% [markdown]
 # Parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. In the middle of the step, at "F" and "B", the two differ: the plan adds up gradients and gathered layers as if all were there at once, and in the run some came only when others had gone. So trust a plan's states, and measure its peak.
-#
+
+# %% [markdown]
 # ### Cut it in two
 #
 # Now cut the module in two [stages](GLOSSARY.md#stage). Torch traces it and finds out by itself what the second half needs of the first. GPT-2's embedding and its output layer are one table, and they lie at opposite ends. So how much do both stages hold together, compared with the whole?
@@ -179,7 +180,8 @@ halves
 # ```
 #
 # </details>
-#
+
+# %% [markdown]
 # ### Is it still the same module?
 #
 # Every process began with the same seed and got the same batch, so all losses should agree, also after updates. Its tokens are random: with equal samples, a cut that mixes them up would show no difference.
@@ -192,7 +194,8 @@ for way, rank in ran.items():
 
 # %% [markdown]
 # Equal to rounding, before the first update and after two (of the stages, the last one has the loss). One thing this can't show: all got the same batch, so a gradient that was never averaged would not differ. If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out which.
-#
+
+# %% [markdown]
 # ### How small may the card be?
 #
 # The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB do copies of the small module need at their peak?
@@ -245,7 +248,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (here 16, and a microbatch divides it), in eight trials at most. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (a power of two, here 16; a microbatch divides it), in eight trials at most. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
 
 
 # %%
@@ -350,7 +353,7 @@ plans = {
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The speeds were just measured, and the times follow from them. Copies have no gathering; shards gather every layer, and on slow links that can be the longest part. A recorded step stands beside each below. How near does the plan of the shards come?
+# The speeds were just measured, and the times follow from them. Copies have no gathering; shards gather every layer, and on slow links that can be the longest part. A recorded step stands beside each below; its ranks stand on the plain CPU, which was measured (`devices="cpu"`). How near does the plan of the shards come?
 
 # %%
 near = lab.guess("recorded step over planned step, shards", between=(0.2, 5))
@@ -400,7 +403,8 @@ lab.curves(
 
 # %% [markdown]
 # 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. Copies gather nothing, so they win on slow networks; where the curves cross, this plan can't say. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
-#
+
+# %% [markdown]
 # ### Let them find each other
 #
 # That is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
