@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two and a half hours, with a resting place in the middle. You need chapters 01 and 06 to 09. No GPU is needed.*
+# *About two and a half hours, with two places to rest. You need chapters 01 and 06 to 09. No GPU is needed.*
 #
 # A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
@@ -17,9 +17,6 @@
 
 # %%
 from dataclasses import replace
-
-import torch
-from torch import nn
 
 import labkit as lab
 from labkit import planner
@@ -239,7 +236,7 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. A card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
+# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. By today's FSDP, a card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
@@ -406,7 +403,7 @@ lab.table(rehearsal.rows())
 #
 # Look at the last row. The peak is the hardest number on the list, because it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
 #
-# So we know what to believe. Now let it choose.
+# So of FSDP's memory you can believe the states, and nearly the peak. Now let the planner choose.
 
 # %% [markdown]
 # ## Search
@@ -461,7 +458,8 @@ lab.table(regrets, units={"regret": "share"})
 # The first row is the layout's own doing. Is ZeRO 3 to blame? No: with four sequences at a time it is as good as anything. By hand one sequence needs twice the 11.2 GB/s from above, nearly all that the network has, and its products are smaller. (All this by these constants, whose error is larger than that share. Across eight machines `single.warnings()` doubts them.)
 #
 # The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
-#
+
+# %% [markdown]
 # ### Our first lines again
 #
 # Were they such a comparison? The two runs of 175 B had two programs. So here are both, as measured, and then as if one program had run both, three times:
@@ -492,6 +490,8 @@ print(*now.warnings())
 # So what did those 51 days show? That this program, on this network, was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is.
 
 # %% [markdown] sections="8.12"
+# *A second place to rest. What is left takes about 40 minutes.*
+#
 # ## Which strategy when?
 #
 # There is a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? Here is one model for each line:
@@ -560,7 +560,7 @@ lab.table(plan.row() for plan in cuts)
 #
 # ### Four rules
 #
-# 1. Copy the model if it fits, because then no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing.
+# 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing.
 # 2. If it does not fit, shard all of it (ZeRO 3) where the network is fast, as in one machine, and each GPU has much to compute between two gathers. It needs no change to the model.
 # 3. Across machines, cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
 # 4. Recompute last, because it makes all computing about a third longer.
@@ -577,6 +577,7 @@ lab.table(plan.row() for plan in cuts)
 def my_layout(gpus, ask):
     """A layout, such as {"tp": 2, "pp": 4, "zero": 1}."""
     ### BEGIN SOLUTION
+    # the simplest first: copies, shards, then cuts
     sizes = [(1, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 3), (1, 4, 1), (2, 2, 1)]
     sizes += [(1, 8, 1), (2, 4, 1), (2, 8, 1), (1, 16, 1), (4, 8, 1)]
     fitting = []
@@ -587,6 +588,7 @@ def my_layout(gpus, ask):
             if asked.fits:
                 fitting.append((asked.step_s, len(fitting), layout))
     step_s, _, layout = min(fitting)
+    # two sequences at a time, where they fit and help
     asked = ask(**layout, mbs=2)
     return layout | {"mbs": 2} if asked.fits and asked.step_s < step_s else layout
     ### END SOLUTION
@@ -610,27 +612,6 @@ lab.table(check.regrets(my_layout), units={"regret": "share"})
 # %%
 copied = same.plan.but(zero=1, mbs=2, recipe="mixed")
 planner.card(single, copied)
-
-# %% [markdown]
-# ## Your own model
-#
-# Yours is an `nn.Module`, and nobody has written its formulas. `planner.measured` sends one example through it with fake tensors, and counts. Here is one of torch's own layers, on the `meta` device, where weights have no bytes. How long does its attention take, beside that of LLaMA 7B?
-
-# %%
-with torch.device("meta"):
-    layer = nn.TransformerEncoderLayer(4096, 32, 16_384, batch_first=True)
-    layers = nn.TransformerEncoder(layer, 32)
-    module = nn.Sequential(nn.Embedding(32_000, 4096), layers, nn.Linear(4096, 32_000))
-mine = planner.measured(module, torch.zeros(1, 2048, dtype=torch.long), name="mine")
-own = planner.Plan(model=mine, gpus=8, zero=1, batch=512)
-both = (own, own.but(model="LLaMA 7B"))
-lab.table(
-    {"model": plan.shape.name, "attention_us": plan.time().parts()["attention"]}
-    for plan in both
-)
-
-# %% [markdown]
-# Twice as long. Nobody told these layers that a token must not look ahead, so they multiply the whole matrix of scores, not only the half below the diagonal. The planner counted what the module really does, and what it does is a bug: this model could read the answer. [Chapter 20](20_your_own.ipynb) plans a model of your own.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?

@@ -74,7 +74,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs ([chapter 18](18_which_layout.ipynb)). `eval()` leaves dropout out, so that we can compare losses below. (Dropout's masks need memory too, so plan your training with `train()`.)
+# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs, and wrote the formulas of [chapter 18](18_which_layout.ipynb) from those. `eval()` leaves dropout out, so that we can compare losses below. (Dropout's masks need memory too, so plan your training with `train()`.)
 #
 # One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
 
