@@ -38,6 +38,7 @@ NAMES = (
     "soak",
     "crowd",
     "room",
+    "grading",
     "viewer",
     "pretend",
     "truth",
