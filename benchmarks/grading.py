@@ -76,7 +76,8 @@ def hand_in(folder: Path, source: Path, name: str, num_learners: int) -> dict[st
     solved = nbformat.read(source, as_version=4)
     kinds = {}
     for number in range(num_learners):
-        learner, kind = f"learner-{number}", KINDS[number % len(KINDS)]
+        learner = f"learner-{number}"
+        kind = KINDS[number % len(KINDS)]
         mine = folder / "submitted" / learner / name / source.name
         mine.parent.mkdir(parents=True)
         if kind == "empty":

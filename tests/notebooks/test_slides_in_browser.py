@@ -141,20 +141,20 @@ def test_a_handout_prints_on_two_pages(chrome, tmp_path, language, name):
 @pytest.mark.notebooks
 @pytest.mark.browser
 @pytest.mark.timeout(3600)
-def test_no_deck_of_the_whole_course_is_cut_or_large(copies, chrome, tmp_path):
+@pytest.mark.a_few(8)
+@pytest.mark.parametrize("copy", checked.standard(ROOT), ids="-".join)
+def test_no_deck_of_the_whole_course_is_cut_or_large(copies, chrome, tmp_path, copy):
     """With the outputs of the copies that this session has."""
     context = chrome.new_context(viewport={"width": 1280, "height": 720})
     context.set_offline(True)
-    for copy in checked.standard(ROOT):
-        path = slides.write(tmp_path, copy, slides.of_copy(ROOT, copy))
-        assert path.stat().st_size < 3_000_000, copy
-        page = context.new_page()
-        wrong = []
-        page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
-        page.goto(path.as_uri())
-        assert below_the_fold(page) == wrong == [], copy
-        page.close()
-        paper = handouts.of_copy(ROOT, copy)
-        assert "<svg" in paper.partition('class="halves"')[0], copy
+    path = slides.write(tmp_path, copy, slides.of_copy(ROOT, copy))
+    assert path.stat().st_size < 3_000_000
+    page = context.new_page()
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(path.as_uri())
+    assert below_the_fold(page) == wrong == []
     context.close()
+    paper = handouts.of_copy(ROOT, copy)
+    assert "<svg" in paper.partition('class="halves"')[0]
     assert book.TITLE in paper

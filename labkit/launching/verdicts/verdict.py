@@ -135,10 +135,7 @@ def judge_failure(outcomes: list[Outcome], logs: list[str]) -> RankFailed:
     if detailed:
         return RankFailed(detailed.text, outcomes, logs, detailed)
     guilty = _first_cause(outcomes, logs)
-    if guilty.how == "failed":
-        finding = _raised(guilty, outcomes)
-    else:
-        finding = _died(guilty, logs, outcomes)
+    finding = _raised(guilty, outcomes) if guilty.how == "failed" else _died(guilty, logs, outcomes)
     lines = [finding.text]
     others = [outcome for outcome in outcomes if outcome.rank != guilty.rank]
     if others:
