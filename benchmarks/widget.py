@@ -71,7 +71,7 @@ CASES = [  # widget, how its picture comes, cell, label of the control (None: th
     ("ddp_communication", "drawn", "widgets.ddp_communication()", "link (GB/s)"),
     ("fsdp_sharding", "flipped", "widgets.fsdp_sharding()", "moment"),
     ("fsdp_sharding", "drawn", "widgets.fsdp_sharding()", "blocks"),
-    ("offload_flow", "flipped", "widgets.offload_flow()", "phase"),
+    ("offload_flow", "flipped", "widgets.offload_flow()", "tokens per microbatch"),
     ("offload_flow", "drawn", "widgets.offload_flow()", "ranks"),
     ("pipeline_parallelism", "flipped", "widgets.pipeline_parallelism()", "microbatches (m)"),
     ("pipeline_parallelism", "drawn", "widgets.pipeline_parallelism()", "backward/forward"),
