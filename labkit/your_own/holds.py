@@ -37,9 +37,10 @@ def bill(plan: Plan, rank: int = 0, *, output_bytes: float = 0.0) -> Footprint:
         flight = layout.num_microbatches if layout.pp > 1 else 1
         activations += flight * layout.tokens * plan.shape.outer_kept_bytes
         output = OUTPUTS * output_bytes / flight
-    working = {"gathered": stage["gathered"], "activations": activations}
+    moment = stage["temporary"]
+    working = {"gathered": stage["gathered"], "activations": activations, "temporary": moment}
     start = held if layout.pp == 1 and layout.zero == 0 else kept  # DDP keeps its buckets
-    backward = {**held, **working, "temporary": output}
+    backward = {**held, **working, "temporary": output + moment}
     moments = [("start", start), ("F", {**start, **working}), ("B", backward), ("step", held)]
     rounded = []
     for label, parts in moments:

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two and a half hours, with two places to rest. You need chapters 01 and 06 to 09. No GPU is needed.*
+# *About two and a half hours, with three places to rest. You need chapters 01 and 06 to 09. No GPU is needed.*
 #
 # A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the second in mind.
 #
@@ -48,7 +48,7 @@ planner.board()
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 # | `batch` | sequences in a step, of 2,048 tokens each | larger means fewer updates from the same data |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is always the number of GPUs, because each GPU has a place on every axis. So `dp` is what the other two leave over.
+# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, because each GPU has a place on every axis (the board's `cp`, chapter 09, is 1 here). So `dp` is what the other two leave over.
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
@@ -77,7 +77,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # What hangs over the line is too much. Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits. (Purple is what stage 3 gathers for as long as a layer computes. Few programs run it together with a pipeline.)
 #
-# The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
+# The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each column of the model (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 = 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -170,7 +170,7 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout. It has a formula for everything that takes time, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, and no layout. So we take those, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, and no layout. So we take those, and plain FSDP, which is ZeRO 3:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
@@ -227,7 +227,20 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 # %% [markdown] sections="8.12"
 # The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch, and in the forward nobody can compute meanwhile.
 #
-# In return each GPU holds an eighth of every layer. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine.
+# In return each GPU holds an eighth of every layer. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (All four rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger.)
+#
+# ### What stages cost, and computing twice
+#
+# Stages send little, and wait. With a batch of 64, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of its step (chapter 08), and with chunks less. Recomputing goes through every forward twice:
+
+# %%
+batch64 = node.but(batch=64)
+ways = {"pp 1": batch64, "pp 8": batch64.but(pp=8), "pp 8, vpp 4": batch64.but(pp=8, vpp=4)}
+ways["recompute"] = batch64.but(recompute="full")
+lab.show(planner.time_bars(ways))
+
+# %% [markdown]
+# The wait of the stages shrinks with chunks. A larger batch has it smaller, too.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -236,7 +249,7 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. By today's FSDP, a card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
+# Take 64 GPUs in eight machines, two sequences at a time. Those two compute for about 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. By FSDP's constants, a card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
@@ -255,10 +268,13 @@ lab.sweep(wide, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 # On the right the curve is nearly flat: almost everything is hidden. To the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
 #
 # The slow run of 175 B was such a disaster: ZeRO 3 on 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network. But which network, the cards' or the program's?
+
+# %% [markdown]
+# *A first place to rest.*
 #
 # ## Is the time true?
 #
-# All this was arithmetic so far. The two runs of 175 B stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner on a quarter of the rows, three, and let it predict all of them. A dot (the legend calls it measured) is what was published, a line is what the planner says:
+# All this was predicted so far. The two runs of 175 B stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner on a quarter of the rows, three, and let it predict all of them. A dot (the legend calls it measured) is what was published, a line is what the planner says:
 
 # %%
 runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
@@ -380,7 +396,7 @@ check.third_run(my_third_run)
 check.hint("third_run")
 
 # %% [markdown]
-# *Here the first half ends. If you want a break, take it now.*
+# *Here the first half ends: a second place to rest.*
 #
 # ## Is the memory true?
 #
@@ -401,14 +417,14 @@ lab.table(rehearsal.rows())
 # %% [markdown]
 # "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. Parameters are kept in fp32 here, and sent in bf16.
 #
-# Look at the last row. The peak is the hardest number on the list, because it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
+# Look at the last row. The peak is the hardest number on the list, because it depends on what a program keeps alive for a moment. And a rehearsal has no context and no gaps of an allocator. If you plan to the last GB, measure it.
 #
 # So of FSDP's memory you can believe the states, and nearly the peak. Now let the planner choose.
 
 # %% [markdown]
 # ## Search
 #
-# `search` turns all the knobs: `tp`, `pp`, chunks, ZeRO's stage, microbatch, recomputation. How many layouts of our 7 B model are there on 64 GPUs, and where are the good ones?
+# `search` turns these knobs: `tp`, `pp`, chunks, ZeRO's stage, microbatch, recomputation. How many layouts of our 7 B model are there on 64 GPUs, and where are the good ones?
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
@@ -428,7 +444,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # ### How to read such a table
 #
-# 63 % MFU? The best run of table 2 has 41 %, with all activations recomputed. The best of the other source has 56 %, with some recomputed. All of them recompute something. A layout that recomputes nothing lies outside of what was fitted, and no warning says so. So wherever you read more than 56 %, here and below, take the step as a lower bound.
+# 63 % MFU? The best run of table 2 has 41 %, with all activations recomputed. The best of the other source has 56 %, with some recomputed. All of them recompute something. A layout that recomputes nothing lies outside of what was fitted, and no warning says so. So where such a layout has more than 56 %, in this chapter's tables and on its first board, its step may well be longer.
 #
 # Where less than 5 % of the card is left, the table says "perhaps", because in the rehearsal the peak was off by about as much.
 #
@@ -478,19 +494,19 @@ for program in ("zero3-2021-a100", "megatron-a100", "fsdp-a100"):
 lab.bars(steps, unit="us", title="175 B, 1,536 GPUs", badge="measured / predicted")
 
 # %% [markdown]
-# Each pair of bars is the two layouts. Measured, `z3` takes 3.2 times as long as `ptd`. But there the program differs as well. In the other pairs only the layout does: by the early ZeRO 3 program `z3` takes about twice as long, and the rest of the 3.2 is the program's doing. By Megatron's or today's FSDP's constants the order even turns round.
+# Each pair of bars is the two layouts. Measured, `z3` takes 3.2 times as long as `ptd`. But there the program differs as well. In the other pairs only the layout does: by the constants of the early ZeRO 3 program `z3` takes about twice as long, and by Megatron's or today's FSDP's the order turns round. So how much of the 3.2 is the layout's doing depends on whose constants you take.
 #
-# Is that to be believed? Nobody has measured it on 1,536 cards, and the planner says so:
+# Are any of them to be believed here? Nobody has measured it, and the planner says so:
 
 # %%
 now = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
 print(*now.warnings())
 
 # %% [markdown]
-# So what did those 51 days show? That this program, on this network, was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is.
+# So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
 
 # %% [markdown] sections="8.12"
-# *A second place to rest. What is left takes about 40 minutes.*
+# *A third place to rest. What is left takes about 40 minutes.*
 #
 # ## Which strategy when?
 #
@@ -509,7 +525,7 @@ ruled = {
 lab.show(planner.memory_bars(ruled))
 
 # %% [markdown]
-# Two do not fit. DDP ends long before 7 B, because a full copy of the states is 18 bytes a parameter: on 80 GB that is 4 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
+# Two do not fit. DDP ends long before 7 B, because a full copy of the states is 18 bytes a parameter by Megatron's recipe, 16 by ours: on 80 GB that is 4 or 5 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
 #
 # A better rule would look at what a layout does with the model: copies of it, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models, by one program, and call each model's fastest 1. Before you look: for how many of the five do the kinds differ by more than the planner's error?
 
@@ -541,7 +557,7 @@ error = {"planner's error": 1 + planner.STACKS[stack].spread}
 lab.bars(steps, marks=error, title="step, over the fastest", badge="predicted")
 
 # %% [markdown]
-# What ends left of the dashed line differs by less than the planner's error: only the 70 B's shards cross it, and barely. (Where a bar is missing, nothing of that kind fits.) In one machine, copies, shards and cuts are alike, so choose there by what is simple. Across machines the cut is ahead by about a tenth, which is at the edge of the error. What decides is the warning that you saw: shards across machines may take several times as long, and a cut gets no such warning.
+# What ends left of the dashed line differs by less than the planner's error: only the 70 B's shards cross it, and barely. (Where a bar is missing, nothing of that kind fits.) In one machine, the planner can't tell copies, shards and cuts apart, so choose there by what is simple. Across machines the cut is ahead by about a tenth, at the edge of the error, and for shards the warning from above comes on top: none of these constants is of a run that gathers across machines. Cuts across machines were measured, in table 2, and kept their speed. So begin with a cut there, and try shards if you can.
 #
 # (Set `stack` to `fsdp-a100`. Its error is larger, and no bar reaches the line.)
 #
@@ -570,7 +586,7 @@ lab.table(plan.row() for plan in cuts)
 #
 # Find a layout that fits, and whose step is at most a tenth slower than the best. The four rules say where to begin.
 #
-# Your function gets the number of GPUs and `ask`. `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`. You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What does not divide raises a `ValueError`. The check has five models and clusters, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
+# Your function gets the number of GPUs and `ask`. `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`. You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none". What does not divide raises a `ValueError`, and counts as a question. The check has five models and clusters, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
 
 
 # %%
@@ -601,7 +617,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# And this is your regret, case by case (batch and network differ as well):
+# And this is your regret, case by case (in the book: that of one solution; batch and network differ as well):
 
 # %%
 lab.table(check.regrets(my_layout), units={"regret": "share"})
@@ -649,12 +665,12 @@ for model, gpus in most.items():
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time ("days") it is far too hopeful at the large end: that a model fits doesn't mean that anybody can wait for it. Whoever wants 175 B in months needs a thousand cards and not 128: these are 3.5 T tokens, twelve times those of our first lines.
+# About memory ("fewest") the rule is careful. About time ("days") it is off at both ends. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. Whoever wants 175 B in months needs a thousand cards and not 128: these are 3.5 T tokens, twelve times those of our first lines.
 
 # %% [markdown]
 # ## When is a planner worth it?
 #
-# Before you rent, before you change clusters, and when a run is slower than it should be, because a step that takes a third longer than planned has a reason. Not on one GPU, and not to choose between two layouts that it puts 3 % apart.
+# Before you rent, before you change clusters, and when a run is slower than it should be, because when a step takes a third longer than planned, either the program or the plan is wrong, and both are worth knowing. Not on one GPU, and not to choose between two layouts that it puts 3 % apart.
 #
 # It can't know your network and your software's version: that is why you fit. It assumes that nothing fails (chapter 13 says what to add). And a larger batch makes every layout look better, but how many steps you need with it is another matter.
 

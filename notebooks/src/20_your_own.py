@@ -32,7 +32,7 @@ from labkit.timeline import step_us
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell (and later the script), and run all.** `mine` gives a small module and a batch for it, samples first. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there; go on with the next cell.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** (The numbers in the text are ours.) `mine` gives a small module and a batch for it. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
@@ -69,6 +69,24 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown]
 # `Step` is a training step of a module that you give: `plan` predicts it, `run` runs it, `compare` does both. Nothing has run so far. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
 #
+# <details><summary>What to bring, and a second example</summary>
+#
+# - `mine` and `large` take no arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension.
+# - Layers need no names: the longest row of modules that are alike is taken.
+# - `next_token` is the loss: of the output's first tensor of floats, and the batch. Without one, an output that is a single number is the loss; else a stand-in is.
+# - `gpu=` takes a card by its name ("H100 80 GB", "A10G 24 GB"); a wrong one raises an error that lists all.
+#
+# A picture model, for instance:
+#
+# ```python
+# def mine(layers=4, width=128):
+#     sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": 4}
+#     config = ViTConfig(intermediate_size=4 * width, image_size=32, patch_size=8, **sizes)
+#     return ViTModel(config).eval(), {"pixel_values": torch.randn(4, 3, 32, 32)}
+# ```
+#
+# </details>
+#
 # **When you are done** you can plan a module that nobody has written formulas for, shard it and cut it, find what a script of yours waits for, and say what of all this you still have to measure.
 
 # %% [markdown] sections="8.12"
@@ -95,7 +113,8 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 # What helps is a smaller microbatch, or recomputation. (So does bf16; we stay with fp32, to compare.) Which would you try first?
 
 # %%
-tries = {"one sequence": shards.but(mbs=1, batch=32)}
+tries = {"two sequences": shards.but(mbs=2, batch=32)}
+tries["one sequence"] = shards.but(mbs=1, batch=32)
 tries["recompute"] = shards.but(recompute="full")
 tries["copies, one"] = whole.but(mbs=1, batch=32)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
@@ -104,7 +123,7 @@ lab.show(planner.memory_bars({"shards": shards, **tries}))
 lab.show(planner.time_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. One sequence at a time (`mbs=1`, four of them one after the other) costs less: its products are smaller, and smaller products are slower. With one sequence even plain copies would just fit: the last row. They take a little longer than shards, since each card updates all parameters, not an eighth. So the microbatch was too much, not the copies.
+# The first row does not fit; it is there to compare. Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that. Smaller products run at a lower rate, there are more launches, and layers are gathered more often. Two sequences are the fastest here that fits. With one, even plain copies would just fit: the last row. They take a little longer than shards, since each card updates all parameters, not an eighth. So the microbatch was too much, not the copies.
 #
 # (The times take products in TF32. Torch does that only after `torch.set_float32_matmul_precision("high")`; without it, expect more.)
 
@@ -117,7 +136,7 @@ lab.show(planner.time_bars({"shards": shards, **tries}))
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. Of its rows, the loss matters most, because a module does not say what it is trained for. So for the small module we give ours, `next_token`, which takes the output's first tensor and the batch.
+# Read this table before you believe a plan. Ours took the output for logits and counted a loss over them ("logits" in the pictures), and it counted attention in full: a causal mask would halve that part of the time. When a module runs, the row about the loss matters most, because a module does not say what it is trained for. So the small one gets ours, `next_token`.
 
 # %% [markdown]
 # ## Run it, read it out
@@ -140,7 +159,7 @@ rows = zip(PARTS[:3], planned, counted, strict=False)
 lab.table({"part": part, "planned": plan, "counted": run} for part, plan, run in rows)
 
 # %% [markdown]
-# Parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. In the middle of the step, at "F" and "B", the two differ: the plan adds up gradients and gathered layers as if all were there at once, and in the run some came only when others had gone. So trust a plan's states, and measure its peak.
+# Parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. In between, the two differ. At the peak, "B", the plan is too high: it adds up gradients, a layer or two that are gathered, and the loss's temporary tensors, as if all were there at once, and in the run some came only when others had gone. At "step" it is a little too low, because the update needs temporary tensors that no plan knows of. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -160,9 +179,9 @@ both.score(in_both / (4 * step.shape().params))
 halves
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each step their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high.
+# In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. (`cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.)
 #
 # <details><summary>What does Step write for you?</summary>
 #
@@ -193,46 +212,52 @@ for way, rank in ran.items():
     print(way, *(round(loss, 5) for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update and after two (of the stages, the last one has the loss). One thing this can't show: all got the same batch, so a gradient that was never averaged would not differ. If yours differ, something in your module differs from run to run (dropout, batch norm over a part of the batch), or the cut has lost something. Find out which.
+# Equal to rounding, before the first update and after two (of the stages, the last one has the loss). Two things this can't show: all got the same batch, so a gradient that was never averaged would not differ; and Adam hardly notices if all gradients are twice as large. If yours differ, something in your module differs from run to run (dropout) or with the part of the batch that it sees (batch norm), or the cut has lost something. Find out which.
 
 # %% [markdown]
 # ### How small may the card be?
 #
-# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB do copies of the small module need at their peak?
+# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
 
 # %%
-copies = step.but(engine="ddp", devices="pretend").compare()
-smallest.score(copies.run[0]["allocated_bytes"] / 1e6)
-
-# %%
-peaks = {
-    name: {
-        "planned_bytes": found.predicted.peak_bytes,
-        "counted_bytes": found.measured.peak_bytes,
-        "allocator_bytes": found.run[0]["allocated_bytes"],
-    }
-    for name, found in {"copies": copies, "shards": sharded}.items()
-}
-lab.table({"way": name, **peak} for name, peak in peaks.items())
+copies = step.but(engine="ddp")
+planned = [each.predict().peak_bytes for each in (copies, step)]
+smallest.score(planned[0] / 1e6)
 
 # %% [markdown]
-# The device's own allocator agrees with our count, and the plan is above both. So take a card whose memory lies midway between the two *planned* peaks. Copies should die on it, and shards should train:
+# So take a card whose memory lies midway between the two planned peaks, of copies and of shards. Copies have not run yet. Do they die on it, and do shards train?
 
 # %% tags=["raises-exception"]
-midway = sum(peak["planned_bytes"] for peak in peaks.values()) / 2
-card = lab.pretend(memory_mib=midway / 2**20)
-step.but(engine="ddp", devices=card).run()
+card = lab.pretend(memory_mib=sum(planned) / 2 / 2**20)
+copies.but(devices=card).run()
 
 # %%
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. So the plan was right about both.
+# Copies die, and shards train, with the losses from above. So the plan was right about both. With room enough, how much do they really take?
+
+# %%
+roomy = copies.but(devices="pretend").compare()
+lab.table(
+    {
+        "way": name,
+        "planned_bytes": found.predicted.peak_bytes,
+        "counted_bytes": found.measured.peak_bytes,
+        "allocator_bytes": found.run[0]["allocated_bytes"],
+    }
+    for name, found in {"copies": roomy, "shards": sharded}.items()
+)
+
+# %% [markdown]
+# The pretend device's allocator agrees with our count of tensors, and the plan is above both, for shards by a fifth: it errs on the safe side here.
 #
 # **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch. Leave a tenth of the card free.
+#
+# **Now yours.** Replace `mine` and `large`, and come down to here again. Which part is farthest from its plan, and why? If the losses differ, which of the three reasons is it?
 #
 # <details><summary>What does not work?</summary>
 #
@@ -248,7 +273,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples (a power of two, here 16; a microbatch divides it), in eight trials at most. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (always 16, and a microbatch divides it), in eight trials of the ten at most. The check knows the stated times, so a clock's noise does not count against you. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
 
 
 # %%
@@ -308,7 +333,7 @@ found
 # %% [markdown]
 # Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead, and a step can then be no shorter than reading a batch. (In a recording this short, the first batch has nobody ahead of it, too.)
 #
-# With four readers a batch comes every 12 ms ([chapter 15](15_profiling_and_scaling.ipynb)). And this is what a step does besides reading, in ms:
+# With four readers a batch comes every 12 ms ([chapter 15](15_profiling_and_scaling.ipynb)). And this is what a step takes beside those 48 ms:
 
 # %%
 round(found.step_us / 1000 - 48, 1)
@@ -345,6 +370,16 @@ lab.table({"script": name, "step_us": took_us} for name, took_us in steps_us.ite
 
 # %%
 here = speeds(2)
+lab.table(
+    [
+        {
+            "products, TFLOP/s": here.tflops,
+            "memory, GB/s": here.hbm_gb_per_s,
+            "all-reduce, GB/s": here.links["all_reduce"][1],
+        }
+    ]
+)
+
 # %%
 plans = {
     "copies": step.plan(gpu=here, zero=0),
@@ -353,7 +388,7 @@ plans = {
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The speeds were just measured, and the times follow from them. Copies have no gathering; shards gather every layer, and on slow links that can be the longest part. A recorded step stands beside each below; its ranks stand on the plain CPU, which was measured (`devices="cpu"`). How near does the plan of the shards come?
+# The speeds were just measured. How near a program comes to them, constants say, and those of `torch-eager` are of GPUs. Shards gather every layer, and yet by the plan both take about as long. A recorded step stands beside each below; its ranks stand on the plain CPU, which was measured (`devices="cpu"`). How near does the plan of the shards come?
 
 # %%
 near = lab.guess("recorded step over planned step, shards", between=(0.2, 5))
@@ -364,7 +399,8 @@ on_cpu = {
     "copies": plain.but(engine="ddp"),
     "shards": plain,
 }
-recorded = {name: step_us(each.run().timeline()) for name, each in on_cpu.items()}
+lines = {name: each.run().timeline() for name, each in on_cpu.items()}
+recorded = {name: step_us(line) for name, line in lines.items()}
 lab.table(
     {"way": name, "planned_us": plans[name].time().step_us, "recorded_us": took_us}
     for name, took_us in recorded.items()
@@ -374,14 +410,20 @@ lab.table(
 near.score(recorded["shards"] / plans["shards"].time().step_us)
 
 # %% [markdown]
-# Both compute the same. So where shards are farther from their plan than copies, look for it in what FSDP adds: layers gathered, and copied in and out. What such things cost was fitted on GPUs. Fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
+# Both compute the same, and the plan could not tell which is the faster. So look for the difference in what FSDP adds, in the recorded step:
+
+# %%
+lines["shards"]
+
+# %% [markdown]
+# The pink is what FSDP sends.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take the large module on two machines, one sequence at a time. The plan warns first:
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take the large module on two machines, one sequence at a time. (One sequence on each card, so it is another step than above.) The plan warns first:
 
 # %%
 two = shards.but(gpus=16, mbs=1, batch=16)
@@ -397,12 +439,11 @@ curves = {
     name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
     for name, plan in ways.items()
 }
-lab.curves(
-    predicted=curves, x="GB/s for each card", y="s a step", log_x=True, log_y=True
-)
+axes = {"x": "GB/s for each card", "y": "s a step", "log_x": True, "log_y": True}
+lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. Copies gather nothing, so they win on slow networks; where the curves cross, this plan can't say. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. Where the curves cross, this plan can't say. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -460,7 +501,7 @@ lab.curves(
 #
 # - A module is planned from one forward without bytes: states exactly, the peak roughly, the time only with constants that you measured.
 # - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
-# - Read out beside the plan, and compare losses after updates with one process, on samples that differ: a wrong cut shows in a minute.
+# - Read out beside the plan, and compare losses after updates with one process, on samples that differ: most wrong cuts show there.
 # - A script is recorded unchanged; a cure is proven by recording again.
 # - For a machine and a cluster, measure what no data sheet has.
 #

@@ -22,6 +22,7 @@ PARTS = (
     "gathered",
     "activations",
     "logits",
+    "temporary",
     "fixed",
 )
 """Parts of a GPU's memory, in the order in which they are drawn."""
@@ -69,11 +70,11 @@ class Memory:
         kept = {part: parts[part] for part in ("parameters", "optimizer")}
         kept["buffers"] = parts["fixed"]
         held = {**kept, "gradients": parts["gradients"]}
-        full = {**held, "gathered": parts["gathered"], "activations": parts["activations"]}
+        full = held | {part: parts[part] for part in ("gathered", "activations", "temporary")}
         moments = [
             ("start", kept),
             ("F", full),
-            ("loss", {**full, "temporary": parts["logits"]}),
+            ("loss", {**full, "temporary": parts["temporary"] + parts["logits"]}),
             ("B", full),
             ("step", held),
         ]
@@ -96,6 +97,7 @@ def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
             "gathered": _gathered_bytes(shape, layout, rank),
             "activations": _activation_bytes(shape, layout, rank, num_layers, stack.eager),
             "logits": _logit_bytes(shape, layout) if rank == layout.pp - 1 else 0.0,
+            "temporary": 0.0,
             "fixed": 1e9 * stack.fixed_gb,
         }
         if stack.eager:
@@ -245,13 +247,13 @@ def _eager_bytes(
     tokens = layout.tokens / (layout.tp if layout.sp else 1)
     norm = tokens * (_norm_bytes(shape, layout.itemsize) + layout.itemsize * shape.hidden)
     work = tokens * (5 * FP32 if shape.glu else 3 * layout.itemsize) * shape.hidden
-    found = {"gathered": parts["gathered"] + work}
+    found = {"temporary": work}
     if rank < layout.pp - 1 or isinstance(shape, Counted):
         return found
     logits = layout.tokens * shape.vocab / layout.tp
     held = layout.itemsize * logits
     root = layout.itemsize * layout.root_params(shape, rank) if layout.zero == 3 else 0.0
-    beside = found["gathered"] - root
+    beside = parts["gathered"] + work - root
     if layout.recompute == "full":
         beside += layer_bytes(shape, layout, eager=True)
     found["activations"] = parts["activations"] + norm

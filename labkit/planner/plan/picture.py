@@ -21,6 +21,7 @@ WORDS = catalogue(
         ("gathered", "gathered for a while"),
         ("activations", "activations"),
         ("logits", "logits"),
+        ("temporary", "other temporary tensors"),
         ("fixed", "context, buffers, gaps"),
         ("products", "matrix products"),
         ("attention", "attention"),
@@ -51,6 +52,7 @@ MEMORY_LOOKS = {
     **{part: LOOKS[part] for part in memory.PARTS if part in LOOKS},
     "gathered": (LOOKS["gathered"][0], ""),  # hatched, it is too dark for a number in it
     "logits": LOOKS["temporary"],
+    "temporary": (LOOKS["temporary"][0], "/"),
     "fixed": LOOKS["buffers"],
 }
 """Colour and hatch of each part of a GPU's memory."""

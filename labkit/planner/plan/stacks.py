@@ -199,9 +199,9 @@ def warnings(stack: Stack, num_nodes: int) -> list[str]:
         return []
     return [
         say(
-            "parameters are gathered across {n} nodes, and how fast no shipped constant knows: "
-            "published runs of this kind, left out of a fit, took up to {times:g} times as long as "
-            "predicted; fit four steps of your own (planner.fit)",
+            "parameters are gathered across {n} nodes, as in no run that these constants are "
+            "from: published runs of that kind, left out of a fit, took up to {times:g} times as "
+            "long as predicted; fit four steps of your own (planner.fit)",
             n=num_nodes,
             times=LEFT_OUT_TIMES,
         )
