@@ -235,7 +235,8 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 
 # %%
 batch64 = node.but(batch=64)
-ways = {"pp 1": batch64, "pp 8": batch64.but(pp=8), "pp 8, vpp 4": batch64.but(pp=8, vpp=4)}
+ways = {"pp 1": batch64, "pp 8": batch64.but(pp=8)}
+ways["pp 8, vpp 4"] = batch64.but(pp=8, vpp=4)
 ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 

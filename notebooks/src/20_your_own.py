@@ -110,7 +110,9 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 # %% [markdown]
 # Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages, one on each card (`batch=32`: the same 32 samples, four at a time): the first has fewer layers, but keeps the activations of eight microbatches. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
 #
-# What helps is a smaller microbatch, or recomputation. (So does bf16; we stay with fp32, to compare.) Which would you try first?
+# ### What helps?
+#
+# A smaller microbatch, or recomputation. (So does bf16; we stay with fp32, to compare.) Which would you try first?
 
 # %%
 tries = {"two sequences": shards.but(mbs=2, batch=32)}
@@ -410,13 +412,15 @@ lab.table(
 near.score(recorded["shards"] / plans["shards"].time().step_us)
 
 # %% [markdown]
+# ### Where did the time go?
+#
 # Both compute the same, and the plan could not tell which is the faster. So look for the difference in what FSDP adds, in the recorded step:
 
 # %%
 lines["shards"]
 
 # %% [markdown]
-# The pink is what FSDP sends.
+# Gold are layers as they are gathered, forward and backward; red are gradients on their way; grey is what FSDP does around them, such as copying in and out. (Products are not recorded here: they lie in the gaps.) Here the messages take longer than the plan's "gathering", and the grey is in no plan. Fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 

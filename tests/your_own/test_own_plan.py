@@ -34,7 +34,9 @@ def test_the_backward_begins_with_the_output_and_all_that_was_kept():
     step = your_own.Step(make=strangers.gpt2, engine="ddp")
     found = step.predict()
     shape = step.shape()
-    assert at(found, "B")["temporary"] == OUTPUTS * 4 * 500 * 4 * 32
+    moment = 3 * 4 * (4 * 32) * 64  # three tensors as wide as the model, in a norm's backward
+    assert at(found, "F")["temporary"] == moment
+    assert at(found, "B")["temporary"] == OUTPUTS * 4 * 500 * 4 * 32 + moment
     kept = shape.layers * shape.kept_bytes(4 * 32, 4) + 4 * 32 * shape.outer_kept_bytes
     assert at(found, "F")["activations"] == round(kept)
     assert found.peak == "B"
