@@ -241,7 +241,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The wait of the stages shrinks with chunks. A larger batch has it smaller, too.
+# With chunks the stages wait less, and with a larger batch too. (Products are longer with stages, since the last has the output layer as well, and all wait for it.)
 
 # %% [markdown]
 # ## What ZeRO 3 costs
