@@ -420,7 +420,7 @@ near.score(recorded["shards"] / plans["shards"].time().step_us)
 lines["shards"]
 
 # %% [markdown]
-# Gold are layers as they are gathered, forward and backward; red are gradients on their way; grey is what FSDP does around them, such as copying in and out. (Products are not recorded here: they lie in the gaps.) Here the messages take longer than the plan's "gathering", and the grey is in no plan. Fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
+# Gold are layers as they are gathered, forward and backward; red are gradients on their way; grey is what FSDP does around them, such as copying in and out. (Products are not recorded here: they lie in the gaps. And a long message may be a wait for the other rank.) Here the messages take longer than the plan's "gathering", and the grey is in no plan. Fit your own constants ([chapter 18](18_which_layout.ipynb)) before you believe a time.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
