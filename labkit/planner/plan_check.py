@@ -1,26 +1,28 @@
-"""The exercises of chapter 18, the planner: mend a bill, predict a third run from two, choose a
-layout. Answers are graded on clusters and runs that the chapter does not show."""
+"""The exercises of chapter 18, the planner: mend a bill, choose four runs to fit on, choose a
+layout. Answers are graded on clusters and programs that the chapter does not show."""
 
+import random
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, over_budget, status, wrong
-from labkit.planner.models import DATA
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.planner.plan.shape import Shape
-from labkit.planner.trust.rows import load
+from labkit.planner.plan.stacks import STACKS
+from labkit.planner.trust.fit import predicted_us
+from labkit.planner.trust.rows import row as row_of
 from labkit.sharding import states
-from labkit.words import say
+from labkit.words import say, to_say
 
 __all__ = [
+    "four_runs",
     "hint",
     "layout_in_budget",
     "mended_bill",
     "regrets",
     "status",
-    "third_run",
 ]
 MOST_ASKED = 16
 """How often an answer may ask for a plan's numbers."""
@@ -46,8 +48,22 @@ _DIVISIONS = (  # tp, pp, dp, zero
     (4, 4, 4, 1),
 )
 _BILL_PARTS = ("parameters", "gradients", "optimizer")
-_TRIPLES = "megatron_sc21_table2.csv"
-"""Holds runs of one layout on so many GPUs, twice as many and four times as many."""
+MOST_RUNS = 4
+"""How many runs an answer may measure."""
+MOST_RENTED = 64
+"""GPUs that a measured run may have."""
+MANY_GPUS = 512
+"""GPUs that a fit is asked about."""
+MOST_MISS = 0.1
+"""How far off it may be there."""
+CLOCK_ERROR = 0.02
+_STORY_RUN = {"gpu": "A100 80 GB", "layers": 32, "hidden": 4096, "seq": 2048, "zero": 3}
+"""what all runs have in common: a model of 7 B"""
+_PROGRAMS = (  # matmul, nic: shares of the peak that products and messages reach
+    (to_say("a slow network"), 0.55, 0.08),
+    (to_say("slow products"), 0.40, 0.50),
+    (to_say("slow in both"), 0.45, 0.04),
+)
 
 
 class Asked(NamedTuple):
@@ -186,41 +202,64 @@ def mended_bill(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 @exercise
-def third_run(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(first, second, num_microbatches)`` predicts a step in seconds. ``first`` and
-    ``second`` are (microbatches on a GPU, seconds) of two measured runs that differ in nothing
-    else.
+def four_runs(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(measure)`` is what ``planner.fit`` makes of at most four runs on at most 64 GPUs.
 
-    Two cases are published runs, the others plans. Budget: 1 % of each.
+    ``measure(gpus, mbs, batch)`` takes a run of a 7 B model under ZeRO 3 by a program whose
+    constants you are not told, and returns it as a dict that ``fit`` takes. They are computed, and
+    their clock errs by up to 2 %. What the fit then says of 512 GPUs may be off by a tenth.
     """
-    for case, first, second, (num_microbatches, step_s) in _triples():
-        mine = float(answer(first, second, num_microbatches))
-        if not abs(mine / step_s - 1) <= 0.01:
-            yield wrong(
-                "{case}: {m1} microbatches in {s1:.4g} s, {m2} in {s2:.4g} s; {m3} took "
-                "{right:.4g} s, not {mine:.4g}",
-                case=case,
-                m1=first[0],
-                s1=first[1],
-                m2=second[0],
-                s2=second[1],
-                m3=num_microbatches,
-                right=step_s,
-                mine=mine,
+    for case, matmul, nic in _PROGRAMS:
+        program = _Program(matmul, nic)
+        found = answer(program.measure)
+        for mbs in (1, 4):
+            row = row_of(program.timed(MANY_GPUS, mbs, 2 * mbs * MANY_GPUS), case)
+            right_s = row.step_us() / 1e6
+            mine_s = predicted_us(row, found.stack(row)) / 1e6
+            if not abs(mine_s / right_s - 1) <= MOST_MISS:
+                yield wrong(
+                    "{case}: {gpus} GPUs, mbs {mbs}: the fit says {mine:.3g} s a step, it takes "
+                    "{right:.3g} s. Measured: {runs}",
+                    case=say(case),
+                    gpus=MANY_GPUS,
+                    mbs=mbs,
+                    mine=mine_s,
+                    right=right_s,
+                    runs="; ".join(program.told) or "-",
+                )
+        if len(program.told) > MOST_RUNS:
+            yield over_budget(
+                "{case}: {count} runs; {most} are enough",
+                case=say(case),
+                count=len(program.told),
+                most=MOST_RUNS,
             )
 
 
-def _triples() -> Iterator[tuple]:
-    """(case, first, second, third) of pairs (microbatches, seconds)."""
-    rows, _ = load(DATA / "published" / _TRIPLES)
-    measured = [row for row in rows if row.layout.zero == 0]
-    for model in ("175B", "530B"):
-        runs = [row for row in measured if model in row.id]
-        pairs = [(row.layout.num_microbatches, row.step_us() / 1e6) for row in runs]
-        yield say("{model}, published", model=model), *pairs
-    for pp, batches in ((4, (16, 64, 256)), (16, (96, 48, 480))):
-        plan = Plan(model="LLaMA 13B", gpus=pp, pp=pp)
-        pairs = []
-        for batch in batches:
-            pairs.append((batch, plan.but(batch=batch).time().step_us / 1e6))
-        yield say("{model}, planned", model=plan.title()), *pairs
+class _Program:
+    """FSDP with constants that nobody is told, timed by a clock that errs a little."""
+
+    def __init__(self, matmul: float, nic: float) -> None:
+        self.stack = STACKS["fsdp-a100"].but(matmul=matmul, nic=nic)
+        self.told: list[str] = []
+
+    def measure(self, gpus: int = 8, mbs: int = 1, batch: int = 256) -> dict[str, object]:
+        """A run, as ``planner.fit`` takes it. Raises ValueError for more GPUs than can be rented,
+        and for what does not fit on them."""
+        if gpus > MOST_RENTED:
+            raise ValueError(f"you can rent {MOST_RENTED} GPUs at most; got {gpus}")
+        run = self.timed(gpus, mbs, batch)
+        clock = random.Random(f"{self.stack.nic} {gpus} {mbs} {batch}")
+        run["iter_s"] *= clock.uniform(1 - CLOCK_ERROR, 1 + CLOCK_ERROR)
+        self.told.append(f"{gpus} GPUs, mbs {mbs}, batch {batch}: {run['iter_s']:.3g} s")
+        return run
+
+    def timed(self, gpus: int, mbs: int, batch: int) -> dict[str, object]:
+        """The same without the clock's error, and on any number of GPUs."""
+        run = {**_STORY_RUN, "n_gpus": gpus, "mbs": mbs, "gbs": batch}
+        shape = row_of({**run, "iter_s": 1.0}, "").shape
+        layout = {"gpus": gpus, "zero": 3, "mbs": mbs, "batch": batch, "seq": run["seq"]}
+        plan = Plan(model=shape, stack=self.stack, **layout)
+        if not plan.fits:
+            raise ValueError(f"mbs {mbs} does not fit on {gpus} GPUs of 80 GB")
+        return {**run, "iter_s": plan.time().step_us / 1e6}

@@ -6,7 +6,7 @@ is lost is split into what does not divide, contention, communication and waitin
 measures a device's own peak and the MFU of a step, ``input`` a step that waits for its data,
 ``scalars_run`` what rank 0 writes for TensorBoard; ``tuning_run`` finds a microbatch, ``aims``
 holds rules of thumb against runs, ``report_picture`` puts all on one page. ``check`` and
-``hints.json`` are the exercises. Chapters 15 and 20.
+``hints.json`` are the exercises. Chapter 15.
 """
 
 import lazy_loader

@@ -3,7 +3,8 @@
 ``step`` is the experiment: a function that makes your module and a batch, trained for a few steps
 in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and beside it what the
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
-module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module.
+module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module,
+``check`` and ``hints.json`` are the exercises.
 Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapter 20.
 """
 

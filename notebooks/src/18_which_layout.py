@@ -376,25 +376,28 @@ lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 # The network of that program makes the step more than twice as long. And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours.
 
 # %% [markdown]
-# ## Exercise 2. The third run, by hand
+# ## Exercise 2. Four runs of your own
 #
-# Five minutes, and no planner: two runs differ in nothing but the number of microbatches on each GPU. Each is given as (microbatches, seconds). How long will a third run take? Two of the check's cases are published runs.
+# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus, mbs, batch)` takes a run and returns it as a dict like the one above. Return what `planner.fit` makes of your runs.
+#
+# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, from constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth, with one sequence at a time and with four. So what must your runs differ in?
 
 
 # %%
-def my_third_run(first, second, num_microbatches):
-    """Seconds of a step, from two runs (microbatches, seconds)."""
+def my_fit(measure):
+    """What planner.fit makes of four runs, on at most 64 GPUs."""
     ### BEGIN SOLUTION
-    each_s = (second[1] - first[1]) / (second[0] - first[0])
-    return first[1] + each_s * (num_microbatches - first[0])
+    # one machine tells of the products, eight of the network
+    settings = ((8, 1), (8, 4), (64, 1), (64, 4))
+    return planner.fit([measure(gpus, mbs, batch=256) for gpus, mbs in settings])
     ### END SOLUTION
 
 
 # %%
-check.third_run(my_third_run)
+check.four_runs(my_fit)
 
 # %%
-check.hint("third_run")
+check.hint("four_runs")
 
 # %% [markdown]
 # *Here the first half ends: a second place to rest.*
@@ -558,9 +561,10 @@ error = {"planner's error": 1 + planner.STACKS[stack].spread}
 lab.bars(steps, marks=error, title="step, over the fastest", badge="predicted")
 
 # %% [markdown]
-# What ends left of the dashed line differs by less than the planner's error: only the 70 B's shards cross it, and barely. (Where a bar is missing, nothing of that kind fits.) In one machine, the planner can't tell copies, shards and cuts apart, so choose there by what is simple. Across machines the cut is ahead by about a tenth, at the edge of the error, and for shards the warning from above comes on top: none of these constants is of a run that gathers across machines. Cuts across machines were measured, in table 2, and kept their speed. So begin with a cut there, and try shards if you can.
+# What ends left of the dashed line differs by less than the planner's error: only the 70 B's shards cross it, and barely. (Where a bar is missing, nothing of that kind fits.)
 #
-# (Set `stack` to `fsdp-a100`. Its error is larger, and no bar reaches the line.)
+# - **In one machine** the planner can't tell copies, shards and cuts apart. Choose by what is simple.
+# - **Across machines** begin with a cut. Cuts were measured there, in table 2, and kept their speed; of shards no such run is known to the planner.
 #
 # ### In which parts?
 #

@@ -26,8 +26,8 @@ from labkit import planner, your_own
 from labkit.footprint import PARTS
 from labkit.planner.real.here_run import speeds
 from labkit.profiling.recording import record
-from labkit.scaling import tune_check
 from labkit.timeline import step_us
+from labkit.your_own import check
 
 lab.begin("en", deadline_s=60)
 
@@ -275,7 +275,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (always 16, and a microbatch divides it), in eight trials of the ten at most. The check knows the stated times, so a clock's noise does not count against you. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (always 16, and a microbatch divides it). There are ten ways; six trials are enough. The check knows the stated times, so a clock's noise does not count against you. One sample always fits. Recomputation takes a third longer, and every microbatch costs something by itself.
 
 
 # %%
@@ -292,10 +292,40 @@ def my_tuning(trial, batch):
 
 
 # %%
-tune_check.tune(my_tuning)
+check.tune(my_tuning)
 
 # %%
-tune_check.hint("tune")
+check.hint("tune")
+
+# %% [markdown]
+# ## Exercise 2. A module that a cut changes
+#
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss is another than in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, as `mine` does. (Four layers that are alike let torch cut it, and the loss is the mean of the output's squares.)
+
+
+# %%
+def my_odd():
+    """(module, batch): its loss in two stages is not that of one process."""
+    ### BEGIN SOLUTION
+
+    class Centred(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(32, 32)
+
+        def forward(self, x):
+            # a stage gets half of the batch at a time, and so another mean
+            return self.linear(x - x.mean(dim=0)).relu()
+
+    return torch.nn.Sequential(*(Centred() for _ in range(4))), torch.randn(8, 32)
+    ### END SOLUTION
+
+
+# %%
+check.odd_module(my_odd)
+
+# %%
+check.hint("odd_module")
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -318,7 +348,7 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
 net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for (x,) in DataLoader(Slow(torch.randn(160, 256)), batch_size=8):
+for (x,) in DataLoader(Slow(torch.randn(96, 256)), batch_size=8):
     optimizer.zero_grad()
     net(x).square().mean().backward()
     optimizer.step()
@@ -471,6 +501,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | idea | a number | chapter |
 # | --- | --- | --- |
 # | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
+# | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
 # | Data parallelism agrees on gradients, under the backward. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
@@ -478,6 +509,9 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model, two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 3: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Past a critical batch, more cards buy few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
+# | Most errors are echoes: look for the rank that came first, or not at all. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
+# | Between machines count what crosses. | two machines of two ranks: 1.5 messages in a flat ring, 1 in three steps | [17](17_many_machines.ipynb) |
 # | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
 # | Watch what a step waits for, and prove a cure. | chapter 19, case 1: 30 of 90 ms are reading | [15](15_profiling_and_scaling.ipynb) |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
@@ -516,4 +550,4 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # *Sections 8.12 and 19.8.6 of the source material.*
 
 # %%
-tune_check.status()
+check.status()

@@ -3,11 +3,12 @@ told so."""
 
 import pytest
 
+from labkit import planner
 from labkit.check import chapters
 from labkit.planner import plan_check as check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("mended_bill", "layout_in_budget", "third_run")
+EXERCISES = ("mended_bill", "layout_in_budget", "four_runs")
 FEW = [(1, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 3), (1, 4, 1), (2, 2, 1)]
 MORE = [(1, 8, 1), (2, 4, 1), (2, 8, 1), (1, 16, 1), (4, 8, 1)]
 SIZES = FEW + MORE
@@ -107,26 +108,50 @@ def test_too_many_questions_are_over_budget():
     assert verdict.state == "over budget" and "questions; 16 are enough" in verdict.counterexample
 
 
-def line(first, second, num_microbatches):
-    each_s = (first[1] - second[1]) / (first[0] - second[0])
-    return first[1] + each_s * (num_microbatches - first[0])
+def four(measure):
+    settings = ((8, 1), (8, 4), (64, 1), (64, 4))
+    return planner.fit([measure(gpus, mbs, batch=256) for gpus, mbs in settings])
 
 
-def test_two_runs_give_the_third():
-    assert check.third_run(line).state == "passed"
+def test_four_runs_that_differ_in_both_are_enough():
+    assert check.four_runs(four).state == "passed"
 
 
-def test_one_run_alone_does_not_give_the_third():
-    verdict = check.third_run(lambda first, second, num: second[1] / second[0] * num)
-    assert verdict.state == "wrong" and "175B, published" in verdict.counterexample
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (((8, 1, 16), (8, 1, 64), (8, 4, 64), (8, 4, 256)), "a slow network: 512 GPUs"),
+        (((64, 1, 64), (64, 1, 128), (64, 1, 256), (64, 1, 512)), "slow products: 512 GPUs, mbs 4"),
+        (((8, 1, 64), (64, 1, 128)), "slow in both: 512 GPUs"),
+    ],
+    ids=["one machine", "one sequence", "two runs"],
+)
+def test_runs_that_differ_in_too_little_do_not_tell_the_rest(settings, says):
+    def answer(measure):
+        return planner.fit([measure(*setting) for setting in settings])
+
+    verdict = check.four_runs(answer)
+    assert verdict.state == "wrong" and says in verdict.counterexample
 
 
-def test_planned_triples_end_on_a_batch_that_the_others_do_not_have():
-    for _, first, second, third in check._triples():
-        assert len({first[0], second[0], third[0]}) == 3
+def test_five_runs_are_over_budget():
+    def answer(measure):
+        measure(32)
+        return four(measure)
+
+    verdict = check.four_runs(answer)
+    assert verdict.state == "over budget" and "5 runs; 4 are enough" in verdict.counterexample
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"), [((512, 1), "64 GPUs at most"), ((8, 16, 256), "does not fit")]
+)
+def test_a_run_that_nobody_can_take_says_why(setting, says):
+    verdict = check.four_runs(lambda measure: measure(*setting))
+    assert verdict.state == "wrong" and says in verdict.counterexample
 
 
 def test_the_exercises_stand_under_their_own_chapters():
     found = chapters.exercises()
-    assert set(found["18 planner"]) == {"mended_bill", "third_run", "layout_in_budget"}
+    assert set(found["18 planner"]) == {"mended_bill", "four_runs", "layout_in_budget"}
     assert "fewest_ranks" in found["01 planner"]

@@ -235,7 +235,7 @@ def _adam() -> Callable[[], object]:
     return torch.optim.AdamW(weights, lr=1e-3).step
 
 
-def _best_us(call: Callable[[], object], num_calls: int = 10) -> float:
+def _best_us(call: Callable[[], object], num_calls: int = 5) -> float:
     """The fastest round of some calls, all ranks at once."""
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""The exercise of chapter 20: a setting is found by runs."""
+"""The exercises of chapter 20: a setting is found by runs, and a module that a cut changes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,14 +6,16 @@ from typing import Any
 from labkit.check import exercise, hint, over_budget, status, wrong
 from labkit.words import say
 
-__all__ = ["hint", "status", "tune"]
+__all__ = ["hint", "odd_module", "status", "tune"]
 
 BATCH = 16
 MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
 """(bytes, milliseconds of a sample, of a microbatch besides)"""
-MOST_TRIALS = 8
+MOST_TRIALS = 6
 NEAR = 1.12
 """times the fastest step that counts as fast"""
+ROUNDING = 1e-5
+"""of a loss; what differs by more is no rounding"""
 
 
 @exercise
@@ -24,7 +26,7 @@ def tune(answer: Callable) -> Iterator[tuple[str, str]]:
     ``trial(microbatch, recompute)`` takes such a step on two real ranks, accumulating over
     batch / microbatch microbatches, and returns its milliseconds; None where it does not fit into
     their memory. Recomputation keeps less and computes a third more; a microbatch costs something
-    by itself; how much, you are not told, and it differs from case to case. Budget: 8 trials.
+    by itself; how much, you are not told, and it differs from case to case. Budget: 6 trials.
     """
     for memory_bytes, sample_ms, call_ms in MEMORIES:
         stated = {"sample_ms": sample_ms, "call_ms": call_ms}
@@ -40,6 +42,37 @@ def tune(answer: Callable) -> Iterator[tuple[str, str]]:
                 trials=len(trial.tried),
                 most=MOST_TRIALS,
             )
+
+
+@exercise
+def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer()`` is (module, batch), as ``your_own.Step`` takes them: trained in two stages, its
+    first loss is not that of one process, and yet nothing in it is random."""
+    from labkit.your_own.step import Step
+
+    one = Step(make=answer, engine="ddp", ranks=1)
+    alone = one.run()[0]
+    again, first = alone["loss_alone"], alone["losses"][0]
+    if not _alike(again, first):
+        yield wrong(
+            "one process, one batch, and two losses: {first:.6g}, {again:.6g}. Something in the "
+            "module is random",
+            first=first,
+            again=again,
+        )
+        return
+    cut = one.but(engine="pipeline", ranks=2).run()[1]["losses"][0]
+    if _alike(first, cut):
+        yield wrong(
+            "one process: {first:.6g}; two stages: {cut:.6g}. The cut did not change it",
+            first=first,
+            cut=cut,
+        )
+
+
+def _alike(first: float, second: float) -> bool:
+    """Whether two losses are equal but for rounding."""
+    return abs(first - second) <= ROUNDING * abs(first)
 
 
 class _Trials:

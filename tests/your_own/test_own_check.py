@@ -1,0 +1,96 @@
+"""The exercises of chapter 20: what is right passes, each way to be wrong is told."""
+
+import re
+
+import pytest
+import torch
+
+from labkit.your_own import check
+
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+EXERCISES = ("tune", "odd_module")
+
+
+def thoughtful(trial, batch):
+    found = []
+    microbatch = batch
+    for recompute in (True, False):
+        while (took_ms := trial(microbatch, recompute)) is None:
+            microbatch //= 2
+        found.append((took_ms, microbatch, recompute))
+    return min(found)[1:]
+
+
+@pytest.mark.real
+@pytest.mark.again
+@pytest.mark.alone
+def test_the_largest_that_fits_of_each_kind_passes():
+    verdict = check.tune(thoughtful)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda trial, batch: (1, False), "fits and takes"),
+        pytest.param(lambda trial, batch: (16, False), "does not fit", marks=pytest.mark.again),
+    ],
+)
+def test_a_setting_that_is_slow_or_too_large_is_told(answer, words):
+    verdict = check.tune(answer)
+    assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
+
+
+def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
+    verdict = check.tune(lambda trial, batch: (trial(5), False))
+    assert verdict.state == "wrong" and "divides the batch of 16" in str(verdict)
+
+
+class Linear(torch.nn.Module):
+    """A layer, and what is done to its input."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.before = before
+
+    def forward(self, x):
+        return self.linear(self.before(x))
+
+
+def centred():
+    return layers(lambda x: x - x.mean(dim=0))
+
+
+def normed():
+    net = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)) for _ in "four"]
+    return torch.nn.Sequential(*net), torch.randn(8, 16)
+
+
+def plain():
+    return layers(torch.relu)
+
+
+def dropped():
+    return layers(torch.nn.Dropout())
+
+
+def layers(before):
+    return torch.nn.Sequential(*(Linear(before) for _ in range(4))), torch.randn(8, 16)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("answer", [centred, normed])
+def test_a_module_that_looks_across_the_batch_is_changed_by_a_cut(answer):
+    verdict = check.odd_module(answer)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("answer", "says"), [(plain, "did not change it"), (dropped, "is random"), (dict, "a batch")]
+)
+def test_a_module_that_a_cut_leaves_alone_or_that_is_random_is_told(answer, says):
+    verdict = check.odd_module(answer)
+    assert verdict.state == "wrong" and says in verdict.counterexample
