@@ -174,6 +174,7 @@ _WORDS = (
     ("measured", "measured"),
     ("simulated", "simulated"),
     ("recorded", "recorded"),
+    ("published", "published"),
     ("computed", "computed"),
     ("paced", "paced"),
     ("paced links", "paced links"),

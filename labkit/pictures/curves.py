@@ -147,7 +147,8 @@ def _kinds(
     the first mark that they have."""
     if len({each.points for each in series}) < 2 or badge == "predicted":
         return []
-    dots = "recorded" if badge.startswith("recorded") else "measured"
+    begun = badge.partition(" ")[0]
+    dots = begun if begun in ("recorded", "published") else "measured"
     first = next(name for each, name in zip(series, names, strict=True) if each.points)
     mark = _MARKS[list(dict.fromkeys(names)).index(first) % 8]
     return [((_sample(mark=mark),), words[dots]), ((_sample(),), words["predicted"].lower())]

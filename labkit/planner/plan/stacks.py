@@ -45,6 +45,8 @@ class Stack:
     """how far from the truth nine of ten predictions are that were made with these constants"""
     odds: float = 1.0
     """how likely rows are of this stack, before they are looked at"""
+    reached: float | None = None
+    """the highest MFU among the runs that its constants come from; None where none is known"""
     eager: bool = False
     """whether torch runs operator by operator, so that each keeps what it needs: no fused norm,
     gate or loss; of memory alone"""
@@ -108,6 +110,7 @@ STACKS = {
             fixed_gb=3.0,
             source=_SC21,
             spread=0.12,
+            reached=0.563,  # Korthikanti et al. 2022, table 5: 1 T parameters
         ),
         Stack(
             name="megatron-h100",
@@ -192,20 +195,32 @@ LEFT_OUT_TIMES = 3.8
 of them was in the fit (benchmarks/planner.py, left out)."""
 
 
-def warnings(stack: Stack, num_nodes: int) -> list[str]:
-    """What to know of a stack's constants where parameters are gathered across nodes: of a fitted
-    stack nothing."""
-    if num_nodes < 2 or stack.name == GATHERED_ACROSS or stack != NAMED.get(stack.name):
+def warnings(stack: Stack, num_nodes: int, mfu: float) -> list[str]:
+    """Where a plan lies outside of what a shipped stack was fitted on: its parameters are gathered
+    across nodes, or its MFU is higher than that of any of those runs. Of a fitted stack nothing."""
+    if stack != NAMED.get(stack.name):
         return []
-    return [
-        say(
-            "parameters are gathered across {n} nodes, as in no run that these constants are "
-            "from: published runs of that kind, left out of a fit, took up to {times:g} times as "
-            "long as predicted; fit four steps of your own (planner.fit)",
-            n=num_nodes,
-            times=LEFT_OUT_TIMES,
+    found = []
+    if num_nodes > 1 and stack.name != GATHERED_ACROSS:
+        found.append(
+            say(
+                "parameters are gathered across {n} nodes, as in no run that these constants are "
+                "from: published runs of that kind, left out of a fit, took up to {times:g} times "
+                "as long as predicted; fit four steps of your own (planner.fit)",
+                n=num_nodes,
+                times=LEFT_OUT_TIMES,
+            )
         )
-    ]
+    if stack.reached and mfu > stack.reached:
+        found.append(
+            say(
+                "its MFU of {mfu:.0%} is above {most:.0%}, the best of the runs that these "
+                "constants are from: the step may well take longer",
+                mfu=mfu,
+                most=stack.reached,
+            )
+        )
+    return found
 
 
 def nearest(gpu_name: str, zero: int) -> Stack:
