@@ -1,6 +1,7 @@
-"""Two ways to make the perception training faster, each beside the plain way: how its gradients
-travel, layer by layer; and how many scenes each rank gets.
+"""Ways to make the perception training faster, each beside the plain way: where its parts lie, how
+its gradients travel, layer by layer, and how many scenes each rank gets.
 
+    lab.table(case_studies.placed())
     lab.table(case_studies.foreseen())
     lab.table(case_studies.policies())
     lab.table(case_studies.adapted())
@@ -12,9 +13,10 @@ stated pace, steps and losses are real.
 from collections.abc import Sequence
 from statistics import mean, median
 
-from labkit.case_studies.perception import EVERY, POLICIES, Perception
+from labkit.case_studies.perception import EVERY, PLACEMENTS, POLICIES, Perception
 from labkit.heterogeneous.split import by_speed
 from labkit.units import check_real, check_whole
+from labkit.words import say
 
 QUICK = Perception(
     batch=16,
@@ -27,6 +29,34 @@ QUICK = Perception(
 """a pace at which forty-eight steps take some three seconds"""
 SMOOTH = 8
 """steps whose mean loss counts"""
+
+
+def placed(slowed: float = 1.0) -> list[dict[str, object]]:
+    """A row for each of ``PLACEMENTS`` on four real ranks, computing and links so many times as
+    slow: the step predicted, measured (the median of its steps, the fastest, the slowest), and how
+    much later than predicted it was. Raises ValueError for a factor that can't be."""
+    rows: list[dict[str, object]] = []
+    for placement in PLACEMENTS:
+        step = Perception(placement=placement).slowed(slowed)
+        steps_us = step.run()[0]["step_us"]
+        row = {"placement": placement, "predicted_us": step.step_us()}
+        row |= {"measured_us": median(steps_us), "late_us": median(steps_us) - step.step_us()}
+        rows.append(row | {"fastest_us": min(steps_us), "slowest_us": max(steps_us)})
+    return rows
+
+
+def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]]:
+    """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of all
+    that is not gradients, of starting their messages, and of carrying their bytes. Raises
+    ValueError for a link that can't be."""
+    found = {}
+    for row in foreseen(mb_per_s):
+        starting = row["messages"] * QUICK.latency_us
+        carrying = row["gradients_bytes"] / mb_per_s
+        rest = row["predicted_us"] - starting - carrying
+        parts = (say("all else"), rest), (say("messages"), starting), (say("bytes"), carrying)
+        found[row["policy"]] = dict(parts)
+    return found
 
 
 def foreseen(mb_per_s: float = QUICK.mb_per_s) -> list[dict[str, object]]:

@@ -8,16 +8,16 @@ The plan: four A100 of 40 GB, FSDP over all of them, bf16 with fp32 Adam, a micr
 sequences, 16 of them accumulated, every layer recomputed.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.planner.plan.layout import Layout, usual_recipe, written
+from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.sharding import states
 from labkit.shown import Shown
-from labkit.units import check_whole, format_bytes
+from labkit.units import check_real, check_whole, format_bytes
 from labkit.words import both, say, spoken_in
 from labkit.zero import offload_times
 
@@ -31,8 +31,8 @@ BATCH = 128
 """sequences of a step: 2 a microbatch, 16 accumulated, on 4 cards"""
 LINK_GB_PER_S = 25.0
 """stated: what PCIe 4.0 x16 carries between a card and its host"""
-RECIPE = "mixed"
-"""of every layout that is searched here: 16 bytes a parameter, whichever program would run it"""
+FREE = 0.1
+"""of a card, that a layout worth trying leaves free"""
 HOST_GB_PER_S = 200.0
 """stated: what the memory of the host moves, for all its cards together"""
 
@@ -159,11 +159,14 @@ def cures(seq: int = 1024) -> list[Case]:
     return [Case(name=name, plan=each) for name, each in changed]
 
 
-def on_four_cards(seq: int = 1024) -> list[dict[str, object]]:
+def on_four_cards(seq: int = 1024, free: float = FREE) -> list[dict[str, object]]:
     """What a search finds on four cards of 24, 40 and 80 GB, Adam on the card or on the host: how
-    many layouts fit, the fastest of them, its memory and step; where none fits, what the lightest
-    lacks. All by RECIPE. Rows for ``lab.table``. Raises ValueError for a length that can't be."""
+    many layouts fit and leave a share ``free`` of the card, the fastest of them, its memory and
+    step; where there is none, what the lightest lacks. Each layout is by the constants and bytes
+    of the program that usually runs it. Rows for ``lab.table``. Raises ValueError for a length or
+    a share that can't be."""
     check_whole(1, 10**6, seq=seq)
+    check_real(0.0, 0.9, free=free)
     rows = []
     for gb, gpu in CARDS.items():
         for offload in ("none", "optimizer"):
@@ -174,28 +177,24 @@ def on_four_cards(seq: int = 1024) -> list[dict[str, object]]:
                 batch=BATCH,
                 seq=seq,
                 offload=offload,
-                recipe=RECIPE,
             )
-            rows.append({"card_gb": gb} | _found(search(asked)))
+            rows.append({"card_gb": gb} | row(search(asked), free))
     return rows
 
 
-def _found(found: Search) -> dict[str, object]:
-    """A row of one search; what does not fit has no step."""
+def row(found: Search, free: float) -> dict[str, object]:
+    """What a search found, for ``lab.table``: of what leaves a share of the card free the fastest,
+    else the lightest, what that is too much by, and no step."""
     on_host = found.plan.offload != "none"
-    tried = len(found.fitting) + len(found.too_large)
-    shown = found.fitting[0] if found.fitting else found.lightest()
-    over = max(0.0, shown.peak_bytes - shown.device_bytes)
+    room = (1 - free) * found.plan.cluster.device_bytes
+    roomy = [each for each in found.fitting if each.peak_bytes <= room]
+    shown = roomy[0] if roomy else found.lightest()
+    over = max(0.0, shown.peak_bytes - room)
     return {
-        "Adam": say("on the host") if on_host else say("on the card"),
-        "fit": f"{len(found.fitting)} / {tried}",
-        "layout": in_words(shown.layout),
+        "Adam": say("host") if on_host else say("card"),
+        "fit": len(roomy),
+        "layout": written(shown.layout),
         "held_bytes": shown.peak_bytes,
         "over_bytes": over,
         "step_us": None if over else shown.step_us + host_us(found.plan),
     }
-
-
-def in_words(layout: Layout) -> str:
-    """A layout without its recipe, which is the same in all rows."""
-    return written(replace(layout, recipe=usual_recipe(layout.zero, layout.precision)))

@@ -195,6 +195,18 @@ class Perception(Experiment):
             share = 1 / len(self.group(part))
         return whole_us * share * dict(self.slow).get(rank, 1.0)
 
+    def slowed(self, times: float) -> "Perception":
+        """The same, all that is paced so many times as slow: computing and links. Raises ValueError
+        for a factor that can't be."""
+        check_real(1e-3, 1e3, times=times)
+        return self.but(
+            encoders_ms=times * self.encoders_ms,
+            fusion_ms=times * self.fusion_ms,
+            heads_ms=times * self.heads_ms,
+            latency_us=times * self.latency_us,
+            mb_per_s=self.mb_per_s / times,
+        )
+
     def message_us(self, num_bytes: float) -> float:
         """What a message takes, by the bytes that a rank hands in."""
         return self.latency_us + num_bytes / self.mb_per_s

@@ -5,25 +5,24 @@ of a small one on real ranks.
     case_studies.small.toy(4).run()
 """
 
-from labkit.case_studies.llama import RECIPE, host_us, in_words
+from labkit.case_studies.llama import FREE, row
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import search
 from labkit.sharding.step import Step
 from labkit.units import check_real, check_whole
-from labkit.words import say
 
 COUNTS = (1, 2, 4, 8)
 
 
 def rows(
-    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = 0.0
+    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = FREE
 ) -> list[dict[str, object]]:
     """For each number of cards, with Adam on them and on the host: how many layouts fit and
     leave a share ``free`` of the card, the fastest of them (where there is none, the lightest),
     what it holds and lacks, and tokens a second, with what Adam on the host takes
-    (``llama.host_us``; None where none fits). A step's batch is 64 sequences; all layouts are by
-    ``llama.RECIPE``.
+    (``llama.host_us``; None where none fits). A step's batch is 64 sequences; each layout is by the
+    constants and bytes of the program that usually runs it.
 
     Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """
@@ -40,25 +39,11 @@ def rows(
                 batch=64,
                 seq=seq,
                 offload=offload,
-                recipe=RECIPE,
             )
-            tried = search(asked)
-            room = (1 - free) * asked.cluster.device_bytes
-            roomy = [each for each in tried.fitting if each.peak_bytes <= room]
-            best = roomy[0] if roomy else tried.lightest()
-            lacks = max(0.0, best.peak_bytes - room)
-            rate = None if lacks else round(1e6 * asked.tokens / (best.step_us + host_us(asked)))
-            found.append(
-                {
-                    "cards": count,
-                    "Adam": say("on the host") if offload != "none" else say("on the card"),
-                    "fit": len(roomy),
-                    "layout": in_words(best.layout),
-                    "held_bytes": best.peak_bytes,
-                    "over_bytes": lacks,
-                    "token_rate": rate,
-                }
-            )
+            told = row(search(asked), free)
+            step_us = told.pop("step_us")
+            told["token_rate"] = round(1e6 * asked.tokens / step_us) if step_us else None
+            found.append({"cards": count} | told)
     return found
 
 

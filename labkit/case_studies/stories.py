@@ -2,10 +2,9 @@
 
 The 5 B has 24 layers of 4096 and ZeRO 3 with the optimizer on the host; the 20 B has 44 layers of
 6144, tensor parallelism 4, a pipeline of 4 and ZeRO 1. Cards are not named there: A100 of 40 GB.
-All are planned at 16 bytes a parameter (``llama.RECIPE``).
+Each is planned by the constants and bytes of the program that usually runs it.
 """
 
-from labkit.case_studies.llama import RECIPE
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
 from labkit.units import check_whole
@@ -21,9 +20,10 @@ def plans(gpus: int = 32) -> dict[str, Plan]:
     check_whole(16, 4096, gpus=gpus)
     if gpus % 16:
         raise ValueError(f"tp 4 x pp 4 are 16 cards of a copy; got {gpus}. Take 16, 32, 64")
-    card = {"gpu": "A100 40 GB", "recipe": RECIPE}
-    middle = Plan(model=MIDDLE, gpus=8, zero=3, mbs=4, batch=32, seq=1024, **card)
-    large = Plan(model=LARGE, gpus=gpus, tp=4, pp=4, zero=1, batch=256, seq=2048, **card)
+    card = "A100 40 GB"
+    middle = Plan(model=MIDDLE, gpu=card, gpus=8, zero=3, mbs=4, batch=32, seq=1024)
+    cut = {"tp": 4, "sp": True, "pp": 4, "zero": 1}
+    large = Plan(model=LARGE, gpu=card, gpus=gpus, batch=256, seq=2048, **cut)
     return {
         "5B, ZeRO 3, Adam on the host": middle.but(offload="optimizer"),
         "5B, ZeRO 3": middle,

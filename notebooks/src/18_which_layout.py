@@ -271,7 +271,11 @@ network.score(3 * 13.5 / 0.9 / 8 / 0.5)
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
 slower = {gb: wide.but(nic_gb_per_s=gb) for gb in (1.5625, 3.125, 6.25, 12.5, 25)}
 steps_s = {gb: plan.time().step_us / 1e6 for gb, plan in slower.items()}
-title = {"title": "A step by the network", "x": "GB/s of a network card", "y": "s a step"}
+title = {
+    "title": "A step by the network",
+    "x": "GB/s of a network card",
+    "y": "s a step",
+}
 lab.curves(predicted={"step": steps_s}, log_x=True, at={"by hand": 11.2}, **title)
 
 # %% [markdown]

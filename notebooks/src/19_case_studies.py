@@ -11,11 +11,9 @@
 #
 # *Five cases of 10 to 20 minutes; choose those that are yours. Cases 1, 2 and 5 need chapters 05 to 09 and 18, case 3 needs 08 and 09, case 4 needs 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first update: each card would have to hold 59 GB. Could one have known?
+# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first update, when Adam makes its moments: each card would have to hold 59 GB. Could one have known?
 
 # %%
-from statistics import median
-
 import labkit as lab
 from labkit import case_studies, planner
 from labkit.case_studies import check
@@ -27,7 +25,7 @@ case
 # %% [markdown]
 # Yes: all of this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above; where one needs another, it says so. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+# **Each case can be read alone** after the cell above; where one needs another, it says so. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what is too much. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
@@ -37,8 +35,9 @@ case
 # **Question.** These lines matter, of Hugging Face's Trainer with FSDP:
 #
 # ```python
-# TrainingArguments(per_device_train_batch_size=2, gradient_accumulation_steps=16,
-#                   bf16=True, gradient_checkpointing=True, fsdp="full_shard auto_wrap")
+# TrainingArguments(
+#     per_device_train_batch_size=2, gradient_accumulation_steps=16, bf16=True,
+#     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
 # It takes 2 sequences at a time, of 1,024 tokens, say: 2 x 16 x 4 cards = 128 a step. What would save it?
@@ -63,19 +62,19 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, a step takes a seventh longer, and the program has to be DeepSpeed, since FSDP can't send Adam alone. The last two cost money.
+# All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and a program that can do it: with ZeRO 3 DeepSpeed, since FSDP can't send Adam alone, otherwise Megatron-LM (`--optimizer-cpu-offload`). The last two cost money.
 #
-# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink):
+# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32.
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
 
 # %% [markdown] sections="8.10"
-# *"fit": how many fit, of all tried. "layout": the fastest that fits; where none does, the lightest, without a step.*
+# *"layout": the fastest of those that fit; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. Into 80 GB 105 layouts do, and a pipeline is the fastest. With Adam on the host every size will do, but the fastest fills 23.1 of 24 GB: a "perhaps".
+# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. Into 80 GB 64 layouts do, and a pipeline is the fastest. With Adam on the host every size will do.
 #
-# All count 16 bytes a parameter. By Megatron, with gradients in fp32, they are 18: then the fastest on 80 GB would hold 79.2, another "perhaps". So weigh your layouts by the constants and bytes of a program that runs them:
+# How much does the choice matter? Three plain layouts on cards of 80 GB:
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -83,7 +82,7 @@ mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
 lab.table(plan.row() for plan in mine)
 
 # %% [markdown] sections="8.10"
-# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, `tp` 4 still longer.
+# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer than they, `tp` 4 still longer.
 #
 # ### Run: the same script, small
 #
@@ -100,7 +99,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
 #
-# Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence. It returns a layout for LLaMA 13B on four such cards: some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer").
+# Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer").
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
@@ -152,24 +151,22 @@ tries = (story, story.but(zero=1), *cuts, by_fsdp)
 lab.table(plan.row() for plan in tries)
 
 # %% [markdown] sections="10.6.2"
-# Plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
+# By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
 #
-# Why was the pipeline ahead in case 1? First, there ZeRO 3 had FSDP's constants: with them, in the last row, the pipeline is ahead here too.
-#
-# Second, the pipeline's last stage has the output layer too, and all others wait: here one layer's work beside six, there half a layer's beside ten.
+# Why was the pipeline ahead in case 1? For two reasons. There, ZeRO 3 had FSDP's constants; with them (the last row) the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
 #
 # **Verdict.** Shard the 10 B if your program hides the gathering as well as Megatron's constants assume; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# A textbook prints layouts for story models of 5 B and 20 B, the first row and the last below, but names no cards. We take 8 and 32 A100 of 40 GB, and 16 bytes a parameter. Which two of the printed measures are not needed on them?
+# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below, on 8 and 32 A100 of 40 GB. Which two of these measures are not needed there?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# The host, since ZeRO 3 fits with Adam on the card; and recomputing, about a third more work, since 20 B fits with its activations kept. On cards of 24 GB the 20 B would need it, while for the 5 B a smaller microbatch would do.
+# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB a microbatch of one would do for the 5 B, and the 20 B would fit barely.)
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
 #
@@ -189,7 +186,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. Only in the last strips is each group alone, with the weight gradients of its copies.
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs, then the heads'. (The two ranks of the fusion are no copies, so they have none to add up.)
 #
 # The other way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. Here on four ranks:
 
@@ -211,28 +208,38 @@ groups = lab.guess("step apart, over step together", between=(0.2, 5))
 four_apart = together.but(placement="apart")
 groups.score(four_apart.step_us() / together.step_us())
 
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each, and the messages take as long as before. Does it come out so?
+
 # %%
-found = []
-for placement, each in {"together": together, "apart": four_apart}.items():
-    steps_us = each.run()[0]["step_us"]
-    row = {"placement": placement, "predicted_us": each.step_us()}
-    row |= {"measured_us": median(steps_us)}
-    row |= {"fastest_us": min(steps_us), "slowest_us": max(steps_us)}
-    found.append(row | {"ratio": row["measured_us"] / row["predicted_us"]})
-lab.table(found)
+quick = case_studies.placed()
+lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Both ran on four real ranks, with paced computing and links; "measured" is the median of four steps, "ratio" measured by predicted. Which of the two strays further? Look at the last step, together:
+# Both ran on four real ranks, with paced computing and links; "measured" is the median of four steps, and "late" is how much longer it was than predicted. Which of the two strays further? Here is a step together, of another run:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so most of it is messages and waiting: a message is over only when each rank has had a core for it.
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting.
 #
-# Why is it more than apart? Together, all four ranks compute and send at once; apart, never more than two compute. So two cores delay mostly *together*. With a core for each rank, apart should take about 1.8 times as long, as predicted. If it doesn't on your machine, count the cores.
+# Is the prediction wrong, or is it this machine? Four ranks may share two cores here, and a message is over only when each rank has had a core for it. Such a delay has nothing to do with the pace. So run both with computing and links four times as slow. If the prediction were wrong, steps would be four times as late. How late are they together, by comparison with the table above?
+
+# %%
+late = lab.guess("late at a quarter of the pace, over late before", between=(0, 5))
+
+# %%
+slow = case_studies.placed(slowed=4)
+late.score(slow[0]["late_us"] / quick[0]["late_us"])
+
+# %%
+lab.table(slow)
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Together they are about as late as before, not four times: so it is the machine, and it adds its milliseconds to each message, whatever the net computes. In steps this long that matters less, and apart takes 1.6 times or so as long as together, nearer to the 1.8 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and by the same count a step takes nearly a third less. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and no features. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -246,7 +253,7 @@ together.compare()
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms late | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. Late means that the weights are averaged, every fourth step. With 10 MB/s and 3 ms a message, which policy has the *longest* step?
+# Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. Late means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -260,10 +267,18 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 lab.table(policies)
 
 # %% [markdown] sections="19.6.3"
-# The fewest bytes are the slowest: eight messages in place of four, and on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. DDP's single bucket would save three messages, 9 ms, and beat all four. On a link of 1 MB/s it is another matter:
+# The fewest bytes are the slowest. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else.
 
 # %%
-lab.table(case_studies.foreseen(mb_per_s=1))
+parts = case_studies.policy_parts()
+lab.bars(parts, stacked=True, unit="us", title="10 MB/s", badge="predicted")
+
+# %% [markdown] sections="19.6.3"
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. DDP's single bucket would save three messages, 9 ms, and beat all four. On a link of 1 MB/s it is another matter:
+
+# %%
+parts = case_studies.policy_parts(mb_per_s=1)
+lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
 # All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest. The others are within 3 %, "per layer" ahead by a hair.
@@ -292,7 +307,7 @@ lab.table(case_studies.foreseen(mb_per_s=1))
 # | --- | --- | --- |
 # | exact | 1 | 4 a weight |
 # | fp16 | 1 | 2 a weight |
-# | top-k | 2 | 4 for each sixteenth weight |
+# | top-k | 2 | 4 x weights / 16 |
 #
 # By this count one of the three never wins: which? The check has three links, and trains once on real ranks, where the loss may end at most 0.1 above the plain way's.
 
@@ -333,20 +348,13 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# Why not one? By hand, 2 + 2 bytes for 6.7 billion parameters and their gradients are 27 GB, even with Adam on the host. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
+# Why not one? By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. (With gradients of 2 bytes it would still be 27.) And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
-# On eight cards, the best with the host is a fifth slower than the best without ("token rate" is tokens a second). But the best without leaves less than half a GB free, and in chapter 18's rehearsal the planner's peak was about 5 % off: a "perhaps". Which is the fastest that leaves a tenth free?
-
-# %%
-roomy = case_studies.small.rows(free=0.1)
-lab.table(row for row in roomy if row["fit"])
-
-# %% [markdown] sections="10.7.5"
-# With two and four cards that costs next to nothing. On eight it costs a sixth of the rate, still a little ahead of the host.
+# A layout counts here if it leaves a tenth of the card free, because the planner's peak was about 5 % off in chapter 18's rehearsal. Two cards have to shard everything and recompute. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards, but the host costs only a twentieth of the rate.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
-# 32 GB/s between the cards (PCIe), 25 GB/s to the host and 200 GB/s for its memory, all assumed, not measured; 16 bytes a parameter; 24 GB as 24 x 10⁹ bytes.
+# 32 GB/s between the cards (all that PCIe has), 25 GB/s to the host and 200 GB/s for its memory (a server's), all assumed, not measured, and rather too good; constants of A100 cards; ZeRO 3 at 16 bytes a parameter, the others at 18; 24 GB as 24 x 10⁹ bytes.
 #
 # </details>
 #
@@ -355,9 +363,9 @@ lab.table(row for row in roomy if row["fit"])
 # | cards | what to do |
 # | --- | --- |
 # | 1 | Adam on the host is not enough. Send weights and gradients there too (slow), take a smaller model, or train only a few new weights beside frozen ones (adapters). |
-# | 2 | Adam on the host, two stages. |
-# | 4 | Adam on the host, four stages, and room for a larger microbatch. |
-# | 8 | All on the cards, with a tenth free; then try the faster one that fits barely. If the measured peak is too high even so, Adam on the host. |
+# | 2 | Adam on the host, shards of the rest, recomputation, and a larger microbatch. |
+# | 4 | Adam on the host, and four stages. |
+# | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
 #
 # Whatever you have, first run a small model on your own cluster and check whether two ranks hold half of what one does (`lab.table(case_studies.ran())` does so here).
 

@@ -55,3 +55,11 @@ def test_a_policy_says_how_many_bytes_travel():
 def test_what_cannot_be_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         Perception(**wrong)
+
+
+def test_all_that_is_paced_is_slowed_alike():
+    for placement in ("together", "apart"):
+        step = Perception(placement=placement)
+        assert step.slowed(4).step_us() == pytest.approx(4 * step.step_us())
+    with pytest.raises(ValueError, match="times"):
+        step.slowed(0)

@@ -61,3 +61,13 @@ def test_who_is_slow_gets_fewer_scenes_and_the_step_is_shorter():
 
 def test_scenes_by_speed_are_the_batch_together():
     assert sum(by_speed([3, 3, 3, 1], 16)) == 16
+
+
+@pytest.mark.real
+def test_each_placement_is_run_and_said_how_late():
+    rows = judged_run.placed()
+    assert [row["placement"] for row in rows] == ["together", "apart"]
+    for row in rows:
+        assert row["late_us"] == pytest.approx(row["measured_us"] - row["predicted_us"])
+        assert row["fastest_us"] <= row["measured_us"] <= row["slowest_us"]
+        assert row["fastest_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner

@@ -203,8 +203,8 @@ class Plan(Experiment):
         return 24 * self.days(tokens) * self.gpus * price_per_gpu_hour
 
     def warnings(self) -> list[str]:
-        """Where published runs lie far from any model's line, and where no shipped stack knows. Raises
-        ValueError for a layout that can't be."""
+        """Where published runs lie far from any model's line, and where no shipped stack knows.
+        Raises ValueError for a layout that can't be."""
         group = self.layout.group("dp")
         num_nodes = group.size // group.in_node(self.cluster.node_size) if self.zero == 3 else 1
         found = warnings(self.shape, self.cluster, self.layout)
