@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from labkit.launching.fork import zygote_client
 from labkit.measure import memory, trace
 from labkit.planner.real.counted import Counted
 from labkit.planner.real.module_run import measured, repeated
@@ -27,9 +28,8 @@ TIMEOUT_S = 180.0
 def start(step: Step) -> "Job":
     """Trains three steps, in the background. ``step.run()`` starts it and waits."""
     from labkit.launching import launcher
-    from labkit.launching.fork import zygote_client
 
-    zygote_client.expect(*looked(step.make).imported)
+    zygote_client.expect(*looked(step.make).imported)  # it may be another zygote by now
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
 
 
@@ -79,6 +79,7 @@ def looked(make: Callable[[], Any]) -> Looked:
         hook.remove()
     names = {type(each).__module__ for each in module.modules()}
     imported = sorted(name for name in names if name.split(".")[0] == "transformers")
+    zygote_client.expect(*imported)
     return Looked(shape, num_rows(batch), sizes[-1], tuple(imported))
 
 

@@ -237,7 +237,7 @@ late.score(slow[0]["late_us"] / quick[0]["late_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together they are about as late as before, not four times: so it is the machine, and it adds its milliseconds to each message, whatever the net computes. In steps this long that matters less, and apart takes 1.6 times or so as long as together, nearer to the 1.8 that were predicted.
+# Together they are at most about as late as before, not four times: so it is the machine, and it adds its milliseconds to each message, whatever the net computes. In steps this long that matters less, and apart takes 1.6 times or so as long as together, nearer to the 1.8 that were predicted.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and no features. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
