@@ -153,7 +153,9 @@ lab.table(plan.row() for plan in tries)
 # %% [markdown] sections="10.6.2"
 # By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
 #
-# Why was the pipeline ahead in case 1? For two reasons. There, ZeRO 3 had FSDP's constants; with them (the last row) the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
+# ### Why was the pipeline ahead in case 1?
+#
+# For two reasons. There, ZeRO 3 had FSDP's constants; with them (the last row) the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
 #
 # **Verdict.** Shard the 10 B if your program hides the gathering as well as Megatron's constants assume; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
 
@@ -223,6 +225,8 @@ together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting.
+#
+# ### The prediction, or the machine?
 #
 # Is the prediction wrong, or is it this machine? Four ranks may share two cores here, and a message is over only when each rank has had a core for it. Such a delay has nothing to do with the pace. So run both with computing and links four times as slow. If the prediction were wrong, steps would be four times as late. How late are they together, by comparison with the table above?
 

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Your own
 #
-# *About 75 minutes with ours, and again as long with yours. You need chapters 06, 08, 15 and 18. No GPU is needed.*
+# *About 75 minutes with ours, as long again with yours. You need chapters 06, 08, 15 and 18. No GPU is needed.*
 #
-# So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, as the library transformers has it. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
+# So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 #
 # First what every cell needs:
 
@@ -33,7 +33,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** (The numbers in the text are ours.) `mine` gives a small module and a batch for it. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
@@ -552,7 +552,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # You can read the programs themselves now. Their papers are dated by the number of their preprint (2201 is January 2022):
 #
-# | program | what it is | where it stands (November 2026) |
+# | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
