@@ -77,7 +77,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # What hangs over the line is too much. (Stage 2 is not among them: it would add gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.) Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits. (Purple is what stage 3 gathers for as long as a layer computes. Few programs run it together with a pipeline.)
 #
-# The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 = 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
+# The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
