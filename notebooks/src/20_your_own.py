@@ -469,7 +469,7 @@ fitted = planner.fit(runs)
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# On this machine FSDP takes milliseconds for a layer beside its work, not the fifth of one that it takes on a GPU. Now a step that nobody has timed yet: 3 layers, 6 sequences. How near does the fitted plan come?
+# The second constant is the one that explains most of what is left. On a quiet machine that is what a layer takes beside its work: milliseconds here, a fifth of one on a GPU. Now a step that nobody has timed yet: 3 layers, 6 sequences. How near does the fitted plan come?
 
 # %%
 nearer = lab.guess("recorded step over fitted plan", between=(0.2, 5))
