@@ -237,7 +237,7 @@ lab.table(node.but(tp=tp).row() for tp in (1, 8))
 #
 # ### What stages cost, and computing twice
 #
-# Stages send little, and wait. With a batch of 64, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of what it computes (chapter 08), and with chunks less. Recomputing goes through every forward twice:
+# Stages send little, and wait. With a batch of 64, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of the time that its stages take (chapter 08), and with chunks less. Recomputing goes through every forward twice:
 
 # %%
 batch64 = node.but(batch=64)
@@ -279,7 +279,7 @@ title = {
 lab.curves(predicted={"step": steps_s}, log_x=True, at={"by hand": 11.2}, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden. To the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
 #
 # The slow run of 175 B was such a disaster: ZeRO 3 on 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network. But which network, the cards' or the program's?
 
@@ -318,7 +318,7 @@ errors = [
 lab.table(errors, units={"median": "share", "p90": "share"})
 
 # %% [markdown]
-# The naive answer gives itself away in its worst errors, where it says nearly three times what was reached: it can't see ZeRO slow down. So judge a planner by its worst errors, and not by its median.
+# The naive answer gives itself away in its worst errors, where it says about three times what was reached: it can't see ZeRO slow down. So judge a planner by its worst errors, and not by its median.
 #
 # But this exam was mild. Three rows move only one constant. The others came with the planner, fitted on these two programs, and whoever fitted them had seen this table. What if nobody had?
 #
@@ -600,7 +600,7 @@ cuts = [best.but(tp=8, pp=4, vpp=2, mbs=4), best]
 lab.table(plan.row() for plan in cuts)
 
 # %% [markdown]
-# The planner prefers few tensors and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, its row has more than 56 % MFU, and the advice came from measurements. So try both.
+# The planner prefers few tensors and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows have more than 56 % MFU, and the advice came from measurements. So try both.
 #
 # ### Four rules
 #
@@ -661,7 +661,7 @@ lab.table(plan.row() for plan in (single, single.but(mbs=2), copied))
 planner.card(single, copied)
 
 # %% [markdown]
-# Most of the gain is the second sequence. The copy adds little time, but nobody has to gather across machines for it. All of it is about as large as the planner's error, so try it.
+# Most of the gain is the second sequence. The copy saves little more, but nobody has to gather across machines for it. (ZeRO 3 with four sequences would be a hundredth faster still, by constants that no run across machines stands behind.) All of it is about as large as the planner's error, so try it.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -699,12 +699,12 @@ for model, gpus in most.items():
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time ("days") it is off at both ends. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models, with so many tokens, the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. 175 B would see 3.5 T tokens here, twelve times those of our first lines. With those 300 B it would take five months, as the rule says.
+# About memory ("fewest") the rule is careful. About time ("days") it is right for one of the four. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models, with so many tokens, the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. 175 B would see 3.5 T tokens here, twelve times those of our first lines. With those 300 B it would take five months, as the rule says.
 
 # %% [markdown]
 # ## When is a planner worth it?
 #
-# Before you rent, before you change clusters, and when a run is slower than it should be, because when a step takes a third longer than planned, either the program or the plan is wrong, and both are worth knowing. Not on one GPU, and not to choose between two layouts that it puts 3 % apart.
+# Before you rent, before you change clusters, and when a run is slower than it should be, because when a step takes a third longer than planned, either the program or the plan is wrong, and both are worth knowing. Not on one GPU, and not to choose between two layouts that it puts closer together than its error.
 #
 # It can't know your network and your software's version: that is why you fit. It assumes that nothing fails (chapter 13 says what to add). And a larger batch makes every layout look better, but how many steps you need with it is another matter.
 
