@@ -3,6 +3,7 @@ nothing else starts ranks there."""
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,10 @@ from labkit.words import say
 
 MOST_LINES = 8
 """of what a node printed; the end counts"""
+_LATE_GOODBYE = "Error waiting on exit barrier"
+"""What torchrun logs, with a traceback, where the first node's had left an instant earlier."""
+_LOGGED = re.compile(r"[EWI]\d{4} [\d:.]+ \d+ \S*?/(\w+\.py:\d+)\] ?(.*)")
+"""A line of torchrun's log: where it was logged, and what."""
 
 
 def run_on_nodes(
@@ -101,8 +106,25 @@ def _surrounded(line: str, cluster: Practice) -> str:
 
 def _printed(file: Path) -> str:
     """The end of what a node printed, in one line."""
-    lines = file.read_text(errors="replace").strip().splitlines()
+    lines = _without_traceback(file.read_text(errors="replace").strip().splitlines())
     return " · ".join(line.strip()[:200] for line in lines[-MOST_LINES:])
+
+
+def _without_traceback(lines: list[str]) -> list[str]:
+    """The same, but of a late goodbye only what was logged: its traceback, eight lines of torch's
+    own, would push out what the ranks printed, and all of them had finished."""
+    kept = []
+    goodbye = None
+    for line in lines:
+        logged = _LOGGED.match(line)
+        if logged is None:
+            kept.append(line)
+        elif _LATE_GOODBYE in logged[2]:
+            goodbye = logged[1]
+            kept.append(f"torchrun, {goodbye}: {_LATE_GOODBYE}")
+        elif logged[1] != goodbye:
+            kept.append(line)
+    return kept
 
 
 def end_family(launcher: psutil.Popen) -> None:

@@ -40,6 +40,18 @@ DEEPSPEED = (
 )
 
 
+GOODBYE = """
+echo 'rank {node} has finished'
+log='E1127 18:29:38.862000 18928 /python/torch/distributed/elastic/agent/server/api.py:1008]'
+for line in 'Error waiting on exit barrier. Elapsed: 0.005 s' 'Traceback (most recent call last):' \
+    '  File "api.py", line 999, in _exit_barrier' '  File "store.py"' '  File "store.py"' \
+    '    store.wait([last_member_key])' 'torch.distributed.DistNetworkError: got 0 bytes' 'end'; do
+    echo "$log $line"
+done
+"""
+"""What torchrun prints where the first node's has left an instant earlier."""
+
+
 def printed(table):
     return [row[-1] for row in table.cells]
 
@@ -83,6 +95,13 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(on_loopback):
     assert ended(told) == ["stopped: too late"] * 2
     lines = [" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if line == "sleep 314.159"]
+
+
+def test_a_late_goodbye_is_told_without_its_traceback(on_loopback):
+    cluster.renew()
+    for node, words in enumerate(printed(cluster.run_on_nodes(GOODBYE))):
+        said = "torchrun, api.py:1008: Error waiting on exit barrier"
+        assert words == f"rank {node} has finished · {said}"
 
 
 @pytest.mark.parametrize("name", ["", "../up", "/etc/x", "a/b"])
