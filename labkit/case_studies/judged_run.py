@@ -54,8 +54,8 @@ def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]
         starting = row["messages"] * QUICK.latency_us
         carrying = row["gradients_bytes"] / mb_per_s
         rest = row["predicted_us"] - starting - carrying
-        parts = (say("all else"), rest), (say("messages"), starting), (say("bytes"), carrying)
-        found[row["policy"]] = dict(parts)
+        parts = {say("all else"): rest, say("messages"): starting, say("bytes"): carrying}
+        found[row["policy"]] = parts
     return found
 
 

@@ -120,9 +120,7 @@ def _drawn(told: Card, code: str) -> Sketch:
     shapes: list[Shape] = []
     for number, bar in enumerate(bars):
         x = number * (WIDTH_PX - _PANEL_PX)
-        plan = plans[number][1]
-        machine, step = plan.titles(code)
-        titles = (machine, step.removesuffix(f", stack {plan.used.called(code)}"))  # the badge's
+        titles = plans[number][1].titles(code, stack=False)  # the badge names it
         for shape in _panel(bar, titles, written[number], most):
             shapes.append(moved(shape, x, 0))
     keys, end_px = legend(_samples(bars, code), 0, _NUMBERS_PX + 36)

@@ -19,8 +19,8 @@ from labkit.footprint import Footprint
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real.counted import Counted
-from labkit.planner.trust.rows import Row
-from labkit.units import check_real, check_whole, check_word, format_bytes
+from labkit.planner.trust.rows import Row, timed
+from labkit.units import check_whole, check_word, format_bytes
 from labkit.words import both
 from labkit.your_own.holds import bill
 
@@ -126,18 +126,7 @@ class Step(Experiment):
     def row(self, step_us: float, **fields: Any) -> Row:
         """A step that was timed, as a row for ``planner.fit``: of this step's plan, with ``fields``
         as ``plan`` takes them. Raises ValueError for a time that can't be."""
-        check_real(1e-3, 1e15, step_us=step_us)
-        planned = self.plan(**fields)
-        return Row(
-            id=repr(self),
-            source="timed here",
-            shape=planned.shape,
-            cluster=planned.cluster,
-            layout=planned.layout,
-            told={"iter_s": step_us / 1e6},
-            flops_kind="model",
-            notes="",
-        )
+        return timed(self.plan(**fields), step_us, repr(self))
 
     def predict(self) -> Footprint:
         """The bytes of ``rank`` over the step, by its plan. Raises ValueError for a module that

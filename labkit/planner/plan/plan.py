@@ -298,15 +298,16 @@ class Plan(Experiment):
         they do have two titles."""
         return ", ".join(filter(None, self.titles(language)))
 
-    def titles(self, language: str | None = None) -> tuple[str, str]:
-        """The title in two lines: model and machine; layout and batch."""
+    def titles(self, language: str | None = None, *, stack: bool = True) -> tuple[str, str]:
+        """The title in two lines: model and machine; layout and batch, and whose constants it is
+        by, where they aren't the usual ones and ``stack`` isn't off."""
         layout = self.layout
         step = [written(layout)]
         if layout.gbs != layout.dp * self.mbs * self.pp:
             step.append(both("batch {count}", count=layout.gbs)[words.spoken_in(language)])
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
         is_usual = self.used == nearest(self.cluster.gpu.name, self.zero)
-        step += [] if is_usual else [f"stack {self.used.called(language)}"]
+        step += [] if is_usual or not stack else [f"stack {self.used.called(language)}"]
         machine = f"{self.shape.name}, {self.cluster.written(language)}"
         return machine, ", ".join(filter(None, step))
 

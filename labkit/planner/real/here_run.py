@@ -26,7 +26,7 @@ from labkit.planner.plan.cluster import Gpu
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import HBM_SHARE
 from labkit.planner.real.counted import Counted
-from labkit.planner.trust.rows import Row
+from labkit.planner.trust.rows import Row, timed
 from labkit.sharding.step import Step as Sharded
 
 ENGINES = ("ddp", "fsdp", "pipeline")
@@ -136,17 +136,7 @@ def plan(case: Case, gpu: Gpu, **fields: Any) -> Plan:
 
 def row(case: Case, gpu: Gpu, step_us: float) -> Row:
     """A measured step as a row to fit on."""
-    planned = plan(case, gpu)
-    return Row(
-        id=f"{case.engine} {case.ranks}",
-        source="this machine",
-        shape=planned.shape,
-        cluster=planned.cluster,
-        layout=planned.layout,
-        told={"iter_s": step_us / 1e6},
-        flops_kind="model",
-        notes="",
-    )
+    return timed(plan(case, gpu), step_us, f"{case.engine} {case.ranks}")
 
 
 def steps(cases: Sequence[Case], rounds: int = ROUNDS) -> list[float]:

@@ -14,6 +14,7 @@ from reprlib import repr as brief
 from labkit.planner.plan import cluster as clusters
 from labkit.planner.plan.cluster import Cluster
 from labkit.planner.plan.layout import PRECISIONS, Layout, usual_recipe
+from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
 from labkit.units import check_real, check_word
 
@@ -171,6 +172,22 @@ def load(path: str | Path) -> tuple[list[Row], list[tuple[str, str]]]:
         except ValueError as error:
             refused.append((name, str(error)))
     return kept, refused
+
+
+def timed(plan: Plan, step_us: float, name: str) -> Row:
+    """A step of a plan that somebody timed, as a Row. Raises ValueError for a time that can't
+    be."""
+    check_real(1e-3, 1e15, step_us=step_us)
+    return Row(
+        id=name,
+        source="timed here",
+        shape=plan.shape,
+        cluster=plan.cluster,
+        layout=plan.layout,
+        told={"iter_s": step_us / 1e6},
+        flops_kind="model",
+        notes="",
+    )
 
 
 def row(cells: Mapping[str, object], name: str = "") -> Row:
