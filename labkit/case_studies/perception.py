@@ -5,8 +5,8 @@ gradients travel, and how long a step takes.
     case_studies.Perception(placement="apart").predict() # the groups of the source, on 8
 
 Encoders and heads are data-parallel in their group; the fusion is tensor-parallel in its own, each
-rank with some of its attention heads. A step has five phases, and between them all ranks hand on
-features and their gradients.
+rank with some of its attention heads. Between the phases of a step all ranks hand on features and
+their gradients. Copied, as by DDP, all of it is data-parallel, and no features travel.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,9 @@ from labkit.words import both, spoken_in
 if TYPE_CHECKING:
     from labkit.launching.job import Job
 
-PLACEMENTS = ("together", "apart")
-"""every rank does a part of everything; or three groups of ranks, each for one part of the net"""
+PLACEMENTS = ("together", "apart", "copied")
+"""every rank does a part of everything; three groups of ranks, each for one part of the net; or
+every rank has all of the net, for its part of the batch"""
 WIDTH = 32
 """of a feature"""
 HEADS = 4
@@ -31,6 +32,8 @@ CELLS = 16
 """of the camera's picture, 4 x 4: one feature each"""
 WEIGHTS = {"convolution": 1384, "linear": 7520, "norm": 192, "heads": 1221}
 """kind of layer -> its weights: of the encoders three kinds, and the heads"""
+FUSION_WEIGHTS = 4 * WIDTH * WIDTH
+"""of queries, keys, values and the output"""
 WAYS = ("exact", "fp16", "top-k", "late")
 """how gradients travel: as they are; as halves; the largest sixteenth of them, with what was not
 sent remembered; or not at all, and every fourth step the weights are averaged"""
@@ -59,8 +62,8 @@ class Perception(Experiment):
 
     ``run()[r]`` is a dict: losses (of each step, over the whole batch), losses_alone (of one
     process), loss_difference (the largest between them), step_us (of each step), handed_in_bytes
-    (gradients in all steps), weights (the kinds that ``WEIGHTS`` counts), samples_per_s (this
-    rank's, measured before). Raises ValueError for what can't be.
+    (gradients in all steps), weights (the kinds that ``WEIGHTS`` counts; copied, all of them as
+    one), samples_per_s (this rank's, measured before). Raises ValueError for what can't be.
     """
 
     board_home: ClassVar[None] = None
@@ -68,7 +71,7 @@ class Perception(Experiment):
 
     placement: str = "together"
     """"together": all ranks in all groups; "apart": half of them encode, a quarter fuses, a quarter
-    has the heads"""
+    has the heads; "copied": each has all of the net"""
     ranks: int = 4
     """real ones"""
     batch: int = 16
@@ -113,7 +116,7 @@ class Perception(Experiment):
                 "apart, half of the ranks encode, a quarter fuses and a quarter has the heads; got "
                 f"{self.ranks} ranks. Take 4, 8 or 16"
             )
-        if HEADS % len(self.group("fusion")):
+        if self.placement != "copied" and HEADS % len(self.group("fusion")):
             raise ValueError(
                 f"ranks of the fusion share its {HEADS} attention heads evenly; got "
                 f"{len(self.group('fusion'))} ranks. Take 1, 2 or 4 there"
@@ -129,7 +132,7 @@ class Perception(Experiment):
             check_real(0.0, 1e3, slow_factor=factor)
         if self.shares and (self.placement == "apart" or len(self.shares) != self.ranks):
             raise ValueError(
-                "shares are for ranks that are together, one for each; got "
+                "shares are for ranks that are together or copied, one for each; got "
                 f"{len(self.shares)} for {self.ranks} ranks {self.placement}"
             )
         check_whole(1, self.batch, **{f"share_{at}": each for at, each in enumerate(self.shares)})
@@ -146,10 +149,11 @@ class Perception(Experiment):
             )
         for way in self.policy.values():
             check_word(way, WAYS, "a way")
-        if self.placement == "apart" and set(self.policy.values()) != {"exact"}:
+        if self.placement != "together" and set(self.policy.values()) != {"exact"}:
             raise ValueError(
-                "gradients are compressed among all ranks; apart, each group has its own. Take "
-                "placement='together', or send all of them exactly"
+                "gradients are compressed among all ranks, kind by kind; apart, each group has its "
+                "own, and copied they are one message. Take placement='together', or send all of "
+                "them exactly"
             )
 
     @property
@@ -162,7 +166,7 @@ class Perception(Experiment):
         for another."""
         check_word(part, ("encoders", "fusion", "heads"), "a part")
         everyone = tuple(range(self.ranks))
-        if self.placement == "together":
+        if self.placement != "apart":
             return everyone
         half = self.ranks // 2
         quarter = self.ranks // 4
@@ -171,10 +175,10 @@ class Perception(Experiment):
         return everyone[start:end]
 
     def scenes(self, part: str) -> dict[int, range]:
-        """Which scenes of the batch each rank of the encoders or heads has; of the fusion each has
-        all."""
+        """Which scenes of the batch each rank of a part has; of a fusion that is not copied each
+        has all."""
         ranks = self.group(part)
-        if part == "fusion":
+        if part == "fusion" and self.placement != "copied":
             return dict.fromkeys(ranks, range(self.batch))
         shares = self.shares or (self.batch // len(ranks),) * len(ranks)
         found = {}
@@ -191,7 +195,7 @@ class Perception(Experiment):
             return 0.0
         whole_us = 1e3 * COSTS[way] * getattr(self, f"{part}_ms")
         share = len(self.scenes(part)[rank]) / self.batch
-        if part == "fusion":
+        if part == "fusion" and self.placement != "copied":
             share = 1 / len(self.group(part))
         return whole_us * share * dict(self.slow).get(rank, 1.0)
 
@@ -220,7 +224,10 @@ class Perception(Experiment):
 
     def gradient_messages(self, number: int = 0) -> list[tuple[str, str, int]]:
         """(kind of layer, collective, bytes handed in by a rank) of a step's gradients; the steps
-        are numbered from 0."""
+        are numbered from 0. Copied, they are one message, as in DDP's bucket."""
+        if self.placement == "copied":
+            weights = sum(WEIGHTS.values()) + FUSION_WEIGHTS
+            return [("weights", "all_reduce", 4 * weights)]
         found = []
         for kind, way in self.policy.items():
             size = WEIGHTS[kind]
@@ -251,7 +258,7 @@ class Perception(Experiment):
                 rows.append((rank, COMPUTE, way, part, now_us, end_us, 0))
                 ends.append(end_us)
             now_us = max(ends)
-            if handed:
+            if handed and self.placement != "copied":
                 num_bytes = self.feature_bytes(handed)
                 now_us = self._message(rows, range(self.ranks), "features", now_us, num_bytes)
         for kind, _, num_bytes in self.gradient_messages(self.steps - 1):
@@ -285,6 +292,7 @@ class Perception(Experiment):
         names = {
             "together": both("Perception: every rank has a part of everything"),
             "apart": both("Perception: each group of ranks has a part of the net"),
+            "copied": both("Perception: every rank has all of the net"),
         }
         return names[self.placement][spoken_in(language)]
 

@@ -82,6 +82,7 @@ class _Part:
     def __init__(self, step: Perception, me: int) -> None:
         self._step = step
         self._rank = me
+        self._copied = step.placement == "copied"
         self.pace = pace.Pace()
         self.sending = ""
         self.handed_in_bytes = 0
@@ -90,13 +91,17 @@ class _Part:
         heads = model.drawn(Heads)
         fusing = step.group("fusion")
         self.encoders = encoders if me in step.group("encoders") else None
-        self.fusion = Fusion(fusing.index(me), len(fusing)) if me in fusing else None
+        self.fusion = None
+        if me in fusing:
+            self.fusion = Fusion() if self._copied else Fusion(fusing.index(me), len(fusing))
         self.heads = heads if me in step.group("heads") else None
-        self._kinds = dict(kinds(self.encoders, self.heads))
-        self.num_weights = {kind: _count(weights) for kind, weights in self._kinds.items()}
-        self._groups = {each: _group(step, each) for each in ("encoders", "heads")}
         everything = [each for each in (self.encoders, self.fusion, self.heads) if each]
         weights = list(torch.nn.ModuleList(everything).parameters())
+        self._kinds = dict(kinds(self.encoders, self.heads))
+        if self._copied:
+            self._kinds = {"weights": weights}
+        self.num_weights = {kind: _count(weights) for kind, weights in self._kinds.items()}
+        self._groups = {each: _group(step, each) for each in ("encoders", "heads")}
         self._optimizer = torch.optim.SGD(weights, step.rate, momentum=MOMENTUM)
         self._memory: dict[str, Tensor] = {}
 
@@ -147,13 +152,13 @@ class _Part:
         return loss
 
     def _encode(self, seen: Scenes) -> Tensor:
-        """Features of the whole batch, those of other ranks 0."""
+        """Features of the whole batch, those of other ranks 0; copied, this rank's alone."""
         whole = torch.zeros(self._step.batch, CELLS + 2, WIDTH)
         with self._computing("encoders", "forward"):
             if self.encoders:
                 mine = self._step.scenes("encoders")[self._rank]
                 made = self.encoders(seen.part(mine))
-                whole = _placed(made, mine, self._step.batch)
+                whole = made if self._copied else _placed(made, mine, self._step.batch)
         return whole
 
     def _judge(self, fused: Tensor, seen: Scenes) -> tuple[float, Tensor]:
@@ -163,7 +168,7 @@ class _Part:
         given = fused.requires_grad_()
         mine = self._step.scenes("heads")[self._rank]
         with self._computing("heads", "forward"):
-            part = given[mine.start : mine.stop]
+            part = given if self._copied else given[mine.start : mine.stop]
             loss = self.heads(part, seen.part(mine)) / self._step.batch
         with self._computing("heads", "backward"):
             loss.backward()
@@ -182,8 +187,10 @@ class _Part:
         trace.span(way, part, start_ns, time.time_ns(), lane=COMPUTE)
 
     def _handed_on(self, label: str, mine: Tensor) -> Tensor:
-        """The sum over all ranks."""
+        """The sum over all ranks; copied, each keeps its own."""
         whole = mine.contiguous().clone()
+        if self._copied:
+            return whole
         self.sending = label
         dist.all_reduce(whole)
         return whole
@@ -196,7 +203,7 @@ class _Part:
             for kind, weights in self._kinds.items():
                 self.sending = kind
                 group = self._groups["heads" if kind == "heads" else "encoders"]
-                way = self._step.policy[kind]
+                way = self._step.policy.get(kind, "exact")
                 flat = torch.cat([weight.grad.flatten() for weight in weights])
                 _put([weight.grad for weight in weights], self._sent(kind, way, flat, group))
         self.handed_in_bytes = counted.payload_bytes.total()
@@ -218,7 +225,7 @@ class _Part:
     def _average_late(self) -> None:
         """The weights of what travels late, averaged."""
         for kind, weights in self._kinds.items():
-            if self._step.policy[kind] == "late":
+            if self._step.policy.get(kind) == "late":
                 flat = torch.cat([weight.detach().flatten() for weight in weights])
                 self.sending = kind
                 with traffic.count() as counted:
@@ -233,7 +240,7 @@ def _count(weights: list[Tensor]) -> int:
 
 def _group(step: Perception, part: str) -> Any:
     """The process group of a part; None: everybody. All ranks make it."""
-    return None if step.placement == "together" else dist.new_group(list(step.group(part)))
+    return dist.new_group(list(step.group(part))) if step.placement == "apart" else None
 
 
 def _placed(made: Tensor, mine: range, batch: int) -> Tensor:

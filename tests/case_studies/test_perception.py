@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.case_studies import POLICIES, Perception
-from labkit.case_studies.perception import CELLS, EVERY, WEIGHTS, WIDTH
+from labkit.case_studies.perception import CELLS, EVERY, FUSION_WEIGHTS, PLACEMENTS, WEIGHTS, WIDTH
 from labkit.timeline import busy_us, step_us
 
 
@@ -30,6 +30,14 @@ def test_a_step_takes_the_sum_of_its_phases_and_messages():
     assert step_us(step.predict()) == pytest.approx(due)
 
 
+def test_a_copied_net_sends_its_weights_gradients_once_and_no_features():
+    step = Perception(placement="copied", latency_us=0.0, mb_per_s=1.0)
+    compute_us = 3e3 * (step.encoders_ms + step.fusion_ms + step.heads_ms) / step.ranks
+    due = compute_us + 4 * (sum(WEIGHTS.values()) + FUSION_WEIGHTS)
+    assert step_us(step.predict()) == pytest.approx(due)
+    assert Perception(placement="copied", ranks=8).group("fusion") == tuple(range(8))
+
+
 def test_a_policy_says_how_many_bytes_travel():
     steps = 2 * EVERY
     plain, half, layers, sparse = (
@@ -49,6 +57,7 @@ def test_a_policy_says_how_many_bytes_travel():
         ({"shares": (4, 4, 4, 3)}, "the batch together"),
         ({"ways": ()}, "each kind of layer has one way"),
         ({"ways": POLICIES["fp16"], "placement": "apart"}, "compressed among all ranks"),
+        ({"ways": POLICIES["fp16"], "placement": "copied"}, "copied they are one message"),
         ({"slow": ((9, 1.0),)}, "slow_rank"),
     ],
 )
@@ -58,7 +67,7 @@ def test_what_cannot_be_is_refused(wrong, words):
 
 
 def test_all_that_is_paced_is_slowed_alike():
-    for placement in ("together", "apart"):
+    for placement in PLACEMENTS:
         step = Perception(placement=placement)
         assert step.slowed(4).step_us() == pytest.approx(4 * step.step_us())
     with pytest.raises(ValueError, match="times"):

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.case_studies import POLICIES, Perception, judged_run
-from labkit.case_studies.perception import EVERY, WEIGHTS
+from labkit.case_studies.perception import EVERY, FUSION_WEIGHTS, WEIGHTS
 from labkit.heterogeneous.split import by_speed
 
 pytestmark = pytest.mark.real
@@ -15,6 +15,8 @@ FAST = {"encoders_ms": 0.0, "fusion_ms": 0.0, "heads_ms": 0.0, "latency_us": 0.0
     [
         {"ranks": 4},
         pytest.param({"ranks": 4, "shares": (7, 5, 3, 1)}, marks=pytest.mark.again),
+        {"placement": "copied", "ranks": 4},
+        pytest.param({"placement": "copied", "shares": (7, 5, 3, 1)}, marks=pytest.mark.again),
         pytest.param({"placement": "apart", "ranks": 8}, marks=pytest.mark.again),
     ],
 )
@@ -27,13 +29,15 @@ def test_losses_are_those_of_one_process(changes):
     counted = {}
     for told in run:
         counted |= told["weights"]
-    assert counted == WEIGHTS
+    copied = {"weights": sum(WEIGHTS.values()) + FUSION_WEIGHTS}
+    assert counted == (copied if step.placement == "copied" else WEIGHTS)
     assert run[0]["losses"][-1] < run[0]["losses"][0]
-    if not changes.get("placement"):
+    if step.placement != "apart":
         assert run[0]["handed_in_bytes"] == step.gradient_bytes()
         assert {"paced", "paced links"} <= set(run.notes)
         spans = step.measured(run)
-        assert {"encoders", "fusion", "heads", "features", "linear"} <= set(spans.label.tolist())
+        sent = {"weights"} if step.placement == "copied" else {"features", "linear"}
+        assert {"encoders", "fusion", "heads"} | sent <= set(spans.label.tolist())
 
 
 def test_a_policy_per_layer_hands_in_what_it_says_and_still_learns():
@@ -66,8 +70,8 @@ def test_scenes_by_speed_are_the_batch_together():
 @pytest.mark.real
 def test_each_placement_is_run_and_said_how_late():
     rows = judged_run.placed()
-    assert [row["placement"] for row in rows] == ["together", "apart"]
+    assert [row["placement"] for row in rows] == ["together", "apart", "copied"]
     for row in rows:
-        assert row["late_us"] == pytest.approx(row["measured_us"] - row["predicted_us"])
+        assert row["delay_us"] == pytest.approx(row["measured_us"] - row["predicted_us"])
         assert row["fastest_us"] <= row["measured_us"] <= row["slowest_us"]
         assert row["fastest_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner
