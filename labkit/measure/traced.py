@@ -20,7 +20,8 @@ from labkit.devices import on_pretend
 
 STEPS = "LABKIT_RECORD_STEPS"
 """the setting that says how many optimizer steps are recorded"""
-MOST_STEPS = 6
+MOST_STEPS = 7
+"""that are recorded whole"""
 
 
 def facts_file(folder: str | Path, rank: int) -> Path:
@@ -49,7 +50,7 @@ class _Watch:
         self._recording = contextlib.ExitStack()
         self._thread = threading.get_ident()
         self._on = False
-        self._facts = {"steps": 0, "group": False, "own_profiler": False}
+        self._facts = {"steps": 0, "group": False, "own_profiler": False, "cut": False}
 
     def begin(self) -> None:
         """Starts recording."""
@@ -79,9 +80,12 @@ class _Watch:
             facts_file(here.folder, here.rank).write_text(json.dumps(self._facts))
 
     def _stepping(self, *_: Any) -> None:
-        """Before an optimizer's step: ends the recording if there were enough."""
+        """At the begin of an optimizer's step: ends the recording if there were enough. Torch has
+        begun that step's span by then; it is cut off, and lasts as long as the recording takes to
+        be written."""
         mine = threading.get_ident() == self._thread
         if self._on and mine and self._facts["steps"] >= self._most_steps:
+            self._facts["cut"] = True
             self.end()
 
     def _stepped(self, *_: Any) -> None:

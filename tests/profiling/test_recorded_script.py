@@ -9,7 +9,7 @@ import labkit as lab
 from labkit.__main__ import main
 from labkit.profiling.recording import flops_run, record
 from labkit.profiling.recording.record_run import of_folder
-from labkit.profiling.recording.window import STEP, window
+from labkit.profiling.recording.window import STEP, window, without_cut
 from labkit.timeline import Timeline, from_rows
 
 TRAIN = """
@@ -67,6 +67,15 @@ def test_the_first_steps_are_left_out():
     assert len(found.timeline) == 4
 
 
+def test_a_step_in_which_the_recording_ended_is_left_out():
+    rows = rows_of(0, [100, 200, 300, 400]) + rows_of(1, [110, 210, 310, 410])
+    whole = from_rows(rows, num_ranks=2, origin="measured")
+    found = window(without_cut(whole, [0, 1]))
+    assert (found.steps, found.bounds_us) == (1, ((200, 300), (210, 310)))
+    assert len(without_cut(whole, [])) == len(whole)
+    assert len(without_cut(whole, [1])) == len(whole) - 1
+
+
 @pytest.mark.parametrize("ends", [[], [100]])
 def test_without_whole_steps_everything_is_looked_at(ends):
     timeline = from_rows(rows_of(0, ends), num_ranks=1, origin="measured")
@@ -106,7 +115,7 @@ def recorded(folder: Path, rank: int, group: bool, message: bool) -> None:
     own = {"rank": rank, "num_ranks": 2, "notes": []}
     trace = {"traceEvents": told, "baseTimeNanoseconds": 0, "labkit": own}
     (folder / f"trace-{rank}.json").write_text(json.dumps(trace))
-    facts = {"group": group, "steps": 3, "own_profiler": False}
+    facts = {"group": group, "steps": 3, "own_profiler": False, "cut": False}
     (folder / f"script-{rank}.json").write_text(json.dumps(facts))
 
 
@@ -138,6 +147,16 @@ def test_a_script_of_ones_own_is_recorded_unchanged(tmp_path, capsys):
     found = lab.advise(window(Timeline.load(out / "timeline.json")).timeline)
     assert found.best.kind == "input"
     assert "<svg" in (out / "report.html").read_text()
+
+
+@pytest.mark.real
+def test_a_long_script_is_recorded_for_seven_whole_steps(tmp_path):
+    """The step in which the recording ends lasts as long as writing it takes: it isn't shown."""
+    script = tmp_path / "long.py"
+    script.write_text(ALONE.replace("range(2)", "range(12)"))
+    found = record(script, "7", ranks=1, using="python", show=False)
+    assert found.steps == 5
+    assert sum(label.startswith(STEP) for label in found.timeline.label.tolist()) == 7
 
 
 @pytest.mark.real

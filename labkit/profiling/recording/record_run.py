@@ -14,7 +14,7 @@ from labkit.measure import trace
 from labkit.measure.traced import facts_file
 from labkit.profiling.advice import Advice, advise
 from labkit.profiling.recording import flops_run
-from labkit.profiling.recording.window import Window, window
+from labkit.profiling.recording.window import Window, window, without_cut
 from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, step_us
 from labkit.units import format_share, format_us
@@ -96,10 +96,11 @@ def of_folder(folder: Path, ranks: int) -> Record:
             f"{missing}. A script that leaves by os._exit, or whose ranks are not started by "
             "the launcher, can't be recorded"
         )
-    whole = trace.read(folder)
+    facts = [json.loads(facts_file(folder, rank).read_text()) for rank in range(ranks)]
+    cut = [rank for rank, each in enumerate(facts) if each["cut"]]
+    whole = without_cut(trace.read(folder), cut)
     part = window(whole)
     bare = replace(part.timeline, notes=whole.notes)
-    facts = [json.loads(facts_file(folder, rank).read_text()) for rank in range(ranks)]
     mfu, why = _mfu(folder, part, ranks) if part.steps else (None, "")
     spans_us = [end - start for start, end in part.bounds_us]
     return Record(

@@ -48,11 +48,26 @@ def window(timeline: Timeline) -> Window:
         last -= 1
 
 
+def without_cut(timeline: Timeline, ranks: Sequence[int]) -> Timeline:
+    """The same without the last optimizer step of some ranks, and what lies behind its start: the
+    recording ended in it."""
+    kept = np.ones(len(timeline), bool)
+    for rank in ranks:
+        mine = timeline.rank == rank
+        starts = timeline.start_us[mine & _steps(timeline)]
+        kept &= ~mine | (timeline.start_us < starts.max(initial=0.0))
+    return timeline.select(kept)
+
+
+def _steps(timeline: Timeline) -> np.ndarray:
+    """Which spans are optimizer steps."""
+    named = [label.startswith(STEP) for label in timeline.label.tolist()]
+    return (timeline.lane == "mark") & np.array(named, bool)
+
+
 def _ends(timeline: Timeline, rank: int) -> list[float]:
     """When a rank's steps end."""
-    mine = (timeline.rank == rank) & (timeline.lane == "mark")
-    named = np.array([label.startswith(STEP) for label in timeline.label.tolist()], bool)
-    found = timeline.select(mine & named)
+    found = timeline.select((timeline.rank == rank) & _steps(timeline))
     return step_ends(list(zip(found.label.tolist(), found.end_us.tolist(), strict=True)))
 
 
