@@ -22,6 +22,14 @@ def format_us(time_us: float) -> str:
     return f"{_three(time_us)} us"
 
 
+def format_days(days: float) -> str:
+    """A long duration in days as text with three significant digits: hours (h) below one day,
+    years (yr) from one on."""
+    if abs(days) < 1:
+        return f"{_three(24 * days)} h"
+    return f"{_three(days)} d" if abs(days) < 365 else f"{_three(days / 365)} yr"
+
+
 def format_bytes(num_bytes: float) -> str:
     """A size in bytes as text with three significant digits, base 10, e.g. ``1.50 GB``."""
     for factor, unit in _BYTES:
@@ -39,6 +47,7 @@ UNITS: dict[str, Callable[[float], str]] = {
     "us": format_us,
     "ms": lambda time_ms: format_us(1e3 * time_ms),
     "s": lambda time_s: format_us(1e6 * time_s),
+    "days": format_days,
     "bytes": format_bytes,
     "kb": lambda num_kb: format_bytes(1e3 * num_kb),
     "mb": lambda num_mb: format_bytes(1e6 * num_mb),

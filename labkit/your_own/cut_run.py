@@ -17,7 +17,7 @@ from labkit.measure import memory, trace
 from labkit.measure.labels import replaced
 from labkit.planner.real.module_run import repeated
 from labkit.sharding import engines
-from labkit.your_own.run import given, loss_of, num_rows, told
+from labkit.your_own.run import given, loss_of, num_rows, times_us, told
 from labkit.your_own.step import Step
 
 
@@ -55,7 +55,13 @@ def train(step: Step, module: nn.Module, batch: Any) -> dict:
     with trace.record(stage):
         forward_backward()
     found = told(stage.submod, optimizer, watched)
-    return {"losses": values if losses else None, **found, "allocated_bytes": allocated}
+
+    def once() -> None:
+        forward_backward()
+        update()
+
+    found |= {"step_us": times_us(step.timed, once), "allocated_bytes": allocated}
+    return {"losses": values if losses else None, **found}
 
 
 @contextlib.contextmanager

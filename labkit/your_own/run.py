@@ -2,6 +2,7 @@
 (FSDP2) or cut (``cut_run``), trained for three steps, its bytes read out in the third."""
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,7 +153,20 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
     allocated = memory.allocated_peak_bytes()
     with trace.record(operators=False):
         _one_step(step, engine, optimizer, batch)
-    return {"losses": values, **told(engine, optimizer, watched), "allocated_bytes": allocated}
+    found = {"losses": values, **told(engine, optimizer, watched), "allocated_bytes": allocated}
+    once = functools.partial(_one_step, step, engine, optimizer, batch)
+    return found | {"step_us": times_us(step.timed, once)}
+
+
+def times_us(count: int, once: Callable[[], object]) -> list[float]:
+    """So many steps by this rank's clock; all ranks begin each together."""
+    found = []
+    for _ in range(count):
+        dist.barrier()
+        began_s = time.perf_counter()
+        once()
+        found.append(1e6 * (time.perf_counter() - began_s))
+    return found
 
 
 def _wrapped(step: Step, module: nn.Module) -> nn.Module:

@@ -48,8 +48,9 @@ class Step(Experiment):
 
     ``run()[r]`` is a dict: loss_alone (of the module in one piece, before the first step), losses
     (of three steps; a pipeline's on its last rank), parameters_bytes and footprint (of the
-    third step), and allocated_bytes (the highest point of the device's own allocator; None on
-    the CPU). Every rank has the same batch, so that the losses can be compared.
+    third step), allocated_bytes (the highest point of the device's own allocator; None on the
+    CPU), and step_us (of each of the ``timed`` steps, taken last). Every rank has the same batch,
+    so that the losses can be compared.
     """
 
     make: Callable[[], tuple[Any, Any]]
@@ -63,6 +64,8 @@ class Step(Experiment):
     """how many ranks"""
     microbatches: int = 2
     """of a pipeline's step"""
+    timed: int = 0
+    """so many more steps by the clock alone, nothing read out or recorded"""
     rank: int = 0
     """whose bytes are shown"""
     devices: str | Pretend | None = None
@@ -83,6 +86,7 @@ class Step(Experiment):
                 "make is a function without arguments that gives (module, batch), so that each "
                 f"rank can call it; got {type(self.make).__name__}"
             )
+        check_whole(0, 1000, timed=self.timed)
         check_whole(0, self.ranks - 1, rank=self.rank)
         if self.engine == "pipeline" and self.ranks < 2:
             raise ValueError(f"a pipeline has two stages or more; got {self.ranks}")

@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.8.1", "8.12", "10.6.1", "19.8.4"]
-#     needs: ["chapters 01 and 06 to 09", "DeepSpeed and transformers (installed with labkit)"]
+#     needs: ["chapters 01 and 06 to 10", "DeepSpeed and transformers (installed with labkit)"]
 #     minutes: 150
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two and a half hours, with three places to rest. You need chapters 01 and 06 to 09. No GPU is needed.*
+# *About two and a half hours, with three places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
 # A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
 #
@@ -27,7 +27,7 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage; what stays grey there is no bubble, but the wait for the last gradients. Is there still room on the card with ZeRO at stage 0?
 #
 # **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can find the best of a thousand layouts in a second, and you know when not to believe the answer.
 
@@ -75,7 +75,11 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# What hangs over the line is too much. (Stage 2 is not among them: it would add gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.) Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits. (Purple is what stage 3 gathers for as long as a layer computes. Few programs run it together with a pipeline.)
+# What hangs over the line is too much. Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits.
+#
+# Purple is what stage 3 gathers for as long as a layer computes; few programs run it together with a pipeline. Stage 2 is left out: it would add gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.
+#
+# ### The fullest stage, by hand
 #
 # The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
 
@@ -194,7 +198,9 @@ lab.table([{"predicted": round(predicted), "published": llama.a100_hours}])
 print(plan.trust(), *plan.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines, so this step may be several times as long. Make it a habit to ask for both, because a number without them is a guess with decimals.
+# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is taken, not fitted, so this step may be several times as long. All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
+#
+# Make it a habit to ask for both, because a number without them is a guess with decimals.
 #
 # ### MFU has conventions
 #
@@ -256,7 +262,9 @@ lab.show(planner.time_bars(ways))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. By hand, 6 x 6.7 billion x 4,096 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. By FSDP's constants, a card reaches half of what its data sheet says. So what must the data sheet promise? (For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.)
+# Take 64 GPUs in eight machines, two sequences at a time. By hand, 6 x 6.7 billion x 4,096 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants take it that a card reaches half of what its data sheet says.
+#
+# So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
@@ -269,14 +277,16 @@ network.score(3 * 13.5 / 0.9 / 8 / 0.5)
 
 # %%
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
-slower = {gb: wide.but(nic_gb_per_s=gb) for gb in (1.5625, 3.125, 6.25, 12.5, 25)}
+cards_gb = (1.5625, 3.125, 4.5, 6.25, 9, 11.2, 12.5, 18, 25)
+slower = {gb: wide.but(nic_gb_per_s=gb) for gb in cards_gb}
 steps_s = {gb: plan.time().step_us / 1e6 for gb, plan in slower.items()}
 title = {
     "title": "A step by the network",
     "x": "GB/s of a network card",
     "y": "s a step",
 }
-lab.curves(predicted={"step": steps_s}, log_x=True, at={"by hand": 11.2}, **title)
+plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.2}}
+lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
 # On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
@@ -305,7 +315,7 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (These TFLOP/s count recomputed FLOPs.)
 #
-# Three rows were fitted, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B.
+# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B.
 #
 # Are the errors on the other nine good? Compare with somebody who knows nothing, and says the same TFLOP/s for all runs: "naive". `p90` is what nine of ten errors stay below.
 
@@ -320,7 +330,7 @@ lab.table(errors, units={"median": "share", "p90": "share"})
 # %% [markdown]
 # The naive answer gives itself away in its worst errors, where it says about three times what was reached: it can't see ZeRO slow down. So judge a planner by its worst errors, and not by its median.
 #
-# But this exam was mild. Three rows move only one constant. The others came with the planner, fitted on these two programs, and whoever fitted them had seen this table. What if nobody had?
+# But this exam was mild. Only one constant was fitted. The others came with the planner, fitted on these two programs, and whoever fitted them had seen this table. What if nobody had?
 #
 # ### Constants do not travel
 #
@@ -346,11 +356,11 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and FSDP's get half of it. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is taken. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
 #
 # ### Measure four runs
 #
-# So can the planner find that tenth by itself, from today's FSDP and a few runs? `planner.fit` moves one constant for every two runs, first the products', then the one that helps most. Let's give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
+# So can the planner find that tenth by itself, from today's FSDP and a few runs? After the products' constant `planner.fit` moves the one that helps most. Let's give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
 
 # %%
 z3 = [run for run in runs if "z3" in run.id]
@@ -463,7 +473,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # 63 % MFU? The second line above doubts it: the best run that Megatron's constants are from has 56 %. All of those runs recompute something, and this layout nothing. So where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
 #
-# Where less than 5 % of the card is left, the table says "perhaps", because in the rehearsal the peak was off by about as much.
+# Where less than 5 % of the card is left, the table says "perhaps", because in our one rehearsal the peak was off by about as much.
 #
 # Now for the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here? (That share is its **regret**.)
 
@@ -584,7 +594,7 @@ error = {"planner's error": error}
 lab.bars(found, marks=error, unit="share", title="slower by", badge="predicted")
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. (A missing row means that nothing of that kind fits. The error is that of Megatron's runs, none of which has shards.)
+# Only the 70 B's shards cross the dashed line, and barely. The kind without a bar is the fastest; where a row is missing, nothing of that kind fits. (The error is that of Megatron's runs, none of which has shards.)
 #
 # - **In one machine** the planner can't tell copies, shards and cuts apart. Choose by what is simple.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, and lost it; how today's FSDP does, the planner doesn't know.
@@ -614,7 +624,13 @@ lab.table(plan.row() for plan in cuts)
 #
 # Find a layout that fits, and whose step is at most a tenth slower than the best. The four rules say where to begin.
 #
-# Your function gets the number of GPUs and `ask`. `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`. You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none". What does not divide raises a `ValueError`, and counts as a question. The check has five models and clusters, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
+# Your function gets the number of GPUs and `ask`:
+#
+# - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
+# - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none".
+# - What does not divide raises a `ValueError`, and counts as a question.
+#
+# The check has five models and clusters, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
 
 
 # %%
@@ -651,22 +667,25 @@ check.hint("layout_in_budget")
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# What has choosing changed for our 7 B model on 64 GPUs? Rule 1 holds: a copy fits, so we copy. And there is room for a second sequence:
+# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time. And rule 1 says to copy, since a copy fits:
 
 # %%
 copied = same.plan.but(zero=1, mbs=2, recipe="mixed")  # FSDP's 16 bytes
-lab.table(plan.row() for plan in (single, single.but(mbs=2), copied))
+shards = [single, single.but(mbs=2), single.but(mbs=4)]
+lab.table(plan.row() for plan in (*shards, copied))
 
 # %%
 planner.card(single, copied)
 
 # %% [markdown]
-# Most of the gain is the second sequence. The copy saves little more, but nobody has to gather across machines for it. (ZeRO 3 with four sequences would be a hundredth faster still, by constants that no run across machines stands behind.) All of it is about as large as the planner's error, so try it.
+# Most of the gain is the second sequence. What does the copy change? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. That saves little more here, and four sequences save as much.
+#
+# The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
 #
-# A rule of thumb goes around for this, too: below 1 B, 1 to 8 GPUs and days; 1 to 10 B, 8 to 32 GPUs and one or two weeks; 10 to 100 B, 32 to 128 and two to eight weeks; above, 128 or more and months. It doesn't say for how many tokens. We take 20 for each parameter (Hoffmann et al. 2022). First, on how few GPUs does anything fit at all?
+# A rule of thumb goes around for this, too: below 1 B, 1 to 8 GPUs and days; 1 to 10 B, 8 to 32 GPUs and one or two weeks; 10 to 100 B, 32 to 128 and two to eight weeks; above, 128 or more and months. It doesn't say for how many tokens. We take 20 for each parameter (Hoffmann et al. 2022). First, doubling from one: on how few GPUs does anything fit at all?
 
 
 # %%
@@ -694,12 +713,12 @@ answers = []
 for model, gpus in most.items():
     best = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
     span = best.days(20 * MODELS[model].params)
-    row = {"model": model, "fewest": fewest(model), "gpus": gpus, "days": span}
+    row = {"model": model, "fewest": fewest(model), "gpus": gpus, "time_days": span}
     answers.append(row)
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time ("days") it is right for one of the four. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models, with so many tokens, the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. 175 B would see 3.5 T tokens here, twelve times those of our first lines. With those 300 B it would take five months, as the rule says.
+# About memory ("fewest") the rule is careful. About time it is right for one of the four. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models, with so many tokens, the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. 175 B would see 3.5 T tokens here, twelve times those of our first lines. With those 300 B it would take five months, as the rule says.
 
 # %% [markdown]
 # ## When is a planner worth it?

@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # Yes: all of this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above; where one needs another, it says so. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what is too much. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what it holds beyond the other nine tenths. In the pictures the line is the whole card. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
@@ -64,15 +64,15 @@ lab.show(case_studies.drawn(cures))
 # %% [markdown] sections="8.10"
 # All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and a program that can do it: with ZeRO 3 DeepSpeed, since FSDP can't send Adam alone, otherwise Megatron-LM (`--optimizer-cpu-offload`). The last two cost money.
 #
-# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32.
+# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32. (ZeRO 3 with Adam on the host is DeepSpeed's, with 16 bytes too. The planner has no constants of it, and takes FSDP's.)
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
 
 # %% [markdown] sections="8.10"
-# *"layout": the fastest of those that fit; where none does, the lightest, without a step.*
+# *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. Into 80 GB 64 layouts do, and a pipeline is the fastest. With Adam on the host every size will do.
+# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. Into 80 GB 64 layouts do, and a pipeline is the fastest. With Adam on the host every size will do.
 #
 # How much does the choice matter? Three plain layouts on cards of 80 GB:
 
@@ -168,7 +168,7 @@ lab.table(plan.row() for plan in tries)
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB a microbatch of one would do for the 5 B, and the 20 B would fit barely.)
+# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB it would be otherwise: the 5 B wants a microbatch of one there, and the 20 B its recomputation.)
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
 #
@@ -190,7 +190,9 @@ apart.predict()
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs, then the heads'. (The two ranks of the fusion are no copies, so they have none to add up.)
 #
-# The other way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. Here on four ranks:
+# ### Two other ways
+#
+# The second way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. Here on four ranks:
 
 # %%
 together = case_studies.Perception()
@@ -201,24 +203,27 @@ together.predict()
 # - After it, its parts are added up. On the way back the same happens to gradients.
 # - At the end, the weight gradients of the copies are added up.
 #
-# Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. By the prediction, how many times as long as together is a step apart?
+# A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients.
+#
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. By the prediction, how many times as long as together is a step apart?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
 
 # %%
-four_apart = together.but(placement="apart")
-groups.score(four_apart.step_us() / together.step_us())
+ways = {way: together.but(placement=way) for way in ("together", "apart", "copied")}
+steps_us = {way: step.step_us() for way, step in ways.items()}
+groups.score(steps_us["apart"] / steps_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each, and the messages take as long as before. Does it come out so?
+# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each, and the messages take as long as before. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
 
 # %%
 quick = case_studies.placed()
 lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Both ran on four real ranks, with paced computing and links; "measured" is the median of four steps, and "late" is how much longer it was than predicted. Which of the two strays further? Here is a step together, of another run:
+# All three ran on four real ranks; "measured" is the median of four steps, and "delay" is how much longer it was than predicted. Which has the largest? Here is a step together, of another run:
 
 # %%
 together.compare()
@@ -226,24 +231,26 @@ together.compare()
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting.
 #
-# ### The prediction, or the machine?
+# ### Does the delay grow with the pace?
 #
-# Is the prediction wrong, or is it this machine? Four ranks may share two cores here, and a message is over only when each rank has had a core for it. Such a delay has nothing to do with the pace. So run both with computing and links four times as slow. If the prediction were wrong, steps would be four times as late. How late are they together, by comparison with the table above?
+# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, and a message is over only when each rank has had a core for it.
+#
+# So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large is it together, over the one in the table above?
 
 # %%
-late = lab.guess("late at a quarter of the pace, over late before", between=(0, 5))
+delay = lab.guess("delay at a quarter of the pace, over delay before", between=(0, 5))
 
 # %%
 slow = case_studies.placed(slowed=4)
-late.score(slow[0]["late_us"] / quick[0]["late_us"])
+delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 
 # %%
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together they are at most about as late as before, not four times: so it is the machine, and it adds its milliseconds to each message, whatever the net computes. In steps this long that matters less, and apart takes 1.6 times or so as long as together, nearer to the 1.8 that were predicted.
+# Far from four times: so the delay isn't in what the formula counts. How large it is varies from run to run, often it even shrinks. In steps this long it matters less, and apart over together comes nearer to the 1.81 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP): then only weight gradients travel, and no features. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP): only weight gradients travel then, in one message, and it is the fastest. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -254,10 +261,10 @@ lab.table(slow)
 # | --- | --- | --- |
 # | plain | all exactly | all |
 # | fp16 | all as fp16 | a half |
-# | per layer | convolutions and heads exactly, linear layers by top-k, norms late | about a third |
+# | per layer | convolutions and heads exactly, linear layers by top-k, norms *late* | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. Late means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Which policy has the *longest* step?
+# Bytes are those that a rank hands in. Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. *Late* means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -379,7 +386,7 @@ lab.table(clusters)
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
-# - A prediction assumes a core or card for each rank; where ranks share cores, a run may rank otherwise.
+# - A prediction assumes a core or card for each rank; where ranks share cores, every message may be delayed.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).

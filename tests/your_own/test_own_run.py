@@ -53,9 +53,12 @@ def held(footprint, moment: str) -> list[int]:
     ],
 )
 def test_a_stranger_learns_in_parts_what_it_learns_alone(make, engine):
-    step = your_own.Step(make=make, engine=engine)
+    step = your_own.Step(make=make, engine=engine, timed=2)
     found = step.compare()
     results = found.run
+    for rank in results:
+        assert len(rank["step_us"]) == 2
+        assert 0 < sum(rank["step_us"]) < 1e6 * results.seconds
     wanted = alone(make)
     assert results[-1]["losses"] == pytest.approx(wanted, rel=1e-4)
     assert results[0]["loss_alone"] == pytest.approx(wanted[0], rel=1e-5)

@@ -35,6 +35,7 @@ WORDS = catalogue(
         ("bubble", "bubble"),
         ("data", "data parallel"),
         ("badge", "predicted by the constants of {}"),
+        ("tf32", "products in TF32"),
         ("part", "part"),
         ("card", "GPU"),
         ("stage", "stage {}"),
@@ -112,6 +113,12 @@ def badge(plans: Plans, code: str) -> str:
     return WORDS[code]["badge"].format(", ".join(names))
 
 
+def _time_badge(plans: Plans, code: str) -> str:
+    """The same, and whether a GPU multiplies fp32 as TF32."""
+    is_tf32 = any(plan.precision == "fp32" and plan.cluster.gpu.sms for _, plan in plans)
+    return badge(plans, code) + (f"; {WORDS[code]['tf32']}" if is_tf32 else "")
+
+
 def shortened(plan: Plan) -> Plan | None:
     """The plan whose step can be drawn: itself, or its layout with fewer microbatches, two for each
     stage; None where there would be too much to see."""
@@ -131,12 +138,14 @@ def shortened(plan: Plan) -> Plan | None:
 
 def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
-    the first plan, where it has several. Raises ValueError for a plan whose layout can't be."""
+    the first plan, where it has several. What the first is stands beside the heading, where it is
+    the only one, or its stages are drawn. Raises ValueError for a plan whose layout can't be."""
     plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         first = plans[0][1]
+        alone = len(plans) == 1
         heading = WORDS[code]["memory title"]
         bars = [held(said(name, code), plan, code) for name, plan in plans]
         bars = [bar._replace(limit_name=_unsaid(bars, at)) for at, bar in enumerate(bars)]
@@ -147,7 +156,7 @@ def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             height_px=end_px,
             heading=heading,
             badge=badge(plans, code),
-            numbers=((bars[0].label, first.title(code)),),
+            numbers=((bars[0].label, first.title(code)),) if alone or first.pp > 1 else (),
             summary=_summary(heading, bars[: len(plans)], plans, code),
             table=_table(bars, memory.PARTS, code, format_bytes),
             language=code,
@@ -207,7 +216,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             shapes=tuple(shapes),
             height_px=end_px,
             heading=heading,
-            badge=badge(plans, code),
+            badge=_time_badge(plans, code),
             numbers=_first_numbers(first, code) if len(plans) == 1 else (),
             summary=_summary(heading, bars, plans, code),
             table=_table(bars, steptime.PARTS, code, format_us),
