@@ -9,7 +9,7 @@ from reprlib import repr as brief
 
 from labkit import words
 from labkit.shown import Said
-from labkit.units import UNITS, check_word, format_number, unit_of
+from labkit.units import UNITS, check_word, columns_of, format_number, unit_of
 
 FOLD = 20
 """A table shows this many rows; the others are folded away."""
@@ -93,6 +93,8 @@ _NAMES = (
     ("no rows", "no rows"),
 )
 """Heads that a table may have without saying them: (head, what it says)"""
+WHOLE_COLUMNS = 14
+"""A cell of no more characters is not broken into lines."""
 _TABLE = "border-collapse:collapse;color:inherit;margin:.2em 0"
 _ROW = "background:none;border:0"
 _CELL = "padding:.2em .8em;color:inherit;vertical-align:baseline;max-width:40em"
@@ -123,7 +125,7 @@ class Table:
     def __str__(self) -> str:
         shown = self.cells[:FOLD]
         columns = zip(self.heads, *shown, strict=True)
-        widths = [max(map(_width, column)) for column in columns]
+        widths = [max(map(columns_of, column)) for column in columns]
         lines = [self.title] if self.title else []
         lines += [self._line(row, widths) for row in (self.heads, *shown)]
         return "\n".join([*lines, *self._note()])
@@ -139,7 +141,7 @@ class Table:
     def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
         padded = []
         for cell, width, number in zip(row, widths, self.numeric, strict=True):
-            room = " " * (width - _width(cell))
+            room = " " * (width - columns_of(cell))
             padded.append(room + cell if number else cell + room)
         return "  ".join(padded).rstrip()
 
@@ -179,16 +181,13 @@ class Table:
 
 def _html_cell(tag: str, text: str, number: bool, scope: str) -> str:
     side = "right;white-space:nowrap;font-variant-numeric:tabular-nums" if number else "left"
+    if tag == "td" and not number and columns_of(text) <= WHOLE_COLUMNS:
+        side += ";white-space:nowrap"  # a short name stays in one line
     weight = "bold;white-space:normal" if tag == "th" else "normal"  # heads wrap, numbers do not
     style = f"{_CELL};{_LINE};text-align:{side};font-weight:{weight}"
     if not scope:
         return f'<td style="{style}">{html.escape(text)}</td>'
     return f'<th scope="{scope}" style="{style}">{html.escape(text)}</th>'
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal: a Chinese character takes two."""
-    return sum(2 if ord(character) > 0x2E80 else 1 for character in text)
 
 
 def table(

@@ -2,7 +2,14 @@
 
 import pytest
 
-from labkit.units import format_bytes, format_share, format_us
+from labkit.units import (
+    format_bytes,
+    format_days,
+    format_number,
+    format_share,
+    format_us,
+    unit_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,15 @@ from labkit.units import format_bytes, format_share, format_us
 )
 def test_durations_have_three_digits_and_the_unit_that_fits(time_us, text):
     assert format_us(time_us) == text
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [(0, "0 h"), (0.629, "15.1 h"), (1, "1.00 d"), (41.5, "41.5 d"), (365, "1.00 yr")],
+)
+def test_long_durations_are_hours_days_or_years(days, text):
+    assert format_days(days) == format_number(days, "days") == text
+    assert unit_of("time_days") == "days" and unit_of("days") == ""
 
 
 @pytest.mark.parametrize(
