@@ -11,7 +11,7 @@ from labkit.cluster.one_machine import up_run
 from labkit.cluster.one_machine.plan import Layout
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import Failed, Returned, Started
-from labkit.launching.nodes import clocks, spread
+from labkit.launching.nodes import clocks, practice, spread
 from labkit.launching.nodes.launchers import Launcher
 from labkit.launching.nodes.nodes_job import NodesJob
 from labkit.launching.nodes.places import Hosts, Slurm, host_name
@@ -134,6 +134,25 @@ def test_of_ranks_that_only_noticed_torchrun_tells_who_died(tmp_path, monkeypatc
     launcher.over = True
     with pytest.raises(lab.RankFailed, match=r"rank 1 was killed by SIGKILL[\s\S]*rank 0: notice"):
         job.wait()
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["another one", "none"])
+def test_a_run_whose_cluster_is_gone_ends_at_once(tmp_path, monkeypatch, replaced):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    up_run.up(Layout(plain=True, loopback=True))
+    try:
+        job, launcher = told_job(tmp_path, monkeypatch)
+        launcher.cluster = practice.current()
+        time.sleep(1.3)
+        assert not job.done
+        up_run.down()
+        if replaced:
+            up_run.up(Layout(plain=True, loopback=True))
+        with pytest.raises(lab.LaunchError, match="has been taken down, or another one"):
+            job.wait()
+        assert launcher.over
+    finally:
+        up_run.down()
 
 
 def test_half_a_line_is_not_read(tmp_path, monkeypatch):

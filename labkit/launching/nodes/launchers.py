@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 from labkit.launching.fork.messages import Message
+from labkit.launching.nodes import practice
 from labkit.launching.nodes.places import Hosts, Slurm
+from labkit.launching.nodes.practice import Practice
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.machine import resources
 from labkit.words import say
@@ -30,9 +32,20 @@ class Launcher:
     name = ""
     """what stands beside the run's numbers"""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    def __init__(self, folder: Path, ranks: int, cluster: Practice | None = None) -> None:
         self.folder = folder
         self.ranks = ranks
+        self.cluster = cluster
+
+    def lost_cluster(self) -> bool:
+        """Whether the practice cluster that it is on has been taken down, or replaced."""
+        if self.cluster is None:
+            return False
+        try:
+            there = practice.current()
+        except ValueError:  # its record is being written
+            return False
+        return there is None or there.folder != self.cluster.folder
 
     def wait_for(self, said: type[Message], unless: socket.socket | None = None) -> bool:
         """Starts it; True, for there is nothing to wait for. Raises LaunchError where it can't be
@@ -68,8 +81,7 @@ class SlurmLauncher(Launcher):
     name = "slurm"
 
     def __init__(self, on: Slurm, folder: Path, ranks: int) -> None:
-        super().__init__(folder, ranks)
-        self.cluster = on.practice
+        super().__init__(folder, ranks, on.practice)
         self.job = ""
         self._asked_at = 0.0
         self._ended = False
@@ -117,14 +129,13 @@ class HostsLauncher(Launcher):
     name = "torchrun"
 
     def __init__(self, on: Hosts, folder: Path, ranks: int) -> None:
-        super().__init__(folder, ranks)
+        super().__init__(folder, ranks, on.practice)
         self.on = on
         self.processes: list[subprocess.Popen] = []
 
     def start(self) -> None:
         """Starts a command for each machine."""
-        cluster = self.on.practice
-        found = cluster.environment() if cluster else {}
+        found = self.cluster.environment() if self.cluster else {}
         leash = [sys.executable, "-c", LEASH] if sys.platform == "linux" else []
         port = self.on.port or resources.free_port()
         with open(self.folder / "launcher.txt", "ab") as output:

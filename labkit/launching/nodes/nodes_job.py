@@ -19,6 +19,8 @@ from labkit.words import say
 
 LOOK_S = 0.05
 """how often the folder is read"""
+LOST_S = 1.0
+"""how often it is looked whether the practice cluster is still there"""
 PATIENCE_S = 8.0
 """how long torchrun may take to tell which rank died, where the others only noticed it"""
 
@@ -35,6 +37,7 @@ class NodesJob(Job):
         self._read: dict[int, int] = dict.fromkeys(range(request.num_ranks), 0)
         self._reported: dict[int, int] = {}
         self._touched_at = 0.0
+        self._looked_at = time.monotonic()
         (request.folder / "alive").touch()
         super().__init__(request, launcher, timeout_s=timeout_s, hang_s=hang_s)
 
@@ -48,7 +51,7 @@ class NodesJob(Job):
             for rank in range(self.num_ranks):
                 self._read_told(rank)
                 self._read_report(rank)
-            conclusion = self._bury_all() if ended else None
+            conclusion = self._bury_all() if ended else self._lost()
             conclusion = conclusion or self._judge()
             if conclusion is not None:
                 return conclusion
@@ -59,6 +62,22 @@ class NodesJob(Job):
         if time.monotonic() > self._touched_at + 2:
             self._touched_at = time.monotonic()
             (self._request.folder / "alive").touch()
+
+    def _lost(self) -> Conclusion | None:
+        """The cluster is no more, and ranks that still run there are cut off."""
+        if time.monotonic() < self._looked_at + LOST_S:
+            return None
+        self._looked_at = time.monotonic()
+        if not self._client.lost_cluster():
+            return None
+        return verdict.LaunchError(
+            say(
+                "the practice cluster that this run was on has been taken down, or another one has "
+                "come in its place. Start the run again, on cluster.place()"
+            ),
+            self._outcomes(),
+            self._logs(),
+        )
 
     def _read_told(self, rank: int) -> None:
         """Whole lines that a rank has added."""
