@@ -100,9 +100,27 @@ def points(folder: Path) -> dict[str, float]:
 
 def measure(num_learners: int, chapter: str) -> dict:
     """One row: a room's assignment from its release to its feedback."""
+    before = set(psutil.Process().children(recursive=True))
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)  # whatever is left becomes a child of ours
+    try:
+        row = _graded(num_learners, chapter)
+        new = set(psutil.Process().children(recursive=True)) - before
+        return row | {"left": sum(_runs(each) for each in new)}
+    finally:
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 0)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended: what became ours and ended is a zombie until we end."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _graded(num_learners: int, chapter: str) -> dict:
     import assignments
 
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)  # whatever is left becomes a child of ours
     with tempfile.TemporaryDirectory(prefix="grading-") as temporary:
         folder = Path(temporary)
         (source,) = assignments.write(folder, [chapter], "en")
@@ -125,7 +143,6 @@ def measure(num_learners: int, chapter: str) -> dict:
         "autograde_s": round(autograde_s, 1),
         "each_s": round(autograde_s / num_learners, 1),
         "feedback_s": round(feedback_s, 1),
-        "left": len(psutil.Process().children(recursive=True)),
     }
 
 

@@ -19,7 +19,7 @@ from labkit.launching.nodes import practice
 from labkit.launching.nodes.launchers import LEASH
 from labkit.launching.nodes.places import REPOSITORY, threads
 from labkit.launching.nodes.practice import Practice
-from labkit.machine import resources
+from labkit.machine import ops, resources
 from labkit.units import check_real
 from labkit.words import say
 
@@ -97,6 +97,7 @@ def _surrounded(line: str, cluster: Practice) -> str:
     """The line, with the environment that it needs over there."""
     told = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "TORCH_EXTENSIONS_DIR": str(ops.folder()),  # DeepSpeed's operators are built there already
         "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "OMP_NUM_THREADS": str(threads(cluster, len(cluster.nodes) * cluster.ranks_per_node)),
     }

@@ -130,6 +130,7 @@ def test_fsdp_by_torchrun_on_both_nodes(two_nodes):
 @pytest.mark.again
 def test_deepspeed_by_its_hostfile(two_nodes):
     hosts = "node0 slots=1\nnode1 slots=1\n"
-    told = cluster.run_on_nodes(DEEPSPEED, files={"train.py": ENGINE, "hosts": hosts})
+    files = {"train.py": ENGINE, "hosts": hosts}
+    told = cluster.run_on_nodes(DEEPSPEED, files=files)
     for rank, words in enumerate(printed(told)):
         assert f"rank {rank} took a step" in words
