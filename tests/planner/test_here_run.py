@@ -37,6 +37,7 @@ def test_a_step_is_fitted_as_a_published_row_is():
     assert rows[1].step_us() == 4e5
 
 
+@pytest.mark.alone
 def test_speeds_are_read_by_all_ranks_at_once():
     found = here_run.speeds(2)
     assert 1e-4 < found.tflops < 100
