@@ -81,7 +81,7 @@ lab.show(planner.memory_bars(bars))
 #
 # ### The fullest stage, by hand
 #
-# The thin bars below are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
+# The thin bars in that picture are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -198,7 +198,7 @@ lab.table([{"predicted": round(predicted), "published": llama.a100_hours}])
 print(plan.trust(), *plan.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is taken, not fitted, so this step may be several times as long. All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
+# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
 #
 # Make it a habit to ask for both, because a number without them is a guess with decimals.
 #
@@ -262,7 +262,7 @@ lab.show(planner.time_bars(ways))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. By hand, 6 x 6.7 billion x 4,096 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants take it that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences at a time. By hand, 6 x 6.7 billion x 4,096 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -291,7 +291,7 @@ lab.curves(predicted={"step": steps_s}, **plot, **title)
 # %% [markdown]
 # On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
 #
-# The slow run of 175 B was such a disaster: ZeRO 3 on 1,536 GPUs had so little to compute between two gathers that it could go no faster than its network. But which network, the cards' or the program's?
+# The slow run of 175 B was such a disaster: 1,536 GPUs shared a batch of 1,536, so each gathered 350 GB of parameters, twice, for a single sequence. It could go no faster than its network. But which network, the cards' or the program's?
 
 # %% [markdown]
 # *A first place to rest.*
@@ -356,7 +356,7 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is taken. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
 #
 # ### Measure four runs
 #
@@ -473,7 +473,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # 63 % MFU? The second line above doubts it: the best run that Megatron's constants are from has 56 %. All of those runs recompute something, and this layout nothing. So where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
 #
-# Where less than 5 % of the card is left, the table says "perhaps", because in our one rehearsal the peak was off by about as much.
+# Where less than 5 % of the card is left, the table says "perhaps", because in our one rehearsal the peak was off by about as much. (There it was too high. Of Megatron's memory nothing was rehearsed.)
 #
 # Now for the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here? (That share is its **regret**.)
 
@@ -498,7 +498,7 @@ regrets = [
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# The first row is the layout's own doing. Is ZeRO 3 to blame? No: with four sequences at a time it is as good as anything. By hand one sequence needs twice the 11.2 GB/s from above, nearly all that the network has, and its products are smaller. (All this by these constants, whose error is larger than that share.)
+# The first row is the layout's own doing. Is ZeRO 3 to blame? With one sequence it is: by hand that needs twice the 11.2 GB/s from above, nearly all that the network has, so not all of it hides. With four at a time it is as good as anything. (All this by these constants, whose error is larger than that share.)
 #
 # The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 
@@ -610,7 +610,7 @@ cuts = [best.but(tp=8, pp=4, vpp=2, mbs=4), best]
 lab.table(plan.row() for plan in cuts)
 
 # %% [markdown]
-# The planner prefers few tensors and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows have more than 56 % MFU, and the advice came from measurements. So try both.
+# The planner prefers little tensor parallelism and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows have more than 56 % MFU, and the advice came from measurements. So try both.
 #
 # ### Four rules
 #
@@ -672,13 +672,13 @@ lab.table(check.regrets(my_layout), units={"regret": "share"})
 # %%
 copied = same.plan.but(zero=1, mbs=2, recipe="mixed")  # FSDP's 16 bytes
 shards = [single, single.but(mbs=2), single.but(mbs=4)]
-lab.table(plan.row() for plan in (*shards, copied))
+lab.table(plan.row() for plan in (*shards, copied.but(mbs=1), copied))
 
 # %%
 planner.card(single, copied)
 
 # %% [markdown]
-# Most of the gain is the second sequence. What does the copy change? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. That saves little more here, and four sequences save as much.
+# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide, and no copy is needed.
 #
 # The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it.
 
@@ -731,7 +731,7 @@ lab.table(answers)
 # ## Summary
 #
 # - tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
-# - States can be counted to the byte; the peak wants a measurement; time needs constants that no data sheet has.
+# - States can be counted to the byte, once the recipe is known; the peak wants a measurement; time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; shard all of it where the network keeps up; else cut, tensors inside a machine, stages between; recompute last.
 # - MFU without its convention is no number. A prediction without its error and its warnings is none either.
 # - Judge a planner by its worst errors, not by its median.
