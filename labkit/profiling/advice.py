@@ -24,7 +24,7 @@ from labkit.profiling.shares import (
 )
 from labkit.shown import Said, Shown
 from labkit.timeline import COMM, Timeline, step_us
-from labkit.units import format_share, format_us
+from labkit.units import check_word, format_share, format_us
 from labkit.words import both, say, to_say
 
 if TYPE_CHECKING:
@@ -179,6 +179,11 @@ class Advice(Shown):
     def worst_rank(self) -> int:
         """The rank that the others waited for longest."""
         return int(self.waited_for_us.argmax()) if len(self.waited_for_us) else 0
+
+    def share(self, name: str) -> float:
+        """The average rank's, of one of ``profiling.SHARES``. Raises ValueError for another."""
+        check_word(name, SHARES, "a share")
+        return float(self.shares[:, SHARES.index(name)].mean())
 
     def table(self, language: str | None = None) -> "Table":
         """What every rank does, and the average one, as shares of the whole time. What no rank does

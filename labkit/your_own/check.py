@@ -1,12 +1,14 @@
-"""The exercises of chapter 20: a setting is found by runs, and a module that a cut changes."""
+"""The exercises of chapter 20: a setting is found by runs, a module that a cut changes, and a step
+too large to be timed."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.check import exercise, hint, over_budget, status, wrong
 from labkit.words import say
 
-__all__ = ["hint", "odd_module", "status", "tune"]
+__all__ = ["forecast", "hint", "odd_module", "status", "tune"]
 
 BATCH = 16
 MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
@@ -16,6 +18,17 @@ NEAR = 1.12
 """times the fastest step that counts as fast"""
 ROUNDING = 1e-5
 """of a loss; what differs by more is no rounding"""
+MACHINES = ((5.0, 2.0, 1.0), (60.0, 1.0, 0.5), (2.0, 6.0, 0.2))
+"""made up: milliseconds that a step takes by itself, for each layer, and for each sequence in a
+layer"""
+ASKED = ((48, 16), (24, 64))
+"""(layers, sequences) of the steps that are asked for"""
+MOST_TIMED = 4
+MOST_LAYERS, MOST_SEQUENCES = 4, 8
+NOISE = 0.01
+"""of a clock, as a share of what it reads"""
+OFF = 0.1
+"""as a share: a forecast nearer than this is right"""
 
 
 @exercise
@@ -68,6 +81,66 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
             first=first,
             cut=cut,
         )
+
+
+@exercise
+def forecast(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(timed, layers, sequences)`` is how many milliseconds a step of so many layers and
+    sequences takes, too large to be tried.
+
+    ``timed(layers, sequences)`` tries one of at most 4 layers and 8 sequences, and returns its
+    milliseconds: something for the step, for each layer, and for each sequence in each layer, and
+    up to 1 % that a clock adds or leaves out. The machines are made up. Budget: 4 steps timed.
+    """
+    for machine in MACHINES:
+        for layers, sequences in ASKED:
+            clock = _Clock(machine)
+            told = answer(clock, layers, sequences)
+            right = _step_ms(machine, layers, sequences)
+            case = say("{layers} layers, {sequences} sequences", layers=layers, sequences=sequences)
+            if not abs(float(told) - right) <= OFF * right:  # not a number is wrong as well
+                yield wrong(
+                    "{case}: {told:.1f} ms foretold, the step takes {right:.1f}; timed: {timed}",
+                    case=case,
+                    told=float(told),
+                    right=right,
+                    timed=", ".join(clock.told) or "-",
+                )
+                return
+            if len(clock.told) > MOST_TIMED:
+                yield over_budget(
+                    "{case}: {trials} steps timed; {most} are enough",
+                    case=case,
+                    trials=len(clock.told),
+                    most=MOST_TIMED,
+                )
+                return
+
+
+class _Clock:
+    """What an answer may time, and what it read."""
+
+    def __init__(self, machine: tuple[float, float, float]) -> None:
+        self.machine = machine
+        self.told: list[str] = []
+
+    def __call__(self, layers: int, sequences: int) -> float:
+        if layers not in range(1, MOST_LAYERS + 1) or sequences not in range(1, MOST_SEQUENCES + 1):
+            raise ValueError(
+                f"a step that can be tried has 1 to {MOST_LAYERS} layers and 1 to "
+                f"{MOST_SEQUENCES} sequences; got {layers!r} and {sequences!r}"
+            )
+        dice = random.Random(f"{self.machine} {layers} {sequences} {len(self.told)}")
+        noise = 1 + NOISE * dice.uniform(-1, 1)
+        took_ms = noise * _step_ms(self.machine, layers, sequences)
+        self.told.append(f"({layers}, {sequences}): {took_ms:.1f} ms")
+        return took_ms
+
+
+def _step_ms(machine: tuple[float, float, float], layers: int, sequences: int) -> float:
+    """A step's time on a machine that is made up."""
+    step, layer, sequence = machine
+    return step + layers * (layer + sequence * sequences)
 
 
 def _alike(first: float, second: float) -> bool:

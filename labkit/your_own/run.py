@@ -30,6 +30,7 @@ def start(step: Step) -> "Job":
     """Trains three steps, in the background. ``step.run()`` starts it and waits."""
     from labkit.launching import launcher
 
+    step.rows()  # or it raises here, and not in the ranks
     zygote_client.expect(*looked(step.make).imported)  # it may be another zygote by now
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
 
@@ -135,8 +136,17 @@ def _train(step: Step) -> dict:
 
         found = cut_run.train(step, module, batch)
     else:
-        found = _data_parallel(step, module, batch)
+        found = _data_parallel(step, module, _part(step, batch))
     return {"loss_alone": alone, **found}
+
+
+def _part(step: Step, batch: Any) -> Any:
+    """What this rank takes of the batch."""
+    if not step.split:
+        return batch
+    rows = num_rows(batch) // step.ranks
+    begin = dist.get_rank() * rows
+    return tree_map_only(Tensor, lambda each: each[begin : begin + rows], batch)
 
 
 def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
@@ -153,9 +163,17 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
     allocated = memory.allocated_peak_bytes()
     with trace.record(operators=False):
         _one_step(step, engine, optimizer, batch)
-    found = {"losses": values, **told(engine, optimizer, watched), "allocated_bytes": allocated}
+    losses = _means(values) if step.split else values
+    found = {"losses": losses, **told(engine, optimizer, watched), "allocated_bytes": allocated}
     once = functools.partial(_one_step, step, engine, optimizer, batch)
     return found | {"step_us": times_us(step.timed, once)}
+
+
+def _means(values: list[float]) -> list[float]:
+    """Each over all ranks."""
+    found = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(found)
+    return (found / dist.get_world_size()).tolist()
 
 
 def times_us(count: int, once: Callable[[], object]) -> list[float]:

@@ -49,8 +49,7 @@ class Step(Experiment):
     ``run()[r]`` is a dict: loss_alone (of the module in one piece, before the first step), losses
     (of three steps; a pipeline's on its last rank), parameters_bytes and footprint (of the
     third step), allocated_bytes (the highest point of the device's own allocator; None on the
-    CPU), and step_us (of each of the ``timed`` steps, taken last). Every rank has the same batch,
-    so that the losses can be compared.
+    CPU), and step_us (of each of the ``timed`` steps, taken last).
     """
 
     make: Callable[[], tuple[Any, Any]]
@@ -64,6 +63,10 @@ class Step(Experiment):
     """how many ranks"""
     microbatches: int = 2
     """of a pipeline's step"""
+    split: bool = False
+    """whether copies and shards take a part of the batch on each rank, ``losses`` their mean: a
+    gradient that was never averaged shows then, if the loss is a mean over samples. Else each rank
+    takes the whole batch. Stages share a batch in any case"""
     timed: int = 0
     """so many more steps by the clock alone, nothing read out or recorded"""
     rank: int = 0
@@ -109,7 +112,8 @@ class Step(Experiment):
         torch's own operators, ``stacks.EAGER``, unless ``stack`` says otherwise."""
         from labkit.your_own import run
 
-        shape, sequences, *_ = run.looked(self.make)
+        shape, *_ = run.looked(self.make)
+        sequences = self.rows()
         same: dict[str, Any] = {
             "model": shape,
             "gpus": self.ranks,
@@ -127,6 +131,20 @@ class Step(Experiment):
             same["schedule"] = "gpipe"
         return Plan(**same | fields)
 
+    def rows(self) -> int:
+        """Samples of the batch that a rank takes. Raises ValueError where it can't be split."""
+        from labkit.your_own import run
+
+        rows = run.looked(self.make).num_rows
+        if not self.split or self.engine == "pipeline":
+            return rows
+        if rows % self.ranks:
+            raise ValueError(
+                f"split=True gives each of {self.ranks} ranks as many samples; got a batch of "
+                f"{rows}. Make one that divides, or leave split away"
+            )
+        return rows // self.ranks
+
     def row(self, step_us: float, **fields: Any) -> Row:
         """A step that was timed, as a row for ``planner.fit``: of this step's plan, with ``fields``
         as ``plan`` takes them. Raises ValueError for a time that can't be."""
@@ -137,7 +155,9 @@ class Step(Experiment):
         can't be measured."""
         from labkit.your_own import run
 
-        return bill(self.plan(), self.rank, output_bytes=run.looked(self.make).output_bytes)
+        looked = run.looked(self.make)
+        output_bytes = looked.output_bytes * self.rows() // looked.num_rows
+        return bill(self.plan(), self.rank, output_bytes=output_bytes)
 
     def start(self) -> "Job":
         """Trains three steps with the real engine, in the background."""

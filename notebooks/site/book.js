@@ -21,7 +21,7 @@ document.getElementById("switch").onclick = event => {
 };
 
 // contents are closed where they would push the text away
-const narrow = matchMedia("(max-width: 56rem)"), contents = document.querySelector(".columns > nav details");
+const narrow = matchMedia("(max-width: 66rem)"), contents = document.querySelector(".columns > nav details");
 const fit = () => { contents.open = !narrow.matches; };
 narrow.onchange = fit;
 fit();

@@ -292,7 +292,10 @@ def test_every_verdict_is_chinese_but_for_names(chinese):
 
 def raised(rank, *, kind="ValueError", line=20, message="no"):
     error = {"type": kind, "message": message, "traceback": "", "where": {"line": line}}
-    error["where"] |= {"file": "In[3]", "text": "f(x)"}
+    if line is None:
+        error["where"] = {}
+    else:
+        error["where"] |= {"file": "In[3]", "text": "f(x)"}
     return Outcome(rank=rank, how="failed", at=float(rank), error=error)
 
 
@@ -309,3 +312,9 @@ def raised(rank, *, kind="ValueError", line=20, message="no"):
 def test_the_odd_ones_are_all_that_raised_the_same_at_the_same_line(others, odd):
     outcomes = [raised(0), *others]
     assert verdict.judge_failure(outcomes, [""] * 3).finding.ranks == odd
+
+
+def test_without_a_line_the_odd_ones_are_all_that_said_the_same():
+    said = ["pretend:0 is full, 12 free", "pretend:1 is full, 4 free", "no such key: pretend"]
+    outcomes = [raised(rank, line=None, message=each) for rank, each in enumerate(said)]
+    assert verdict.judge_failure(outcomes, [""] * 3).finding.ranks == (0, 1)

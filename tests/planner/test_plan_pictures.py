@@ -21,12 +21,15 @@ OTHER_CARD = Plan(model="GPT-3 175B", gpu="H200", gpus=1024, tp=8, pp=8, batch=1
 
 
 def bars(drawn, height):
-    """The coloured boxes of each bar of a height, from top to bottom, the legend left out."""
+    """The coloured parts of each bar of a height, from top to bottom, the legend left out. A part
+    that a line cuts is two boxes."""
     found = {}
     for box in drawn.only(Box):
         if box.height_px == height and not box.marked:
-            found.setdefault(box.y_px, []).append(box.width_px)
-    return [found[y] for y in sorted(found)]
+            parts = found.setdefault(box.y_px, {})
+            look = box.colour, box.hatch
+            parts[look] = parts.get(look, 0.0) + box.width_px
+    return [list(found[y].values()) for y in sorted(found)]
 
 
 def lines(drawn):
@@ -51,6 +54,9 @@ def test_bars_of_memory_are_the_plans_parts_and_the_line_is_the_cards_memory():
     assert over.x_px == line and over.width_px / scale == pytest.approx(lacks)
     said = [words.text for words in drawn.only(Words)]
     assert f"{format_bytes(lacks)} too much" in said and "17.2 GB left" in said
+    # and no number stands in the frame's part of what the line cuts
+    ends = [(box.x_px, box.x_px + box.width_px) for box in drawn.only(Box) if box.texts]
+    assert not any(start < line < end for start, end in ends)
     assert drawn.badge == "predicted by the constants of megatron-a100"
 
 

@@ -115,6 +115,15 @@ def test_what_can_not_be_is_refused(fields, words):
         your_own.Step(**fields)
 
 
+def test_a_batch_is_split_over_copies_and_shards_alone():
+    step = your_own.Step(make=strangers.gpt2, split=True)
+    rows = step.but(split=False).rows()
+    assert step.rows() == step.plan().mbs == rows // 2
+    assert step.but(engine="pipeline").rows() == rows
+    with pytest.raises(ValueError, match=f"3 ranks as many samples; got a batch of {rows}"):
+        step.but(ranks=3).run()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -97,6 +97,26 @@ def with_labels():
     return net, {**batch, "labels": batch["input_ids"]}
 
 
+@pytest.mark.parametrize("engine", ["fsdp", pytest.param("ddp", marks=again)])
+def test_ranks_that_split_a_batch_learn_what_one_process_learns_of_all(engine):
+    step = your_own.Step(make=strangers.gpt2, loss=summed, engine=engine, split=True)
+    found = step.compare()
+    assert found.run[0]["losses"] == found.run[1]["losses"]
+    assert found.run[0]["losses"] == pytest.approx(alone(strangers.gpt2, summed), rel=1e-4)
+    # each alone learns of its half: what gradients that nobody averaged would look like
+    halves = functools.partial(half, strangers.gpt2)
+    unaveraged = alone(halves, summed)[2]
+    assert abs(found.run[0]["losses"][2] - unaveraged) > 1e-3
+    whole = step.but(split=False)
+    assert found.predicted.peak_bytes < whole.predict().peak_bytes
+    assert 0.7 * found.predicted.peak_bytes < found.measured.peak_bytes
+
+
+def half(make):
+    module, batch = make()
+    return module, {name: each[: len(each) // 2] for name, each in batch.items()}
+
+
 @again
 @pytest.mark.parametrize(
     ("make", "words"),

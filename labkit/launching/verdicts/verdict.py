@@ -43,6 +43,7 @@ _MOVE_IT = to_say(
     "A tensor on the CPU was to be sent, and these ranks send what lies on their devices. Make it "
     'in the function, move it with x.to(torch.get_default_device()), or launch with devices="cpu".'
 )
+_NUMBER = re.compile(r"\d+")
 _NO_ROOM = re.compile(
     r"MemoryError|OutOfMemory|out of memory|can't allocate memory|Cannot allocate memory"
 )
@@ -195,13 +196,16 @@ def _raised(outcome: Outcome, outcomes: list[Outcome]) -> Finding:
 
 def _is_alike(one: Outcome, other: Outcome) -> bool:
     """Whether two ranks raised the same kind of exception at the same line, and none of them only
-    because a peer was gone."""
+    because a peer was gone. Without a line of the program's own: with the same words, whatever the
+    numbers in them."""
     if one.rank == other.rank:
         return True
-    if one.how != "failed" or is_echo(one):
+    if one.how != "failed" or is_echo(one) or one.error["type"] != other.error["type"]:
         return False
-    same_kind = one.error["type"] == other.error["type"]
-    return same_kind and one.error["where"] == other.error["where"] != {}
+    if one.error["where"] or other.error["where"]:
+        return one.error["where"] == other.error["where"]
+    said, other_said = (_NUMBER.sub("", each.error["message"]) for each in (one, other))
+    return said == other_said
 
 
 def _died(outcome: Outcome, logs: list[str], outcomes: list[Outcome]) -> Finding:

@@ -52,8 +52,7 @@ WORDS = catalogue(
 MEMORY_LOOKS = {
     **{part: LOOKS[part] for part in memory.PARTS if part in LOOKS},
     "gathered": (LOOKS["gathered"][0], ""),  # hatched, it is too dark for a number in it
-    "logits": LOOKS["temporary"],
-    "temporary": (LOOKS["temporary"][0], "/"),
+    "logits": ("#ec9aac", "/"),
     "fixed": LOOKS["buffers"],
 }
 """Colour and hatch of each part of a GPU's memory."""
@@ -304,9 +303,12 @@ def pieces(
     for part, look in looks.items():
         if amount := bar.parts.get(part):
             wide = amount * scale
-            is_free = abs(x + wide / 2 - line) > _TEXT_PX
+            main = line - x if x < line < x + wide else wide
+            is_free = abs(x + main / 2 - line) > _TEXT_PX
             texts = (form(amount),) if is_thick and is_free else ()
-            shapes.append(Box(x, y, wide, bar.thick_px, *look, texts))
+            shapes.append(Box(x, y, main, bar.thick_px, *look, texts))
+            if main < wide:  # cut by the line, or the number would seem to be what is too much
+                shapes.append(Box(line, y, wide - main, bar.thick_px, *look))
             x += wide
     if not bar.limit:
         return shapes
