@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.planner.plan.layout import written
+from labkit.planner.plan.layout import Layout, written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.sharding import states
@@ -182,12 +182,19 @@ def on_four_cards(seq: int = 1024, free: float = FREE) -> list[dict[str, object]
     return rows
 
 
+def _is_nobodys(layout: Layout) -> bool:
+    """Whether no program runs a layout with Adam on the host."""
+    return layout.zero == 3 and layout.tp * layout.pp > 1
+
+
 def row(found: Search, free: float) -> dict[str, object]:
     """What a search found, for ``lab.table``: of what leaves a share of the card free the fastest,
-    else the lightest, what that is too much by, and no step."""
+    else the lightest, what that is too much by, and no step. With Adam on the host, ZeRO 3 is left
+    out where it cuts tensors or layers as well: no program does all of it."""
     on_host = found.plan.offload != "none"
     room = (1 - free) * found.plan.cluster.device_bytes
-    roomy = [each for each in found.fitting if each.peak_bytes <= room]
+    known = [each for each in found.fitting if not (on_host and _is_nobodys(each.layout))]
+    roomy = [each for each in known if each.peak_bytes <= room]
     shown = roomy[0] if roomy else found.lightest()
     over = max(0.0, shown.peak_bytes - room)
     return {

@@ -7,6 +7,7 @@ How long it takes to read a sample and to compute a microbatch is stated (paced)
 messages and the workers that read ahead are real.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,9 @@ class Script:
     """samples of a microbatch, ``per_device_train_batch_size``"""
     accumulation: int = 2
     """microbatches of a step, ``gradient_accumulation_steps``"""
+    sync_each_batch: bool = False
+    """whether FSDP's ranks add up gradients after every microbatch, and keep a shard of them. By
+    itself the Trainer does so after a step's last one: until then each rank keeps all"""
     workers: int = 0
     """``dataloader_num_workers``: 0, as in the script, reads each batch when it is due"""
     read_ms: float = 15.0
@@ -109,16 +113,18 @@ def mended(engine: str = "fsdp") -> Proof:
 
 
 def trained_by() -> list[dict[str, object]]:
-    """A row for each engine: the class that has trained, what a rank keeps of the weights, the
-    first and the last loss."""
-    jobs = {}
-    for engine in ENGINES:  # both at once: nothing is timed
-        jobs[engine] = Script(engine=engine, read_ms=0.0, microbatch_ms=0.0, steps=4).start()
+    """A row for each engine, and one for FSDP that is told to add up gradients at each microbatch:
+    the class that has trained, what a rank keeps of the weights, of how many weights it keeps
+    gradients between two microbatches, the first and the last loss."""
+    quick = Script(read_ms=0.0, microbatch_ms=0.0, steps=4)
+    scripts = {engine: quick.but(engine=engine) for engine in ENGINES}
+    scripts["fsdp, sync_each_batch"] = quick.but(sync_each_batch=True)
+    jobs = {name: script.start() for name, script in scripts.items()}  # at once: nothing is timed
     rows = []
-    for engine, job in jobs.items():
+    for name, job in sorted(jobs.items()):
         told = job.wait()[0]
-        kept = {name: told[name] for name in ("trained_by", "weights", "kept")}
-        rows.append({"engine": engine, **kept, "first": told["losses"][0]})
+        kept = {each: told[each] for each in ("trained_by", "weights", "kept", "gradients")}
+        rows.append({"engine": name, **kept, "first": told["losses"][0]})
         rows[-1]["last loss"] = told["losses"][-1]
     return rows
 
@@ -132,7 +138,8 @@ def train(script: Script) -> dict[str, Any]:
     Returns
     -------
     dict: trained_by (the class that wraps the model), weights (of the whole model), kept (of them
-    on this rank, between steps), losses (of each step).
+    on this rank, between steps), gradients (of how many weights it keeps any between the first two
+    microbatches), losses (of each step).
     """
     import torch
 
@@ -145,6 +152,8 @@ def train(script: Script) -> dict[str, Any]:
     net = small_llama()
     num_weights = sum(weight.numel() for weight in net.parameters())
     trainer = _trainer(script, net)
+    gradients: list[int] = []
+    trainer.training_step = _counted(trainer, gradients)
     with trace.record(operators=False):
         trainer.train()
     history = trainer.state.log_history
@@ -152,6 +161,7 @@ def train(script: Script) -> dict[str, Any]:
         "trained_by": type(trainer.model_wrapped).__name__,
         "weights": num_weights,
         "kept": _kept(trainer),
+        "gradients": gradients[0],
         "losses": [told["loss"] for told in history if "loss" in told],
     }
 
@@ -203,6 +213,41 @@ def _stated(microbatch: Callable, stated_us: float) -> Callable:
     return stated
 
 
+def _counted(trainer: "Trainer", found: list[int]) -> Callable:
+    """The Trainer's own forward and backward; the first one adds how many gradients it left."""
+    microbatch = trainer.training_step
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made = microbatch(*args, **options)
+        if not found:
+            found.append(_gradients(trainer))
+        return made
+
+    return counted
+
+
+def _gradients(trainer: "Trainer") -> int:
+    """Of how many weights this rank keeps a gradient. FSDP tells nobody of those that are not
+    shards yet, so they are read where it has them; DeepSpeed has all in one buffer."""
+    if trainer.is_deepspeed_enabled:
+        return trainer.model_wrapped.optimizer.grad_partitions_flat_buffer.numel()
+    groups = {}
+    for module in trainer.model_wrapped.modules():
+        if hasattr(module, "_get_fsdp_state"):
+            group = module._get_fsdp_state()._fsdp_param_group
+            groups[id(group)] = group.fsdp_params if group else []
+    found = 0
+    for each in itertools.chain.from_iterable(groups.values()):
+        shard = each.sharded_param.grad
+        kept = (
+            each.unsharded_accumulated_grad,
+            each._unsharded_param.grad,
+            None if shard is None else shard.to_local(),
+        )
+        found += sum(one.numel() for one in kept if one is not None)
+    return found
+
+
 def _arguments(script: Script) -> "TrainingArguments":
     """The source's arguments, but for what is said in ``Script`` and what this machine lacks."""
     import torch
@@ -214,6 +259,9 @@ def _arguments(script: Script) -> "TrainingArguments":
     if script.engine == "fsdp":
         engine = {
             "fsdp": True,
+            "accelerator_config": {
+                "gradient_accumulation_kwargs": {"sync_each_batch": script.sync_each_batch}
+            },
             "fsdp_config": {
                 "version": 2,
                 "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

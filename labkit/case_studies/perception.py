@@ -174,6 +174,10 @@ class Perception(Experiment):
         start, end = cuts.get(part, (half + quarter, self.ranks))
         return everyone[start:end]
 
+    def _sharing(self, kind: str) -> tuple[int, ...]:
+        """The ranks that add up a kind of gradients."""
+        return self.group("heads" if kind == "heads" else "encoders")
+
     def scenes(self, part: str) -> dict[int, range]:
         """Which scenes of the batch each rank of a part has; of a fusion that is not copied each
         has all."""
@@ -224,12 +228,15 @@ class Perception(Experiment):
 
     def gradient_messages(self, number: int = 0) -> list[tuple[str, str, int]]:
         """(kind of layer, collective, bytes handed in by a rank) of a step's gradients; the steps
-        are numbered from 0. Copied, they are one message, as in DDP's bucket."""
+        are numbered from 0. Copied, they are one message, as in DDP's bucket; a part that one rank
+        alone has sends none."""
         if self.placement == "copied":
             weights = sum(WEIGHTS.values()) + FUSION_WEIGHTS
             return [("weights", "all_reduce", 4 * weights)]
         found = []
         for kind, way in self.policy.items():
+            if len(self._sharing(kind)) == 1:
+                continue
             size = WEIGHTS[kind]
             if way == "top-k":
                 kept = max(1, int(SHARE * size))
@@ -261,9 +268,12 @@ class Perception(Experiment):
             if handed and self.placement != "copied":
                 num_bytes = self.feature_bytes(handed)
                 now_us = self._message(rows, range(self.ranks), "features", now_us, num_bytes)
+        free_us: dict[tuple[int, ...], float] = {}  # groups send side by side
         for kind, _, num_bytes in self.gradient_messages(self.steps - 1):
-            ranks = self.group("heads" if kind == "heads" else "encoders")
-            now_us = self._message(rows, ranks, kind, now_us, num_bytes)
+            ranks = self._sharing(kind)
+            ready_us = max(row[5] for row in rows if row[0] in ranks)
+            begin_us = free_us.get(ranks, ready_us)
+            free_us[ranks] = self._message(rows, ranks, kind, begin_us, num_bytes)
         return from_rows(rows, num_ranks=self.ranks, origin="simulated")
 
     def step_us(self) -> float:

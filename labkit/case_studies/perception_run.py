@@ -211,6 +211,8 @@ class _Part:
     def _sent(self, kind: str, way: str, flat: Tensor, group: Any) -> Tensor:
         """What comes of this rank's flat gradient."""
         num_ranks = dist.get_world_size(group)
+        if num_ranks == 1:
+            return flat
         if way == "late":
             return flat * num_ranks  # as if all ranks had the same
         if way == "top-k":

@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 20 minutes; choose those that are yours. Cases 1, 2 and 5 need chapters 05 to 09 and 18, case 3 needs 08 and 09, case 4 needs 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first update, when Adam makes its moments: each card would have to hold 59 GB. Could one have known?
+# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first step: by the time that Adam has made its moments, each card would have to hold 59 GB. Could one have known?
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # Yes: all of this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what it holds beyond the other nine tenths. In the pictures the line is the whole card. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 has a remark about 1. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what it holds beyond the other nine tenths. In the pictures the line is the whole card. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
@@ -62,9 +62,9 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, each at a price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and a program that can do it: with ZeRO 3 DeepSpeed, since FSDP can't send Adam alone, otherwise Megatron-LM (`--optimizer-cpu-offload`). The last two cost money.
+# All four do, each at a price (and each as planned, with gradients that are shards at all times; see the run below). With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and a program that can do it: with ZeRO 3 DeepSpeed, since FSDP can't send Adam alone, otherwise Megatron-LM (`--optimizer-cpu-offload`). The last two cost money.
 #
-# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32. (ZeRO 3 with Adam on the host is DeepSpeed's, with 16 bytes too. The planner has no constants of it, and takes FSDP's.)
+# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32. (ZeRO 3 with Adam on the host is DeepSpeed's, with 16 bytes too, and without `tp` or `pp`. The planner has no constants of it, and takes FSDP's.)
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -72,7 +72,7 @@ lab.table(case_studies.llama.on_four_cards())
 # %% [markdown] sections="8.10"
 # *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. Into 80 GB 64 layouts do, and a pipeline is the fastest. With Adam on the host every size will do.
+# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
 #
 # How much does the choice matter? Three plain layouts on cards of 80 GB:
 
@@ -86,7 +86,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: once with FSDP, once with ZeRO 3 of DeepSpeed, for which one argument changes, `fsdp=` to `deepspeed=` (chapters 06 and 07). The cell takes about a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). "Gradients" are counted between two microbatches: of how many weights does a rank keep them? The cell takes half a minute.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -94,7 +94,13 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
 #
-# **Verdict.** The script is right and the cards are too small: 52 GB of states don't go into 40. Put Adam on the host if it has 156 GB to spare, or take larger cards or more.
+# But the first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside 13 GB of fp32 weights: so the script dies even sooner than planned, in its first backward, and eight cards would not save it. This argument makes them shards, for 16 times as many messages:
+#
+# ```python
+# accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+# ```
+#
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Add the line, and put Adam on the host if it has 156 GB to spare, or take larger cards or more.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -105,7 +111,7 @@ lab.table(case_studies.trained_by())
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than the fastest that does both (without `vpp`).
 #
-# `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with the bytes of the last table, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -150,14 +156,18 @@ by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="mixed")  # 16 bytes
 tries = (story, story.but(zero=1), *cuts, by_fsdp)
 lab.table(plan.row() for plan in tries)
 
+# %%
+bars = {"ZeRO 3": cuts[0], "pp 8": cuts[2], "tp 8": cuts[1], "FSDP's": by_fsdp}
+lab.show(planner.time_bars(bars))
+
 # %% [markdown] sections="10.6.2"
 # By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
 #
 # ### Why was the pipeline ahead in case 1?
 #
-# For two reasons. There, ZeRO 3 had FSDP's constants; with them (the last row) the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
+# For two reasons. There, ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. (The gathering hides by either's.) With them, in the last row, the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
 #
-# **Verdict.** Shard the 10 B if your program hides the gathering as well as Megatron's constants assume; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
+# **Verdict.** Shard the 10 B if your program multiplies as fast as Megatron's constants say; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -168,7 +178,7 @@ lab.table(plan.row() for plan in tries)
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB it would be otherwise: the 5 B wants a microbatch of one there, and the 20 B its recomputation.)
+# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB it would be otherwise: there, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
 #
@@ -188,7 +198,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs, then the heads'. (The two ranks of the fusion are no copies, so they have none to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs, and the heads' theirs at the same time. (The two ranks of the fusion are no copies, so they have none to add up.)
 #
 # ### Two other ways
 #
@@ -216,24 +226,24 @@ steps_us = {way: step.step_us() for way, step in ways.items()}
 groups.score(steps_us["apart"] / steps_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each, and the messages take as long as before. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
+# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each. Messages take 63: one rank alone has the heads, so their gradients need none. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
 
 # %%
 quick = case_studies.placed()
 lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# All three ran on four real ranks; "measured" is the median of four steps, and "delay" is how much longer it was than predicted. Which has the largest? Here is a step together, of another run:
+# All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Which has the largest? Here is a step together, of another run:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting.
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting. (A rank that begins late makes all others wait, too.)
 #
 # ### Does the delay grow with the pace?
 #
-# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, and a message is over only when each rank has had a core for it.
+# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, and a message is over only when each rank has had a core for it. Together, four ranks compute at once and meet in eight messages; apart, no more than two compute at once; copied, four meet in one.
 #
 # So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large is it together, over the one in the table above?
 
@@ -248,7 +258,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so the delay isn't in what the formula counts. How large it is varies from run to run, often it even shrinks. In steps this long it matters less, and apart over together comes nearer to the 1.81 that were predicted.
+# Far from four times: so the delay isn't in what the formula counts, and the cores remain. In steps this long it matters less, and apart over together comes nearer to the 1.77 that were predicted.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP): only weight gradients travel then, in one message, and it is the fastest. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
@@ -264,7 +274,7 @@ lab.table(slow)
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms *late* | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# Bytes are those that a rank hands in. Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. *Late* means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Which policy has the *longest* step?
+# Bytes are those that a rank hands in. Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. *Late* means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, where each kind has messages of its own (copied, all go in one), on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -294,9 +304,7 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # %% [markdown] sections="19.6.3"
 # All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest. The others are within 3 %, "per layer" ahead by a hair.
 #
-# **Verdict.** No policy is good in itself: count messages and bytes for your link first. None of the four spoils the training:
-#
-# <details><summary>Recorded: 48 steps by each policy on four real ranks</summary>
+# **Verdict.** No policy is good in itself: count messages and bytes for your link first, and ranks too, since what top-k gathers grows with them. None of the four spoils the training. This was recorded of 48 steps by each, on four real ranks:
 #
 # | policy | bytes a step | last loss | steps until it is below 0.8 |
 # | --- | --- | --- | --- |
@@ -306,8 +314,6 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | top-k all | 5.15 kB | 0.621 | 37 |
 #
 # "Last loss" is the mean of eight steps; the differences say little. `lab.table(case_studies.policies())` runs it anew.
-#
-# </details>
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -386,7 +392,7 @@ lab.table(clusters)
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
-# - A prediction assumes a core or card for each rank; where ranks share cores, every message may be delayed.
+# - A prediction assumes a core or card for each rank; where ranks share cores, they wait for one, and for one another.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).
@@ -402,7 +408,7 @@ lab.table(clusters)
 #
 # <details><summary>Erratum 8.10: LLaMA-13B by FSDP on four A100 of 40 GB</summary>
 #
-# Its states alone are larger than the cards. Run it: `case.told()` says how much is too much.
+# Its states alone are larger than the cards. Run it: `case.told()` says how much is too much. And until a step's last microbatch the Trainer's FSDP keeps whole gradients, 26 GB of them. Run it: `case_studies.trained_by()` counts them.
 #
 # </details>
 #

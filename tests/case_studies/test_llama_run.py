@@ -10,7 +10,12 @@ pytestmark = pytest.mark.real
 @pytest.mark.again
 def test_both_engines_shard_the_same_training():
     rows = llama_run.trained_by()
-    assert [row["trained_by"] for row in rows] == ["FSDPLlamaForCausalLM", "DeepSpeedEngine"]
+    assert [row["engine"] for row in rows] == ["fsdp", "fsdp, sync_each_batch", "zero3"]
+    by = [row["trained_by"] for row in rows]
+    assert by == ["FSDPLlamaForCausalLM", "FSDPLlamaForCausalLM", "DeepSpeedEngine"]
+    # between microbatches the Trainer's FSDP keeps whole gradients, unless it is told
+    assert [row["gradients"] / row["kept"] for row in rows] == [2, 1, 1]
+    assert rows[0]["last loss"] == pytest.approx(rows[1]["last loss"], abs=0.02)
     for row in rows:
         assert row["kept"] * 2 == row["weights"]
         assert row["last loss"] < row["first"]

@@ -38,6 +38,17 @@ def test_a_copied_net_sends_its_weights_gradients_once_and_no_features():
     assert Perception(placement="copied", ranks=8).group("fusion") == tuple(range(8))
 
 
+def test_groups_apart_send_side_by_side_and_one_rank_alone_sends_nothing():
+    four = Perception(placement="apart", ranks=4)
+    assert "heads" not in [kind for kind, _, _ in four.gradient_messages()]
+    eight = Perception(placement="apart", ranks=8)
+    line = eight.predict()
+    sent = {label: line.end_us[line.label == label].max() for label in ("heads", "norm")}
+    handed = line.end_us[line.label == "features"].max()
+    assert sent["heads"] == pytest.approx(handed + eight.message_us(4 * WEIGHTS["heads"]))
+    assert sent["heads"] < sent["norm"] == line.end_us.max()
+
+
 def test_a_policy_says_how_many_bytes_travel():
     steps = 2 * EVERY
     plain, half, layers, sparse = (
