@@ -111,7 +111,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
     (out / below / "index.html").write_text(contents, encoding="utf-8")
     index = []
     for place, page in enumerate(built):
-        cells, headings = rendered(page, say["answer"])
+        cells, headings = rendered(page, say["answer"], say["hint"])
         index += words_of(page, cells)
         text = templates.get_template("chapter.html.j2").render(
             file=f"{page.name}.html",

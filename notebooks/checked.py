@@ -33,6 +33,8 @@ CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
 AT_A_TIME = 3
 """So many are executed at once, on two cores: a notebook waits more than it computes."""
+BY_THEMSELVES = ("19_case_studies", "20_your_own")
+"""Chapters about clocks beside predictions: they run after the others, each alone."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
 
@@ -134,7 +136,11 @@ def execute(root: Path, wanted: list[Copy]) -> bool:
     Returns whether all of them have run to their end without an error."""
     with _alone(root):
         paths = write(root, wanted)
-        if not paths or nbmake(root, paths):
+        quiet = [path for path in paths if path.stem in BY_THEMSELVES]
+        others = [path for path in paths if path not in quiet]
+        went = [nbmake(root, others)] if others else []
+        went += [nbmake(root, [path]) for path in quiet]
+        if all(went):
             return True
         if len(paths) == 1:
             return False

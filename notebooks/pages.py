@@ -98,10 +98,12 @@ def breakable(line: re.Match) -> str:
     return line[0] if "  " in line[0].strip() else f'<span class="words">{line[0]}</span>'
 
 
-def rendered(page: Page, answer: str = "") -> tuple[list[dict], list[tuple[int, str, str]]]:
+def rendered(
+    page: Page, answer: str = "", hint: str = ""
+) -> tuple[list[dict], list[tuple[int, str, str]]]:
     """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML). What lies
     between a guess and its score is folded under the word ``answer``, another guess apart: the
-    reader guesses first."""
+    reader guesses first. A hint is folded under the word ``hint``."""
     cells = []
     headings = []
     colour = Highlight2HTML(pygments_lexer="ipython3")
@@ -116,6 +118,7 @@ def rendered(page: Page, answer: str = "") -> tuple[list[dict], list[tuple[int, 
             body = colour(cell.source)
             outputs = [text for text in map(shown, cell.get("outputs", ())) if text]
             fold = answer if waiting and "lab.guess(" not in cell.source else ""
+            fold = hint if ".hint(" in cell.source else fold
             waiting += cell.source.count("lab.guess(") - cell.source.count(".score(")
         cells.append(
             {

@@ -47,8 +47,9 @@ def placed(slowed: float = 1.0) -> list[dict[str, object]]:
 
 def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]]:
     """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of all
-    that is not gradients, of starting their messages, and of carrying their bytes. Raises
-    ValueError for a link that can't be."""
+    that is not gradients, of starting their messages, and of carrying their bytes. Last the whole
+    net copied, its gradients exactly and in one message. Raises ValueError for a link that can't
+    be."""
     found = {}
     for row in foreseen(mb_per_s):
         starting = row["messages"] * QUICK.latency_us
@@ -56,7 +57,11 @@ def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]
         rest = row["predicted_us"] - starting - carrying
         parts = {say("all else"): rest, say("messages"): starting, say("bytes"): carrying}
         found[row["policy"]] = parts
-    return found
+    copied = QUICK.but(placement="copied", mb_per_s=mb_per_s)
+    carrying = sum(num_bytes for _, _, num_bytes in copied.gradient_messages()) / mb_per_s
+    rest = copied.step_us() - carrying - QUICK.latency_us
+    parts = {say("all else"): rest, say("messages"): QUICK.latency_us, say("bytes"): carrying}
+    return found | {say("copied, plain"): parts}
 
 
 def foreseen(mb_per_s: float = QUICK.mb_per_s) -> list[dict[str, object]]:

@@ -20,6 +20,7 @@ from labkit.timeline import COMPUTE, Timeline
 from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
     from labkit.launching.job import Job
@@ -115,7 +116,7 @@ def mended(engine: str = "fsdp") -> Proof:
 def trained_by() -> list[dict[str, object]]:
     """A row for each engine, and one for FSDP that is told to add up gradients at each microbatch:
     the class that has trained, what a rank keeps of the weights, of how many weights it keeps
-    gradients between two microbatches, the first and the last loss."""
+    gradients between two microbatches, and their type, the first and the last loss."""
     quick = Script(read_ms=0.0, microbatch_ms=0.0, steps=4)
     scripts = {engine: quick.but(engine=engine) for engine in ENGINES}
     scripts["fsdp, sync_each_batch"] = quick.but(sync_each_batch=True)
@@ -123,7 +124,7 @@ def trained_by() -> list[dict[str, object]]:
     rows = []
     for name, job in sorted(jobs.items()):
         told = job.wait()[0]
-        kept = {each: told[each] for each in ("trained_by", "weights", "kept", "gradients")}
+        kept = {each: told[each] for each in ("trained_by", "weights", "kept", "gradients", "type")}
         rows.append({"engine": name, **kept, "first": told["losses"][0]})
         rows[-1]["last loss"] = told["losses"][-1]
     return rows
@@ -139,7 +140,7 @@ def train(script: Script) -> dict[str, Any]:
     -------
     dict: trained_by (the class that wraps the model), weights (of the whole model), kept (of them
     on this rank, between steps), gradients (of how many weights it keeps any between the first two
-    microbatches), losses (of each step).
+    microbatches), type (of those), losses (of each step).
     """
     import torch
 
@@ -152,7 +153,7 @@ def train(script: Script) -> dict[str, Any]:
     net = small_llama()
     num_weights = sum(weight.numel() for weight in net.parameters())
     trainer = _trainer(script, net)
-    gradients: list[int] = []
+    gradients: list[torch.Tensor] = []
     trainer.training_step = _counted(trainer, gradients)
     with trace.record(operators=False):
         trainer.train()
@@ -161,7 +162,8 @@ def train(script: Script) -> dict[str, Any]:
         "trained_by": type(trainer.model_wrapped).__name__,
         "weights": num_weights,
         "kept": _kept(trainer),
-        "gradients": gradients[0],
+        "gradients": sum(each.numel() for each in gradients),
+        "type": str(gradients[0].dtype).removeprefix("torch."),
         "losses": [told["loss"] for told in history if "loss" in told],
     }
 
@@ -213,30 +215,30 @@ def _stated(microbatch: Callable, stated_us: float) -> Callable:
     return stated
 
 
-def _counted(trainer: "Trainer", found: list[int]) -> Callable:
-    """The Trainer's own forward and backward; the first one adds how many gradients it left."""
+def _counted(trainer: "Trainer", found: list["Tensor"]) -> Callable:
+    """The Trainer's own forward and backward; the first one adds the gradients that it left."""
     microbatch = trainer.training_step
 
     def counted(*args: Any, **options: Any) -> Any:
         made = microbatch(*args, **options)
         if not found:
-            found.append(_gradients(trainer))
+            found.extend(each.detach().clone() for each in _gradients(trainer))
         return made
 
     return counted
 
 
-def _gradients(trainer: "Trainer") -> int:
-    """Of how many weights this rank keeps a gradient. FSDP tells nobody of those that are not
-    shards yet, so they are read where it has them; DeepSpeed has all in one buffer."""
+def _gradients(trainer: "Trainer") -> "list[Tensor]":
+    """The gradients that this rank keeps. FSDP tells nobody of those that are not shards yet, so
+    they are read where it has them; DeepSpeed has all in one buffer."""
     if trainer.is_deepspeed_enabled:
-        return trainer.model_wrapped.optimizer.grad_partitions_flat_buffer.numel()
+        return [trainer.model_wrapped.optimizer.grad_partitions_flat_buffer]
     groups = {}
     for module in trainer.model_wrapped.modules():
         if hasattr(module, "_get_fsdp_state"):
             group = module._get_fsdp_state()._fsdp_param_group
             groups[id(group)] = group.fsdp_params if group else []
-    found = 0
+    found = []
     for each in itertools.chain.from_iterable(groups.values()):
         shard = each.sharded_param.grad
         kept = (
@@ -244,7 +246,7 @@ def _gradients(trainer: "Trainer") -> int:
             each._unsharded_param.grad,
             None if shard is None else shard.to_local(),
         )
-        found += sum(one.numel() for one in kept if one is not None)
+        found += [one for one in kept if one is not None]
     return found
 
 

@@ -66,7 +66,7 @@ held = lab.guess("GB of states on each GPU", between=(0, 1000))
 held.score(16 * 175 / (2 * 4))
 
 # %% [markdown]
-# That is more than four cards' worth, for an eighth of the model. Since the same eighth lies on eight GPUs, sharding helps. The planner adds what a bill leaves out, activations and buffers, and draws it against the card:
+# That is more than four cards' worth, for an eighth of the model. Since the same eighth lies on eight GPUs, sharding helps. The planner adds what a bill leaves out, activations and buffers, and draws it against the card (`recipe="mixed"` says that a parameter has those 16 bytes):
 
 # %%
 big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, recipe="mixed")
@@ -86,17 +86,17 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which recipe your engine has.
+# The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which recipe your program has.
 #
 # Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
 
 # %%
 ten = planner.Shape(name="10B", layers=48, hidden=4096, heads=32)
 small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
-lab.show(planner.memory_bars({"10B": small.but(recompute="full")}))
+lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It is more, and the picture shows why: the gradients are in fp32, some activations stay, and every process holds buffers that no bill knows of.
+# It is more, and the picture shows why: the gradients are in fp32, some activations stay, and every process holds buffers that no bill knows of (3 GB, assumed).
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
@@ -192,7 +192,7 @@ predicted = plan.cost(llama.train_tokens, price_per_gpu_hour=1)
 lab.table([{"predicted": round(predicted), "published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. How far off may it be? Ask it two things:
+# The planner is somewhat too cheerful. (The layout was our guess, so that it comes near proves little.) How far off may it be? Ask it two things:
 
 # %%
 print(plan.trust(), *plan.warnings(), sep="\n")
@@ -231,7 +231,7 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch, and in the forward nobody can compute meanwhile.
+# The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch (with `sp` for a gather and a reduce-scatter each), and in the forward nobody can compute meanwhile. And with `tp` 8 there is one copy, so each GPU works on all 512 microbatches, where with `tp` 1 it has 64: eight times as many messages.
 #
 # In return each GPU holds an eighth of every layer:
 
@@ -239,7 +239,7 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 lab.table(node.but(tp=tp).row() for tp in (1, 8))
 
 # %% [markdown]
-# So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (Both rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger.)
+# So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (Both rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger. And `node.warnings()` doubts the 70 %: no run that these constants are from had more than 56.)
 #
 # ### What stages cost, and computing twice
 #
@@ -253,7 +253,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# With chunks the stages wait less, and with a larger batch too. (Products are longer with stages, since the last has the output layer as well, and all wait for it.)
+# With chunks the stages wait less, and with a larger batch too. (Products are longer with stages, since the last has the output layer as well, and all wait for it. The bars are of that stage, the slowest, which itself waits a little less than by hand.)
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -315,7 +315,7 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (These TFLOP/s count recomputed FLOPs.)
 #
-# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B.
+# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, of the ZeRO program, which had two of them.
 #
 # Are the errors on the other nine good? Compare with somebody who knows nothing, and says the same TFLOP/s for all runs: "naive". `p90` is what nine of ten errors stay below.
 
@@ -356,7 +356,13 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts. By hand: a machine fetches 350 GB of parameters twice and sends as much in gradients once, an eighth of it through each card of 25 GB/s, at that share of its promise. In seconds, beside the measured step:
+
+# %%
+[round(3 * 350 / 8 / (25 * then.nic), 1), round(last.step_us() / 1e6, 1)]
+
+# %% [markdown]
+# One division explains nearly all of the 74 days. (Not by itself: the share was fitted on this table.)
 #
 # ### Measure four runs
 #
@@ -396,14 +402,14 @@ fitted = four.stack(z3[0])
 lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 
 # %% [markdown]
-# The network of that program makes the step more than twice as long. (The second name says where the fit began, not whose runs they are.) And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours.
+# The network of that program makes the step more than twice as long. (The second name says where the fit began, not whose runs they are.) And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours, and on models of 175 and 530 B.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
 #
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(8, 1, 64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them.
+# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them.
 #
-# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, from constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth, with one sequence at a time and with four. So what must your runs differ in?
+# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth, with one sequence at a time and with four. So what must your runs differ in?
 
 
 # %%
@@ -467,7 +473,7 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# The first few are within some per cent of each other, which is less than the error in that line. So take from among them what your engine does well.
+# The first few are within some per cent of each other, which is less than the error in that line. (The error is of one step's time. Two layouts by one program share part of it, so their difference is known better; how much better, nobody has measured.) So take from among them what your program does well.
 #
 # ### How to read such a table
 #
@@ -597,7 +603,7 @@ lab.bars(found, marks=error, unit="share", title="slower by", badge="predicted")
 # Only the 70 B's shards cross the dashed line, and barely. The kind without a bar is the fastest; where a row is missing, nothing of that kind fits. (The error is that of Megatron's runs, none of which has shards.)
 #
 # - **In one machine** the planner can't tell copies, shards and cuts apart. Choose by what is simple.
-# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, and lost it; how today's FSDP does, the planner doesn't know.
+# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, by one early program, and lost it; how today's FSDP does, the planner doesn't know.
 #
 # ### In which parts?
 #
@@ -617,7 +623,7 @@ lab.table(plan.row() for plan in cuts)
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) where the network is fast, as in one machine, and each GPU has much to compute between two gathers. It needs no change to the model.
 # 3. Where a copy does not fit and the network is slow, as across machines, cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
-# 4. Recompute last, because it makes all computing about a third longer.
+# 4. Recompute last, because it makes all computing about a third longer. (Where attention's scores are kept, begin with those: computing them again costs a few per cent.)
 
 # %% [markdown]
 # ## Exercise 3. Choose a layout
@@ -630,7 +636,7 @@ lab.table(plan.row() for plan in cuts)
 # - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none".
 # - What does not divide raises a `ValueError`, and counts as a question.
 #
-# The check has five models and clusters, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
+# The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step, and on one of them the network is slow. Which one, your function isn't told: it has to ask.
 
 
 # %%
@@ -667,18 +673,18 @@ check.hint("layout_in_budget")
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time. And rule 1 says to copy, since a copy fits:
+# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time, or for a copy. (Torch's copies have parameters and gradients in fp32. ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
-copied = same.plan.but(zero=1, mbs=2, recipe="mixed")  # FSDP's 16 bytes
+copied = same.plan.but(zero=1, recipe="fp32")
 shards = [single, single.but(mbs=2), single.but(mbs=4)]
-lab.table(plan.row() for plan in (*shards, copied.but(mbs=1), copied))
+lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 
 # %%
-planner.card(single, copied)
+planner.card(single, shards[-1])
 
 # %% [markdown]
-# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide, and no copy is needed.
+# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide. Then shards are as fast as anything, and hold a good half of what a copy does, so here rule 1 has an exception.
 #
 # The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it.
 
@@ -705,12 +711,13 @@ few = lab.guess("fewest GPUs for LLaMA-2 70B", between=(1, 512))
 few.score(fewest("LLaMA-2 70B"))
 
 # %% [markdown]
-# And how long would it take, on as many GPUs as the rule has for each model?
+# And how long would it take, on the fewest and the most GPUs that the rule has for each model? (For the last, "128 or more", we take our first lines' 1,536 as the most.)
 
 # %%
-most = {"GPT-2 XL": 32, "LLaMA 7B": 32, "LLaMA-2 70B": 128, "GPT-3 175B": 128}
+ranges = {"GPT-2 XL": (8, 32), "LLaMA 7B": (8, 32)}
+ranges |= {"LLaMA-2 70B": (32, 128), "GPT-3 175B": (128, 1536)}
 answers = []
-for model, gpus in most.items():
+for model, gpus in ((model, each) for model in ranges for each in ranges[model]):
     best = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
     span = best.days(20 * MODELS[model].params)
     row = {"model": model, "fewest": fewest(model), "gpus": gpus, "time_days": span}
@@ -718,7 +725,7 @@ for model, gpus in most.items():
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time it is right for one of the four. GPT-2 XL, of 1.5 B, takes hours, not a week or two. And for large models, with so many tokens, the rule is far too hopeful: that a model fits doesn't mean that anybody can wait for it. 175 B would see 3.5 T tokens here, twelve times those of our first lines. With those 300 B it would take five months, as the rule says.
+# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines.)
 
 # %% [markdown]
 # ## When is a planner worth it?
@@ -789,7 +796,7 @@ lab.table(answers)
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
-# The textbook's table of resources is the rule under "How many GPUs, for how long?". For 70 B and 20 tokens a parameter, 128 A100 take several months; for 175 B it is years. Run it: `lab.table(answers)`. Of its strategies, the smaller models need less than it names: 7 B on cards of 80 GB does with ZeRO 1.
+# The textbook's table of resources is the rule under "How many GPUs, for how long?". For 70 B and 20 tokens a parameter, 128 A100 take several months, 32 take years. Run it: `lab.table(answers)`. Of its strategies, the smaller models need less than it names: 7 B on cards of 80 GB does with ZeRO 1.
 #
 # </details>
 #

@@ -86,7 +86,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). "Gradients" are counted between two microbatches: of how many weights does a rank keep them? The cell takes half a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). "Gradients" are counted between two microbatches: of how many weights does a rank keep them, and of which type? The three run at once, for half a minute.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -94,13 +94,13 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
 #
-# But the first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside 13 GB of fp32 weights: so the script dies even sooner than planned, in its first backward, and eight cards would not save it. This argument makes them shards, for 16 times as many messages:
+# But the first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside a quarter of the weights, which FSDP has in fp32, 13 GB: so the script dies even sooner than planned, in its first backward. (FSDP's 16 bytes are 4 + 4 + 8. The picture above splits them as 2 + 2 + 12; the sum is the same.) Nor would eight cards save it: 26 + 6.5 and 13 of moments are 45.5 GB. This argument makes shards of the gradients, each of which then travels 16 times a step:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Add the line, and put Adam on the host if it has 156 GB to spare, or take larger cards or more.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take larger cards or more; or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -157,7 +157,7 @@ tries = (story, story.but(zero=1), *cuts, by_fsdp)
 lab.table(plan.row() for plan in tries)
 
 # %%
-bars = {"ZeRO 3": cuts[0], "pp 8": cuts[2], "tp 8": cuts[1], "FSDP's": by_fsdp}
+bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
@@ -165,9 +165,9 @@ lab.show(planner.time_bars(bars))
 #
 # ### Why was the pipeline ahead in case 1?
 #
-# For two reasons. There, ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. (The gathering hides by either's.) With them, in the last row, the pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
+# For two reasons. There, ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. (Of the gathering nearly all hides, by both programs' constants.) With them, in the last row, Megatron's pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
 #
-# **Verdict.** Shard the 10 B if your program multiplies as fast as Megatron's constants say; by FSDP's take the stages. They are only 13 % or 7 % apart, so measure both.
+# **Verdict.** If one program can do both, shard the 10 B. If it is FSDP or Megatron's stages, take the stages. They are only 13 % or 7 % apart, so measure both.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -198,7 +198,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs, and the heads' theirs at the same time. (The two ranks of the fusion are no copies, so they have none to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion are no copies, so they have none to add up.)
 #
 # ### Two other ways
 #
@@ -215,7 +215,7 @@ together.predict()
 #
 # A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients.
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. By the prediction, how many times as long as together is a step apart?
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. (We go on with four: here that is two ranks for each core.) By the prediction, how many times as long as together is a step apart?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -245,7 +245,7 @@ together.compare()
 #
 # There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, and a message is over only when each rank has had a core for it. Together, four ranks compute at once and meet in eight messages; apart, no more than two compute at once; copied, four meet in one.
 #
-# So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large is it together, over the one in the table above?
+# So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large will the delay of *together* be, compared with the table above?
 
 # %%
 delay = lab.guess("delay at a quarter of the pace, over delay before", between=(0, 5))
@@ -257,8 +257,11 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 # %%
 lab.table(slow)
 
+# %%
+[round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
+
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so the delay isn't in what the formula counts, and the cores remain. In steps this long it matters less, and apart over together comes nearer to the 1.77 that were predicted.
+# Far from four times: so the delay is in what is not paced. That may be cores, or Python and gloo, which take their time for each message; this experiment doesn't tell them apart. In steps this long it matters less. The last line is apart over together, before and now: it comes nearer to the 1.77 that were predicted.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP): only weight gradients travel then, in one message, and it is the fastest. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
@@ -295,16 +298,16 @@ parts = case_studies.policy_parts()
 lab.bars(parts, stacked=True, unit="us", title="10 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. DDP's single bucket would save three messages, 9 ms, and beat all four. On a link of 1 MB/s it is another matter:
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. And the shortest bar has no policy at all: it is case 3's third way, the whole net copied, all gradients exactly and in one message. On a link of 1 MB/s it is another matter:
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
 lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
-# All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest. The others are within 3 %, "per layer" ahead by a hair.
+# All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest of the four, and the others are within 3 %. All this is predicted, and case 3 saw how far real steps may be off, so that is a tie. Copied is far ahead, as no features travel.
 #
-# **Verdict.** No policy is good in itself: count messages and bytes for your link first, and ranks too, since what top-k gathers grows with them. None of the four spoils the training. This was recorded of 48 steps by each, on four real ranks:
+# **Verdict.** First choose the placement, then how many messages there are, and the policy last. None is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them. None of the four spoils the training. This was recorded of 48 steps by each, on four real ranks:
 #
 # | policy | bytes a step | last loss | steps until it is below 0.8 |
 # | --- | --- | --- | --- |
@@ -367,7 +370,7 @@ lab.table(clusters)
 # %% [markdown] sections="10.7.5"
 # Why not one? By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. (With gradients of 2 bytes it would still be 27.) And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
-# A layout counts here if it leaves a tenth of the card free, because the planner's peak was about 5 % off in chapter 18's rehearsal. Two cards have to shard everything and recompute. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards, but the host costs only a twentieth of the rate.
+# A layout counts here if it leaves a tenth of the card free, because the planner's peak was about 5 % off in chapter 18's rehearsal. Two cards have to shard everything and recompute. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards, but the host costs only a twentieth of the rate. (All rates rest on constants of A100 cards and on links that nobody measured.)
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
@@ -392,7 +395,7 @@ lab.table(clusters)
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
-# - A prediction assumes a core or card for each rank; where ranks share cores, they wait for one, and for one another.
+# - A prediction leaves out what it doesn't pace. Slow the pace, and see whether that grows.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).

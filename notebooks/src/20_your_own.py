@@ -161,7 +161,7 @@ lab.show(planner.time_bars({"shards": shards, **tries}))
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. A plan never calls a loss. Ours took the output for logits and counted what a loss over them keeps ("logits" in the pictures), and it counted attention in full. (GPT-2's is causal: a kernel that skips the masked half needs half of that part of the time.) A run does call one, and a module does not say what it is trained for. So the small one gets ours, `next_token`.
+# Read this table before you believe a plan. A plan never calls a loss (that row is about runs). Ours took the output for logits and counted what a loss over them keeps ("logits" in the pictures), and it counted attention in full. (GPT-2's is causal: a kernel that skips the masked half needs half of that part of the time.) A run does call one, and a module does not say what it is trained for. So the small one gets ours, `next_token`.
 
 # %% [markdown]
 # ## Run it, read it out
@@ -179,21 +179,20 @@ sharded
 
 # %%
 def beside(found, moment):
-    rows = zip(
-        PARTS, found.predicted.num_bytes[moment], found.measured.num_bytes[moment]
-    )
+    at = found.predicted.labels.index(moment)
+    rows = zip(PARTS, found.predicted.num_bytes[at], found.measured.num_bytes[at])
     return lab.table({"part": name, "planned": a, "counted": b} for name, a, b in rows)
 
 
-beside(sharded, 3)
+beside(sharded, "step")
 
 # %%
-beside(sharded, 2)
+beside(sharded, "B")
 
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some came only when others had gone: at its highest point no gradient was there yet, and only one layer was gathered, beside what lies outside of the layers (embeddings, last norm), where the plan has nearly all. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some came only when others had gone: at its highest point no gradient was there yet, and only one layer was gathered, beside what lies outside of the layers (embeddings, last norm), while the plan counts nearly the whole of this small module as gathered. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -248,7 +247,7 @@ for way, rank in ran.items():
 # %% [markdown]
 # Equal to rounding, before the first update and after two. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large.
 #
-# If yours differ, something in your module is random (dropout), or the cut has lost something. There is a third reason; exercise 2 asks you for it.
+# If yours differ, something in your module is random (dropout), or the cut has lost something. There is a third reason; exercise 2 asks you for it. (And a loss that leaves padding out can differ, since two halves with unequal padding weigh more than their share.)
 
 # %% [markdown]
 # ### How small may the card be?
@@ -430,7 +429,7 @@ steps_us["the longer of the two"] = max(12_000, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. Two rows near each other say that the account is complete. (Where eight readers and two ranks share two cores, the second may be longer.) What is in the way now? The new recording says:
+# The last row was computed, the others were recorded. How near are the last two? (Where eight readers and two ranks share two cores, all else takes longer than before, too. And a sum can agree though its parts don't, so look at those.) What is in the way now? The new recording says:
 
 # %%
 again
@@ -454,7 +453,7 @@ lab.table(
         {
             "products, TFLOP/s": here.tflops,
             "memory, GB/s": here.hbm_gb_per_s,
-            "all-reduce, GB/s": here.node_gb_per_s,
+            "gathering, GB/s": here.links["all_gather"][1],
         }
     ]
 )
@@ -482,7 +481,7 @@ near.score(fastest_us / plan.time().step_us)
 run.timeline()
 
 # %% [markdown]
-# Gold are layers as they are gathered, forward and backward; red are gradients on their way (gloo has no reduce-scatter of its own, and takes an all-reduce); grey is what FSDP itself gives a name to, its work around them, such as copying in and out. Matrix products are not recorded here: they lie in the gaps, so "idle" is too much. A long message may be a wait for the other rank. No plan has the grey.
+# Gold are layers as they are gathered, forward and backward; red are gradients on their way (gloo has no reduce-scatter of its own, and takes an all-reduce); grey is what FSDP itself gives a name to, its work around them, such as copying in and out; the longest, at the end, is the update. Matrix products are not recorded here: they lie in the gaps, so "idle" is too much. A long message may be a wait for the other rank. No plan has the grey.
 #
 # ### Fit, then plan
 #
@@ -510,25 +509,33 @@ lab.show(planner.time_bars({"by GPUs": plan, "by four runs": by_fit}))
 # %% [markdown]
 # ### Does it hold farther out?
 #
-# Of the four runs this proves nothing, they were fitted. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come?
+# Of the four runs this proves nothing, they were fitted. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
 
 # %%
-fifth = timed(6, 12)
-plans_us = {
-    "by GPUs": planner.predicted_us(fifth, plan.stack),
-    "by four runs": planner.predicted_us(fifth, fitted.stack(fifth)),
-}
-nearer.score(fifth.step_us() / plans_us["by four runs"])
+runs.append(timed(6, 12))
+nearer.score(
+    runs[-1].step_us() / planner.predicted_us(runs[-1], fitted.stack(runs[-1]))
+)
 
 # %%
-plans_us["measured"] = fifth.step_us()
-lab.table({"plan": name, "took_us": took_us} for name, took_us in plans_us.items())
+lab.table(
+    {
+        "layers": row.shape.layers,
+        "sequences": row.layout.gbs,
+        "measured_us": row.step_us(),
+        "by_gpus_us": planner.predicted_us(row, plan.stack),
+        "by_fit_us": planner.predicted_us(row, fitted.stack(row)),
+    }
+    for row in runs
+)
 
 # %% [markdown]
-# On a quiet machine the second row is the nearer one, to within a quarter or so, although it had to look beyond the four runs. Where something else runs, neither holds: a step of a tenth of a second is at its mercy. Then run these cells again, with more timed steps.
+# The first four rows were fitted, the last is the test. On a quiet machine the fit is within a quarter or so there, and nearer than the plan by GPUs, although it had to look beyond what it saw.
+#
+# What if yours isn't? If the four are off as well, the clock is to blame: a step of a tenth of a second is at the mercy of whatever else runs. Time more steps, one after the other in turn. If only the last is off, the fit took one cause for another: products grow with layers *and* sequences, what a layer takes by itself only with layers. Then let your runs differ more.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 

@@ -67,7 +67,7 @@ class Stack:
         """Its name, and that it was fitted, if it was."""
         if not self.fitted_on:
             return self.name
-        told = both("{stack}, fitted on {n} runs", stack=self.name, n=self.fitted_on)
+        told = both("{stack} fitted on {n} runs", stack=self.name, n=self.fitted_on)
         return told[spoken_in(language)]
 
     def trust(self) -> str:
