@@ -356,7 +356,11 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts. By hand: a machine fetches 350 GB of parameters twice and sends as much in gradients once, an eighth of it through each card of 25 GB/s, at that share of its promise. In seconds, beside the measured step:
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
+#
+# ### The slow run, by hand
+#
+# A machine fetches 350 GB of parameters twice and sends as much in gradients once, an eighth of it through each card of 25 GB/s, at that share of its promise. In seconds, beside the measured step:
 
 # %%
 [round(3 * 350 / 8 / (25 * then.nic), 1), round(last.step_us() / 1e6, 1)]

@@ -94,7 +94,9 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
 #
-# But the first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside a quarter of the weights, which FSDP has in fp32, 13 GB: so the script dies even sooner than planned, in its first backward. (FSDP's 16 bytes are 4 + 4 + 8. The picture above splits them as 2 + 2 + 12; the sum is the same.) Nor would eight cards save it: 26 + 6.5 and 13 of moments are 45.5 GB. This argument makes shards of the gradients, each of which then travels 16 times a step:
+# ### One line is missing
+#
+# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside a quarter of the weights, which FSDP has in fp32, 13 GB: so the script dies even sooner than planned, in its first backward. (FSDP's 16 bytes are 4 + 4 + 8. The picture above splits them as 2 + 2 + 12; the sum is the same.) Nor would eight cards save it: 26 + 6.5 and 13 of moments are 45.5 GB. This argument makes shards of the gradients, each of which then travels 16 times a step:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -233,6 +235,8 @@ quick = case_studies.placed()
 lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
+# ### Measured
+#
 # All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Which has the largest? Here is a step together, of another run:
 
 # %%
@@ -307,6 +311,8 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # %% [markdown] sections="19.6.3"
 # All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest of the four, and the others are within 3 %. All this is predicted, and case 3 saw how far real steps may be off, so that is a tie. Copied is far ahead, as no features travel.
 #
+# ### Which policy, then?
+#
 # **Verdict.** First choose the placement, then how many messages there are, and the policy last. None is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them. None of the four spoils the training. This was recorded of 48 steps by each, on four real ranks:
 #
 # | policy | bytes a step | last loss | steps until it is below 0.8 |
@@ -368,7 +374,9 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# Why not one? By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. (With gradients of 2 bytes it would still be 27.) And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
+# ### Why not one?
+#
+# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. (With gradients of 2 bytes it would still be 27.) And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
 # A layout counts here if it leaves a tenth of the card free, because the planner's peak was about 5 % off in chapter 18's rehearsal. Two cards have to shard everything and recompute. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards, but the host costs only a twentieth of the rate. (All rates rest on constants of A100 cards and on links that nobody measured.)
 #
