@@ -63,6 +63,9 @@ def drawn(
         shapes.append(Words(left - 8, middle + 3, clipped(name, left - 9), "end"))
         for head, value in group.items():
             shapes.append(Box(left, y, value * scale, thick - 2, *looks[head]))
+            if not value:  # its colour still says whose it is
+                ends = ((left + 1.5, y), (left + 1.5, y + thick - 2))
+                shapes.append(Line(ends, looks[head][0], width_px=3.0))
             shapes.append(Words(left + value * scale + 6, y + thick / 2 + 3, line[head]))
             y += thick
         y += 8

@@ -77,7 +77,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # What hangs over the line is too much. Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits.
 #
-# Purple is what stage 3 gathers for as long as a layer computes; few programs run it together with a pipeline. Stage 2 is left out: it would add gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.
+# Purple is what stage 3 gathers for as long as a layer computes. Few programs run it together with a pipeline, because it adds gradients up over the ranks after each microbatch, where a pipeline keeps them to the end. So does stage 2, which is left out.
 #
 # ### The fullest stage, by hand
 #
@@ -189,7 +189,8 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %%
 predicted = plan.cost(llama.train_tokens, price_per_gpu_hour=1)
-lab.table([{"predicted": round(predicted), "published": llama.a100_hours}])
+hours = {"predicted GPU hours": round(predicted)}
+lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
 # The planner is somewhat too cheerful. (The layout was our guess, so that it comes near proves little.) How far off may it be? Ask it two things:
@@ -231,7 +232,7 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch (with `sp` for a gather and a reduce-scatter each), and in the forward nobody can compute meanwhile. And with `tp` 8 there is one copy, so each GPU works on all 512 microbatches, where with `tp` 1 it has 64: eight times as many messages.
+# The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch (with `sp` for a gather and a reduce-scatter each), and in the forward nobody can compute meanwhile. And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8, so four times as many messages.
 #
 # In return each GPU holds an eighth of every layer:
 
@@ -390,7 +391,7 @@ lab.table(
 lab.table([four.constants()])
 
 # %% [markdown]
-# Two runs move one constant, and the products' comes first: so it misses by a factor of three. From four it has found the network's tenth, and both runs that it never saw within a tenth.
+# Two runs move one constant, and the products' comes first: so it misses by a factor of three. Four runs move two. Now it has found how little of the network that program reached, and is within a tenth for both runs that it never saw. (The four had 384 to 1,120 GPUs, the two 1,536 and 2,240: twice as many, not ten times.)
 #
 # If you remember one thing of this chapter, let it be this: **measure four runs of your own, then plan**. Let them differ in what you want to know: in the number of GPUs, if that is the network. A run of yours is a dict like this one, with the seconds of its step:
 #
@@ -452,11 +453,11 @@ kept.score(rehearsal.held["parameters"] / 1e6)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. Parameters are kept in fp32 here, and sent in bf16.
+# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16.
 #
 # Look at the last row. The peak is the hardest number on the list, because it depends on what a program keeps alive for a moment. And a rehearsal has no context and no gaps of an allocator. If you plan to the last GB, measure it.
 #
-# So of FSDP's memory you can believe the states, and nearly the peak. Now let the planner choose.
+# So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Now let the planner choose.
 
 # %% [markdown]
 # ## Search
@@ -468,7 +469,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. The dashed line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. Go along it to the right, and at first you save a lot of memory for little time; then it gets dearer. Here are the fastest:
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. Go along it to the right, and at first you save a lot of memory for little time; then it gets dearer. Here are the fastest:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -508,7 +509,7 @@ regrets = [
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# The first row is the layout's own doing. Is ZeRO 3 to blame? With one sequence it is: by hand that needs twice the 11.2 GB/s from above, nearly all that the network has, so not all of it hides. With four at a time it is as good as anything. (All this by these constants, whose error is larger than that share.)
+# The first row is the layout's own doing. Is ZeRO 3 to blame? With one sequence it is, for the larger part (products of one sequence are slower, too): by hand that needs twice the 11.2 GB/s from above, nearly all that the network has, so not all of it hides. With four at a time it is as good as anything. (All this by these constants, whose error is larger than that share.)
 #
 # The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 
@@ -586,7 +587,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the planner's error, 12 %?
+# For how many of the five do the kinds differ by more than the planner's error, 12 %, as a cautious limit? (Its constants are Megatron's, and none of their runs has shards.)
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))

@@ -74,7 +74,7 @@ lab.table(case_studies.llama.on_four_cards())
 #
 # With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
 #
-# How much does the choice matter? Three plain layouts on cards of 80 GB:
+# How much does the choice matter? Three plain layouts on cards of 80 GB (the second by FSDP's constants; case 2 says what that does):
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -96,7 +96,15 @@ lab.table(case_studies.trained_by())
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 it is 26 GB on each card, beside a quarter of the weights, which FSDP has in fp32, 13 GB: so the script dies even sooner than planned, in its first backward. (FSDP's 16 bytes are 4 + 4 + 8. The picture above splits them as 2 + 2 + 12; the sum is the same.) Nor would eight cards save it: 26 + 6.5 and 13 of moments are 45.5 GB. This argument makes shards of the gradients, each of which then travels 16 times a step:
+# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 they are 26 GB on each card. By hand, in GB (FSDP's 16 bytes are 4 + 4 + 8; the pictures split them as 2 + 2 + 12, with the same sum):
+#
+# | | weights | moments | gradients | all else, as planned | together |
+# | --- | --- | --- | --- | --- | --- |
+# | 4 x 40 GB, first backward | 13 | - | 26 | 7 | 46 |
+# | 8 x 40 GB, second backward | 6.5 | 13 | 26 | 7 | 52.5 |
+# | 4 x 80 GB, second backward | 13 | 26 | 26 | 7 | 72 |
+#
+# So the script dies even sooner than planned, eight cards don't save it, and those of 80 GB are nearly full. This argument makes shards of the gradients, each of which then travels 16 times a step:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -169,7 +177,7 @@ lab.show(planner.time_bars(bars))
 #
 # For two reasons. There, ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. (Of the gathering nearly all hides, by both programs' constants.) With them, in the last row, Megatron's pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
 #
-# **Verdict.** If one program can do both, shard the 10 B. If it is FSDP or Megatron's stages, take the stages. They are only 13 % or 7 % apart, so measure both.
+# **Verdict.** If one program can do both as fast, shard the 10 B. (Megatron has shards by now, `--use-megatron-fsdp`; no constants of ours are from them.) If it is FSDP or Megatron's stages, take the stages. They are only 13 % or 7 % apart, so measure both.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -215,9 +223,15 @@ together.predict()
 # - After it, its parts are added up. On the way back the same happens to gradients.
 # - At the end, the weight gradients of the copies are added up.
 #
-# A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients.
+# A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients. On four ranks:
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. Apart, of four ranks two encode, one fuses and one has the heads, so each does twice as much as on eight. (We go on with four: here that is two ranks for each core.) By the prediction, how many times as long as together is a step apart?
+# | | encoders | fusion | heads |
+# | --- | --- | --- | --- |
+# | apart | ranks 0 and 1, half of the batch each | rank 2 | rank 3 |
+# | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
+# | copied | every rank, a quarter of the batch | the same | the same |
+#
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -247,7 +261,7 @@ together.compare()
 #
 # ### Does the delay grow with the pace?
 #
-# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, and a message is over only when each rank has had a core for it. Together, four ranks compute at once and meet in eight messages; apart, no more than two compute at once; copied, four meet in one.
+# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, they don't begin at one moment, and a message is over only when each has had a core for it.
 #
 # So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large will the delay of *together* be, compared with the table above?
 
@@ -265,7 +279,7 @@ lab.table(slow)
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so the delay is in what is not paced. That may be cores, or Python and gloo, which take their time for each message; this experiment doesn't tell them apart. In steps this long it matters less. The last line is apart over together, before and now: it comes nearer to the 1.77 that were predicted.
+# Far from four times: so the delay is in what is not paced. *Copied*, with its one message, is late as well, so part of it comes once a step; *together*, with eight, is later. Whether it is cores, or Python and gloo, this experiment doesn't tell. In steps this long it matters less. The last line is apart over together, before and now: it comes nearer to the 1.77 that were predicted.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP): only weight gradients travel then, in one message, and it is the fastest. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
@@ -322,7 +336,7 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | per layer | 14.4 kB | 0.675 | 38 |
 # | top-k all | 5.15 kB | 0.621 | 37 |
 #
-# "Last loss" is the mean of eight steps; the differences say little. `lab.table(case_studies.policies())` runs it anew.
+# "Last loss" is the mean of eight steps of one run each, so the differences say little. `lab.table(case_studies.policies())` runs it anew.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy

@@ -238,7 +238,8 @@ class PlanBoard(Trial):
         counts = [each.layout.num_microbatches for each in (drawable, plan)]
         title = {code: told.format(*counts) for code, told in _in_both(key).items()}
         predicted = self.prediction(drawable)
-        return scene.timeline(predicted, title=title, language=self.language)
+        alone = drawable.pp == 1  # what is idle there is no bubble
+        return scene.timeline(predicted, title=title, messages=alone, language=self.language)
 
     def _numbers(self, plans: list[Plan]) -> str:
         """A table: a row for each control that differs and for each number, a column for each

@@ -12,7 +12,9 @@ from labkit.words import catalogue, speaking
 
 WORDS = catalogue(
     [
-        ("fitting", "layouts that fit"),
+        ("copies", "copies"),
+        ("shards", "shards (ZeRO 3)"),
+        ("cut", "cut by tp, pp or cp"),
         ("too_large", "layouts, all too large"),
         ("frontier", "frontier"),
         ("first fitting", "fastest: {}"),
@@ -22,18 +24,21 @@ WORDS = catalogue(
         ("large", "too large"),
         ("refused", "do not divide"),
         ("constants", "constants of"),
-        ("x", "time of a step"),
+        ("x", "time of a step, logarithmic"),
         ("y", "memory of the fullest GPU"),
         ("nothing", "No layout divides"),
     ]
 )
+_KINDS = ("cut", "shards", "copies")
+"""the most common first: later dots lie over earlier ones"""
 _DOTS = 60
 """dots that can be told apart along the axis of memory, and along a factor of e in time"""
 
 
 def layouts(search: Search, *, language: str | None = None) -> Sketch:
-    """Every layout that fits: time of a step against memory, the frontier as a line, the fastest
-    named. Where none fits: those that are too large, and the nearest to fitting."""
+    """Every layout that fits: time of a step against memory, coloured by what it does with the
+    model, the frontier as a line, the fastest named. Where none fits: those that are too large, and
+    the nearest to fitting."""
     shown = search.fitting or search.too_large
     if not shown:
         return _nothing(search, language)
@@ -69,13 +74,26 @@ def _series(
     """All, the frontier, the first of them, and what a GPU has."""
     times = [each.step_us for each in shown]
     device = search.plan.cluster.gpu.name
-    series = [_of(say[found], _thinned(shown[1:] or shown), points=True)]
+    others = shown[1:] or shown
+    if search.fitting:
+        kinds = {kind: [each for each in others if _kind(each) == kind] for kind in _KINDS}
+    else:
+        kinds = {found: others}
+    series = [_of(say[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
     named = say[f"first {found}"].format(written(shown[0].layout))
     series.append(_of(named, shown[:1], points=True))
     has = shown[0].device_bytes
     return [*series, Series(device, (min(times), max(times)), (has, has))]
+
+
+def _kind(found: Candidate) -> str:
+    """What a layout does with the model, of _KINDS."""
+    layout = found.layout
+    if layout.tp * layout.pp * layout.cp > 1:
+        return "cut"
+    return "shards" if layout.zero == 3 else "copies"
 
 
 def _of(name: str, found: Sequence[Candidate], *, points: bool = False) -> Series:
