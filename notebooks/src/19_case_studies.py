@@ -249,7 +249,7 @@ quick = case_studies.placed()
 lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# ### Measured
+# ### How late are they?
 #
 # All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Which has the largest? Here is a step together, of another run:
 

@@ -536,7 +536,7 @@ lab.table(
 # %% [markdown]
 # The first four rows were fitted, the last is the test. On a quiet machine the fit is within a quarter or so there, and nearer than the plan by GPUs, although it had to look beyond what it saw.
 #
-# Look at the signs of its errors, too. If it says too little for 2 layers and too much for 4, as it did for us, that is no noise: something is missing that a step takes once, however many layers it has. This planner has no constant for that. Errors without a pattern are the clock's: a step of a tenth of a second is at the mercy of whatever else runs. Then time more steps.
+# Look at the signs of its errors, too. If it says too little for 2 layers and too much for 4, as it once did for us, that is no noise: something is missing that a step takes once, however many layers it has. This planner has no constant for that. Errors without a pattern are the clock's: a step of a tenth of a second is at the mercy of whatever else runs. Then time more steps.
 #
 # **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
 
