@@ -58,7 +58,7 @@ KINDS = {
     "reduce": _kind("R", "#bfa45f", "x", to_say("reduce")),
     "barrier": _kind("|", "#a3a8b0", "", to_say("barrier")),
     "wait": _kind("w", "#a3a8b0", "+", to_say("wait")),
-    "mark": _kind("m", "#a3a8b0", "", to_say("named by the program")),
+    "mark": _kind("M", "#a3a8b0", "", to_say("named by the program")),
     IDLE: _kind(".", "", "/", to_say("idle (bubble)")),
 }
 _COLOURS = (

@@ -430,7 +430,11 @@ steps_us["the longer of the two"] = max(12_000, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. How near are the last two? (Where eight readers and two ranks share two cores, all else takes longer than before, too. And a sum can agree though its parts don't, so look at those.) What is in the way now? The new recording says:
+# The last row was computed, the others were recorded. How near are the last two? (Where eight readers and two ranks share two cores, all else takes longer than before, too. And a sum can agree though its parts don't, so look at those.)
+#
+# ### What is in the way now?
+#
+# The new recording says:
 
 # %%
 again
@@ -565,7 +569,9 @@ check.forecast(my_forecast)
 check.hint("forecast")
 
 # %% [markdown]
-# Did you miss a term in the fit above? Here are our own five steps, in milliseconds. Let your rule loose on the first four: what does a step take by itself, and how near does the rule come to the fifth?
+# ### Was a term missing?
+#
+# Was one in the fit above, too? Here are our own five steps, in milliseconds. Let your rule loose on the first four: what does a step take by itself, and how near does the rule come to the fifth?
 
 # %%
 {(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}

@@ -4,6 +4,7 @@ import pytest
 
 from labkit import collectives, planner
 from labkit.case_studies import Perception, foreseen, llama, policy_parts, small, stories
+from labkit.case_studies.judged_run import QUICK
 from labkit.case_studies.story_run import Story, _net
 from labkit.planner.models import DATA
 
@@ -134,7 +135,11 @@ def test_what_small_clusters_do():
 
 def test_a_step_is_split_into_messages_bytes_and_all_else():
     for link in (10, 1):
-        for row, parts in zip(foreseen(link), policy_parts(link).values(), strict=True):
+        *split, copied = policy_parts(link).values()
+        step = QUICK.but(placement="copied", mb_per_s=link)
+        assert sum(copied.values()) == pytest.approx(step.step_us())
+        assert copied["messages"] == 3e3 and copied["bytes"] == pytest.approx(57652 / link)
+        for row, parts in zip(foreseen(link), split, strict=True):
             assert sum(parts.values()) == pytest.approx(row["predicted_us"])
             assert parts["messages"] == 3e3 * row["messages"]
             assert parts["bytes"] == pytest.approx(row["gradients_bytes"] / link)

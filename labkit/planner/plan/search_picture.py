@@ -75,10 +75,9 @@ def _series(
     times = [each.step_us for each in shown]
     device = search.plan.cluster.gpu.name
     others = shown[1:] or shown
-    if search.fitting:
-        kinds = {kind: [each for each in others if _kind(each) == kind] for kind in _KINDS}
-    else:
-        kinds = {found: others}
+    kinds: dict[str, list[Candidate]] = {kind: [] for kind in _KINDS}
+    for each in others:
+        kinds.setdefault(_kind(each) if search.fitting else found, []).append(each)
     series = [_of(say[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
