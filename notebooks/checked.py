@@ -1,5 +1,6 @@
 """The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
-for each exercise the solution and its check as well, executed once by nbmake, three at a time.
+for each exercise the solution and its check as well, executed once by nbmake, three at a time; those
+about clocks after the others, alone.
 Tests and the book read these copies; what is there and still current is not executed again.
 
     python notebooks/checked.py           every English chapter, and one in Chinese
