@@ -1,7 +1,7 @@
 """The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
-for each exercise the solution and its check as well, executed once by nbmake, three at a time; those
-about clocks after the others, alone.
-Tests and the book read these copies; what is there and still current is not executed again.
+for each exercise the solution and its check as well, executed once by nbmake, three at a time, and
+those about clocks after the others, alone. Tests and the book read these copies; what is there and
+still current is not executed again.
 
     python notebooks/checked.py           every English chapter, and one in Chinese
     python notebooks/checked.py 00 08     only these, in English
