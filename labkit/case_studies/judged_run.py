@@ -50,18 +50,19 @@ def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]
     that is not gradients, of starting their messages, and of carrying their bytes. Last the whole
     net copied, its gradients exactly and in one message. Raises ValueError for a link that can't
     be."""
+    copied = QUICK.but(placement="copied", mb_per_s=mb_per_s)
+    sent = copied.gradient_messages()
+    last = {"policy": say("copied, plain"), "messages": len(sent)}
+    last["gradients_bytes"] = sum(num_bytes for _, _, num_bytes in sent)
+    last["predicted_us"] = copied.step_us()
     found = {}
-    for row in foreseen(mb_per_s):
+    for row in (*foreseen(mb_per_s), last):
         starting = row["messages"] * QUICK.latency_us
         carrying = row["gradients_bytes"] / mb_per_s
         rest = row["predicted_us"] - starting - carrying
         parts = {say("all else"): rest, say("messages"): starting, say("bytes"): carrying}
         found[row["policy"]] = parts
-    copied = QUICK.but(placement="copied", mb_per_s=mb_per_s)
-    carrying = sum(num_bytes for _, _, num_bytes in copied.gradient_messages()) / mb_per_s
-    rest = copied.step_us() - carrying - QUICK.latency_us
-    parts = {say("all else"): rest, say("messages"): QUICK.latency_us, say("bytes"): carrying}
-    return found | {say("copied, plain"): parts}
+    return found
 
 
 def foreseen(mb_per_s: float = QUICK.mb_per_s) -> list[dict[str, object]]:
