@@ -47,16 +47,21 @@ def placed(slowed: float = 1.0) -> list[dict[str, object]]:
 
 def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]]:
     """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of all
-    that is not gradients, of starting their messages, and of carrying their bytes. Last the whole
-    net copied, its gradients exactly and in one message. Raises ValueError for a link that can't
-    be."""
+    that is not gradients, of starting their messages, and of carrying their bytes. Then all of them
+    exactly in one message for all kinds, and last the whole net copied, which is one message
+    too. Raises ValueError for a link that can't be."""
+    rows = foreseen(mb_per_s)
+    plain = rows[0]
+    saved_us = (plain["messages"] - 1) * QUICK.latency_us
+    rows.append(plain | {"policy": say("plain, one message"), "messages": 1})
+    rows[-1]["predicted_us"] = plain["predicted_us"] - saved_us
     copied = QUICK.but(placement="copied", mb_per_s=mb_per_s)
     sent = copied.gradient_messages()
-    last = {"policy": say("copied, plain"), "messages": len(sent)}
-    last["gradients_bytes"] = sum(num_bytes for _, _, num_bytes in sent)
-    last["predicted_us"] = copied.step_us()
+    rows.append({"policy": say("copied, plain"), "messages": len(sent)})
+    rows[-1]["gradients_bytes"] = sum(num_bytes for _, _, num_bytes in sent)
+    rows[-1]["predicted_us"] = copied.step_us()
     found = {}
-    for row in (*foreseen(mb_per_s), last):
+    for row in rows:
         starting = row["messages"] * QUICK.latency_us
         carrying = row["gradients_bytes"] / mb_per_s
         rest = row["predicted_us"] - starting - carrying

@@ -22,6 +22,7 @@ from labkit.words import both, say, spoken_in
 from labkit.zero import offload_times
 
 if TYPE_CHECKING:
+    from labkit.planner.plan.search import Candidate
     from labkit.shown import Picture
 
 MODEL = "LLaMA 13B"
@@ -187,19 +188,25 @@ def _is_nobodys(layout: Layout) -> bool:
     return layout.zero == 3 and layout.tp * layout.pp > 1
 
 
-def row(found: Search, free: float) -> dict[str, object]:
-    """What a search found, for ``lab.table``: of what leaves a share of the card free the fastest,
-    else the lightest, what that is too much by, and no step. With Adam on the host, ZeRO 3 is left
-    out where it cuts tensors or layers as well: no program does all of it."""
+def roomy(found: Search, free: float) -> "list[Candidate]":
+    """What a search found and leaves a share ``free`` of the card free, the fastest first. With
+    Adam on the host, ZeRO 3 is left out where it cuts tensors or layers as well: no program does
+    all of it."""
     on_host = found.plan.offload != "none"
     room = (1 - free) * found.plan.cluster.device_bytes
     known = [each for each in found.fitting if not (on_host and _is_nobodys(each.layout))]
-    roomy = [each for each in known if each.peak_bytes <= room]
-    shown = roomy[0] if roomy else found.lightest()
-    over = max(0.0, shown.peak_bytes - room)
+    return [each for each in known if each.peak_bytes <= room]
+
+
+def row(found: Search, free: float) -> dict[str, object]:
+    """What a search found, for ``lab.table``: the fastest of what is ``roomy``, else the lightest,
+    what that is too much by, and no step."""
+    fit = roomy(found, free)
+    shown = fit[0] if fit else found.lightest()
+    over = max(0.0, shown.peak_bytes - (1 - free) * found.plan.cluster.device_bytes)
     return {
-        "Adam": say("host") if on_host else say("card"),
-        "fit": len(roomy),
+        "Adam": say("card") if found.plan.offload == "none" else say("host"),
+        "fit": len(fit),
         "layout": written(shown.layout),
         "held_bytes": shown.peak_bytes,
         "over_bytes": over,

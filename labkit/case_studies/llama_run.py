@@ -125,7 +125,7 @@ def trained_by() -> list[dict[str, object]]:
     for name, job in sorted(jobs.items()):
         told = job.wait()[0]
         kept = {each: told[each] for each in ("trained_by", "weights", "kept", "gradients", "type")}
-        rows.append({"engine": name, **kept, "first": told["losses"][0]})
+        rows.append({"engine": name, **kept, "first loss": told["losses"][0]})
         rows[-1]["last loss"] = told["losses"][-1]
     return rows
 

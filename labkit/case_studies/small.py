@@ -2,15 +2,19 @@
 of a small one on real ranks.
 
     lab.table(case_studies.small.rows("LLaMA 7B"))
+    lab.show(case_studies.drawn(case_studies.small.cases()))  # what its fullest card holds
     case_studies.small.toy(4).run()
 """
 
-from labkit.case_studies.llama import FREE, row
+import functools
+
+from labkit.case_studies.llama import FREE, Case, roomy, row
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.plan import Plan
-from labkit.planner.plan.search import search
+from labkit.planner.plan.search import Search, as_plan, search
 from labkit.sharding.step import Step
 from labkit.units import check_real, check_whole
+from labkit.words import both
 
 COUNTS = (1, 2, 4, 8)
 
@@ -26,24 +30,50 @@ def rows(
 
     Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """
-    gpu(card)
-    check_whole(1, 10**6, seq=seq)
     check_real(0.0, 0.9, free=free)
     found = []
+    for (count, _), searched in _searched(str(model), str(card), seq).items():
+        told = row(searched, free)
+        step_us = told.pop("step_us")
+        told["token_rate"] = round(1e6 * searched.plan.tokens / step_us) if step_us else None
+        found.append({"cards": count} | told)
+    return found
+
+
+def cases(
+    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = FREE
+) -> list[Case]:
+    """For each number of cards one plan of those in ``rows``, to be drawn: the fastest that leaves
+    the share free with Adam on the cards; if there is none, with Adam on the host; if there is
+    none either, the lightest.
+
+    Raises ValueError for a model or card that the tables lack, or a share that can't be.
+    """
+    check_real(0.0, 0.9, free=free)
+    searched = _searched(str(model), str(card), seq)
+    found = []
+    for count in COUNTS:
+        name = both("{cards} x {card}", cards=count, card=card)
+        here = searched[count, "none"]
+        if not roomy(here, free):
+            name = both("{cards} x {card}, Adam on the host", cards=count, card=card)
+            here = searched[count, "optimizer"]
+        fit = roomy(here, free)
+        shown = fit[0] if fit else here.lightest()
+        found.append(Case(name=name, plan=as_plan(here.plan, shown.layout)))
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _searched(model: str, card: str, seq: int) -> dict[tuple[int, str], Search]:
+    """(number of cards, where Adam is) -> all layouts of it."""
+    gpu(card)
+    check_whole(1, 10**6, seq=seq)
+    found = {}
     for count in COUNTS:
         for offload in ("none", "optimizer"):
-            asked = Plan(
-                model=model,
-                gpu=card,
-                gpus=count,
-                batch=64,
-                seq=seq,
-                offload=offload,
-            )
-            told = row(search(asked), free)
-            step_us = told.pop("step_us")
-            told["token_rate"] = round(1e6 * asked.tokens / step_us) if step_us else None
-            found.append({"cards": count} | told)
+            asked = Plan(model=model, gpu=card, gpus=count, batch=64, seq=seq, offload=offload)
+            found[count, offload] = search(asked)
     return found
 
 

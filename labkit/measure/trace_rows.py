@@ -1,6 +1,7 @@
 """What Kineto wrote about one rank, as rows of a Timeline: actions, messages, marks and other work.
 ``trace.read`` puts the ranks together."""
 
+import bisect
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -56,7 +57,8 @@ def rows(trace: dict, shift_us: float) -> Iterator[Row]:
     unlinked = [event for event in gloo if not _meets_a_link(event, links)]
     yield from _messages(rank, [*unlinked, *nccl], _ways(trace["labkit"], gloo))
     work = [kernel for kernel in kernels if "nccl" not in kernel["name"]]
-    for start_us, end_us, name in _merged(work or operators):
+    fsdp = [event for event in annotations if event["name"].startswith("FSDP::")]
+    for start_us, end_us, name in _merged(work or list(_outside(operators, fsdp))):
         yield rank, COMPUTE, COMPUTE, name, start_us, end_us, 0
 
 
@@ -160,6 +162,32 @@ def _without_messages(action: Event, gloo: Sequence[Event]) -> tuple[float, floa
     sent = [event["ts"] for event in inside if "send" in event["name"]]
     sent_us = min((at_us for at_us in sent if at_us >= received_us), default=end_us)
     return received_us, sent_us
+
+
+def _outside(operators: Sequence[Event], fsdp: Sequence[Event]) -> Iterator[Event]:
+    """The operators without what FSDP does around its messages, and waits for, in the same thread:
+    in a backward that happens inside of operators."""
+    starts: dict[Any, list[float]] = {}
+    ends: dict[Any, list[float]] = {}
+    for mark in sorted(fsdp, key=lambda event: event["ts"]):
+        mine = ends.setdefault(mark["tid"], [])
+        if mine and mark["ts"] <= mine[-1]:
+            mine[-1] = max(mine[-1], _end_us(mark))
+        else:
+            starts.setdefault(mark["tid"], []).append(mark["ts"])
+            mine.append(_end_us(mark))
+    for event in operators:
+        left_us = event["ts"]
+        its_starts = starts.get(event["tid"], [])
+        its_ends = ends.get(event["tid"], [])
+        at = bisect.bisect_right(its_ends, left_us)  # the first mark that ends later
+        while at < len(its_starts) and its_starts[at] < _end_us(event):
+            if its_starts[at] > left_us:
+                yield event | {"ts": left_us, "dur": its_starts[at] - left_us}
+            left_us = its_ends[at]
+            at += 1
+        if left_us < _end_us(event) or not event["dur"]:
+            yield event | {"ts": left_us, "dur": _end_us(event) - left_us}
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from labkit.launching.fork import zygote_client
-from labkit.measure import memory, trace
+from labkit.measure import memory, trace, trace_rows
 from labkit.planner.real.counted import Counted
 from labkit.planner.real.module_run import measured, repeated
 from labkit.sharding import engines
@@ -161,7 +161,7 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
         values.append(_one_step(step, engine, optimizer, batch, watched))
         engines.claim(watched, engine, optimizer)
     allocated = memory.allocated_peak_bytes()
-    with trace.record(operators=False):
+    with trace.record(operators=True):
         _one_step(step, engine, optimizer, batch)
     losses = _means(values) if step.split else values
     found = {"losses": losses, **told(engine, optimizer, watched), "allocated_bytes": allocated}
@@ -221,7 +221,8 @@ def _one_step(
     if watched:
         engines.claim(watched, engine, optimizer)
         watched.mark("step")
-    optimizer.step()
+    with torch.profiler.record_function(trace_rows.UPDATE):
+        optimizer.step()
     optimizer.zero_grad(set_to_none=step.engine != "ddp")
     return value
 

@@ -16,14 +16,16 @@ def doubts(step: Step) -> list[dict[str, str]]:
     if step.loss is None:
         found.append(
             (
-                say("what you train for: the loss is the output's, or a stand-in"),
+                say(
+                    "what you train for: no loss was given, so a run takes the output, or a stand-in"
+                ),
                 say("give loss=, a function of the output and the batch"),
             )
         )
     found.append(
         (
-            say("time: whose constants your program and your machine have"),
-            say("measure four runs of your own, planner.fit them"),
+            say("how long a step takes: the constants are those of other programs and machines"),
+            say("measure four runs of your own, and fit them (planner.fit)"),
         )
     )
     return [{"not known": what, "way out": way_out} for what, way_out in found]
@@ -49,14 +51,14 @@ def _of_layers(shape: Counted) -> list[tuple[str, str]]:
     if shape.tied:
         found.append(
             (
-                say("whether tied weights may lie on two stages: the plan counts them on both"),
-                say("their gradients have to be added up, as labkit's cut does"),
+                say("what to do with tied weights in two stages: the plan counts them on both"),
+                say("add their gradients up after each backward; labkit's cut does so"),
             )
         )
     found.append(
         (
-            say("how a layer's products could be cut: no tensor parallelism is planned"),
-            say("parallelize_module needs a way for each product (chapter 09)"),
+            say("how a layer's products could be cut: so no tensor parallelism is planned"),
+            say("name a way for each product (parallelize_module, chapter 09)"),
         )
     )
     return found
@@ -68,7 +70,7 @@ def _of_attention(shape: Counted) -> list[tuple[str, str]]:
         return []
     return [
         (
-            say("whether attention is causal: a mask that is a tensor says nothing"),
-            say("where it is: planner.measured(module, batch, causal=True)"),
+            say("whether attention is causal: a mask given as a tensor doesn't tell"),
+            say("if it is, plan the shape planner.measured(module, batch, causal=True)"),
         )
     ]

@@ -11,7 +11,7 @@
 #
 # *About two and a half hours, with three places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# A paper times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
+# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
 #
 # On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours:
 
@@ -27,9 +27,9 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage; what stays grey there is no bubble, but the wait for the last gradients. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage. What stays grey there is no bubble, but the wait for gradients and for updated parameters; only four microbatches are drawn, and over a step's 64 it is a sixteenth of that. Is there still room on the card with ZeRO at stage 0?
 #
-# **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can find the best of a thousand layouts in a second, and you know when not to believe the answer.
+# **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can make a short list of a thousand layouts in a second, and you know when not to believe the answer.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
@@ -77,16 +77,16 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # What hangs over the line is too much. Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits.
 #
-# Purple is what stage 3 gathers for as long as a layer computes. Few programs run it together with a pipeline, because it adds gradients up over the ranks after each microbatch, where a pipeline keeps them to the end. So does stage 2, which is left out.
+# Purple is what stage 3 gathers for as long as a layer computes. Few programs run stage 3 together with a pipeline. Like stage 2, which is left out, it adds gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.
 #
 # ### The fullest stage, by hand
 #
-# The thin bars in that picture are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB.
+# The thin bars in that picture are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB. (The first stage and the last have the embedding and the output layer as well, some 5 GB of states each.)
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which recipe your program has.
+# What a program keeps of each parameter, and in how many bytes, is its **recipe**. The planner was told `recipe="mixed"`, the 16 bytes of chapter 01. Left alone, it takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which recipe your program has.
 #
 # Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
 
@@ -96,7 +96,7 @@ small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
 lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It is more, and the picture shows why: the gradients are in fp32, some activations stay, and every process holds buffers that no bill knows of (3 GB, assumed).
+# The planner says more, and the picture shows why: the gradients are in fp32, some activations stay, and every process holds buffers that no bill knows of (3 GB, assumed).
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
@@ -174,7 +174,7 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, and no layout. So we take those, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, 4 M tokens a step, and no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
@@ -183,7 +183,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # %% [markdown]
 # The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. ("Memory traffic" are operations that only read and write, such as norms; "launches, short kernels" is what a layer takes beside its work.)
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of their peak the products reach, attention, and the network, and how long each layer takes beside its work.
+# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of its peak the products reach, attention, and the network, and a fixed time for each layer. Together they are the program's `stack`.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours. Here they are beside the published ones:
 
@@ -193,13 +193,13 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. (The layout was our guess, so that it comes near proves little.) How far off may it be? Ask it two things:
+# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess. How far off may it be? Ask it two things:
 
 # %%
 print(plan.trust(), *plan.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
+# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. (The 3.8 times are by another program; you will meet it.) All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
 #
 # Make it a habit to ask for both, because a number without them is a guess with decimals.
 #
@@ -232,7 +232,7 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, because they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs the other ranks four times a microbatch (with `sp` for a gather and a reduce-scatter each), and in the forward nobody can compute meanwhile. And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8, so four times as many messages.
+# The products stay nearly the same, because they are only dealt out in another way. What grows most is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice on the way forward and twice on the way back (with `sp` for a gather and a reduce-scatter each). And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8. So there are four times as many messages, each among more ranks.
 #
 # In return each GPU holds an eighth of every layer:
 
@@ -240,11 +240,13 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 lab.table(node.but(tp=tp).row() for tp in (1, 8))
 
 # %% [markdown]
-# So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (Both rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger. And `node.warnings()` doubts the 70 %: no run that these constants are from had more than 56.)
+# So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (Both rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger.)
 #
-# ### What stages cost, and computing twice
+# Are 70 % MFU to be believed? `node.warnings()` doubts them: no run that Megatron's constants are from had more than 56. All of those runs recompute something, and this layout nothing, so part of the gap may be real. Still, where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
 #
-# Stages send little, and wait. With a batch of 64, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of the time that its stages take (chapter 08), and with chunks less. Recomputing goes through every forward twice:
+# ## What stages cost, and computing twice
+#
+# Stages send little, and wait. With 64 sequences, one at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
 
 # %%
 batch64 = node.but(batch=64)
@@ -254,7 +256,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# With chunks the stages wait less, and with a larger batch too. (Products are longer with stages, since the last has the output layer as well, and all wait for it. The bars are of that stage, the slowest, which itself waits a little less than by hand.)
+# With chunks the stages wait less. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, and it waits a little less than by hand.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -263,7 +265,7 @@ lab.show(planner.time_bars(ways))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences at a time. By hand, 6 x 6.7 billion x 4,096 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -282,17 +284,17 @@ cards_gb = (1.5625, 3.125, 4.5, 6.25, 9, 11.2, 12.5, 18, 25)
 slower = {gb: wide.but(nic_gb_per_s=gb) for gb in cards_gb}
 steps_s = {gb: plan.time().step_us / 1e6 for gb, plan in slower.items()}
 title = {
-    "title": "A step by the network",
+    "title": "Step time and network speed",
     "x": "GB/s of a network card",
-    "y": "s a step",
+    "y": "seconds per step",
 }
 plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.2}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. So the same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.2 itself the step is still a seventh longer than at 25, since the planner assumes that messages as long as the computing don't hide completely. So the same layout is fine on one cluster and a disaster on another.
 #
-# The slow run of 175 B was such a disaster: 1,536 GPUs shared a batch of 1,536, so each gathered 350 GB of parameters, twice, for a single sequence. It could go no faster than its network. But which network, the cards' or the program's?
+# Was the slow run of 175 B such a disaster? 1,536 GPUs shared a batch of 1,536, so each gathered 350 GB of parameters, twice, for a single sequence. Was the network too slow for that, or did the program get too little out of it? Let's look at what was measured.
 
 # %% [markdown]
 # *A first place to rest.*
@@ -316,9 +318,9 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (These TFLOP/s count recomputed FLOPs.)
 #
-# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, of the ZeRO program, which had two of them.
+# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, that of the ZeRO program, which had two of the three rows. These three dots count for nothing now.
 #
-# Are the errors on the other nine good? Compare with somebody who knows nothing, and says the same TFLOP/s for all runs: "naive". `p90` is what nine of ten errors stay below.
+# Are the errors on the other nine good? Compare with somebody who knows nothing, and says the median of the three rows' TFLOP/s for all: "naive". `p90` is what nine of ten errors stay below.
 
 # %%
 told = found.to_json()
@@ -357,7 +359,7 @@ constants = [
 lab.table(constants, units={"products": "share", "network": "share"})
 
 # %% [markdown]
-# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. (As if: a fitted constant takes in whatever the formula leaves out.) On 1,536 GPUs hardly anything else counts.
+# The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. On 1,536 GPUs hardly anything else counts. We say "as if" because a fitted constant takes in whatever the formula leaves out.
 #
 # ### The slow run, by hand
 #
@@ -367,11 +369,11 @@ lab.table(constants, units={"products": "share", "network": "share"})
 [round(3 * 350 / 8 / (25 * then.nic), 1), round(last.step_us() / 1e6, 1)]
 
 # %% [markdown]
-# One division explains nearly all of the 74 days. (Not by itself: the share was fitted on this table.)
+# One division explains nearly all of the 74 days. That is no independent proof, because the share was fitted on this table.
 #
 # ### Measure four runs
 #
-# So can the planner find that tenth by itself, from today's FSDP and a few runs? After the products' constant `planner.fit` moves the one that helps most. Let's give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
+# So can the planner find that share by itself, from today's FSDP and a few runs? After the products' constant `planner.fit` moves the one that helps most. Let's give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
 
 # %%
 z3 = [run for run in runs if "z3" in run.id]
@@ -391,7 +393,7 @@ lab.table(
 lab.table([four.constants()])
 
 # %% [markdown]
-# Two runs move one constant, and the products' comes first: so it misses by a factor of three. Four runs move two. Now it has found how little of the network that program reached, and is within a tenth for both runs that it never saw. (The four had 384 to 1,120 GPUs, the two 1,536 and 2,240: twice as many, not ten times.)
+# Two runs move one constant, and the products' comes first: so it misses by a factor of three. Four runs move two. Now it has found how little of the network that program reached, and is within a tenth for both runs that it never saw. They had 1,536 and 2,240 GPUs, the four 384 to 1,120: so twice as many, not ten times.
 #
 # If you remember one thing of this chapter, let it be this: **measure four runs of your own, then plan**. Let them differ in what you want to know: in the number of GPUs, if that is the network. A run of yours is a dict like this one, with the seconds of its step:
 #
@@ -400,7 +402,7 @@ lab.table([four.constants()])
 # run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
 # ```
 #
-# `gbs` is the batch. `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. What was fitted goes into a plan, or a search, as its `stack`: `four.stack(run)` is the one for a run's kind of card and ZeRO. Here is our 7 B model on 64 GPUs, by today's FSDP, and by what four runs told of that early ZeRO 3:
+# `gbs` is the batch. `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. The fitted constants go into a plan, or a search, as its `stack`: `four.stack(run)` is the one for a run's kind of card and stage of ZeRO. Here is our 7 B model on 64 GPUs, by today's FSDP, and by what four runs told of that early ZeRO 3:
 
 # %%
 fitted = four.stack(z3[0])
@@ -412,9 +414,9 @@ lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
 #
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them.
+# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun`, where a fit starts, may be left out).
 #
-# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth, with one sequence at a time and with four. So what must your runs differ in?
+# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in?
 
 
 # %%
@@ -438,16 +440,16 @@ check.hint("four_runs")
 #
 # ## Is the memory true?
 #
-# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, shards it and steps the optimizer, only without data. Eight of the 32 layers of LLaMA 7B will do, because all are alike. How many MB of parameters does rank 0 keep, of 7.5 GB in fp32?
+# Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a **rehearsal**. FSDP really wraps the model, shards it and steps the optimizer, only without data. Eight of the 32 layers of LLaMA 7B will do, because all are alike. Of their 7.5 GB of parameters in fp32 rank 0 keeps a 1,024th, 7.3 MB. How many GB does it hold at its highest point?
 
 # %%
-kept = lab.guess("MB of parameters on rank 0", between=(0, 1000))
+highest = lab.guess("GB at the peak of rank 0", between=(0, 20))
 
 # %%
 eight = replace(plan.shape, layers=8)
 thousand = planner.Plan(model=eight, gpus=1024, zero=3, recipe="fp32")
 rehearsal = planner.rehearse(thousand)
-kept.score(rehearsal.held["parameters"] / 1e6)
+highest.score(rehearsal.peak_bytes / 1e9)
 
 # %%
 lab.table(rehearsal.rows())
@@ -455,7 +457,7 @@ lab.table(rehearsal.rows())
 # %% [markdown]
 # "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16.
 #
-# Look at the last row. The peak is the hardest number on the list, because it depends on what a program keeps alive for a moment. And a rehearsal has no context and no gaps of an allocator. If you plan to the last GB, measure it.
+# The last row is the peak: nearly all of it is what the ranks gather and compute for a moment. It is the hardest number on the list, because it depends on what a program keeps alive. And a rehearsal has no context and no gaps of an allocator. If you plan to the last GB, measure it.
 #
 # So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Now let the planner choose.
 
@@ -469,7 +471,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. Go along it to the right, and at first you save a lot of memory for little time; then it gets dearer. Here are the fastest:
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. Go along it to the right, and at first you save a lot of memory for little time; then each GB costs more. Here are the fastest:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -478,13 +480,7 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# The first few are within some per cent of each other, which is less than the error in that line. (The error is of one step's time. Two layouts by one program share part of it, so their difference is known better; how much better, nobody has measured.) So take from among them what your program does well.
-#
-# ### How to read such a table
-#
-# 63 % MFU? The second line above doubts it: the best run that Megatron's constants are from has 56 %. All of those runs recompute something, and this layout nothing. So where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
-#
-# Where less than 5 % of the card is left, the table says "perhaps", because in our one rehearsal the peak was off by about as much. (There it was too high. Of Megatron's memory nothing was rehearsed.)
+# The first few are within a few per cent of each other, which is less than the error in that line. Two layouts by one program share part of that error, but how much of it nobody has measured. So take what is closer together than the error for a tie, and choose what your program does well.
 #
 # Now for the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here? (That share is its **regret**.)
 
@@ -502,16 +498,19 @@ usual.score(search.regret(search.plan.but(zero=3)))
 # %%
 same = planner.search(search.plan.but(stack="fsdp-a100"))
 single = same.plan.but(zero=3)
-regrets = [
-    {"mbs": plan.mbs, "regret": same.regret(plan)}
-    for plan in (single, single.but(mbs=4))
-]
+regrets = []
+for each in (single, single.but(mbs=4)):
+    time = each.time()
+    row = {"mbs": each.mbs, "regret": same.regret(each), "step_us": time.step_us}
+    regrets.append(row | {"not hidden_us": time.parts()["gather"]})
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# The first row is the layout's own doing. Is ZeRO 3 to blame? With one sequence it is, for the larger part (products of one sequence are slower, too): by hand that needs twice the 11.2 GB/s from above, nearly all that the network has, so not all of it hides. With four at a time it is as good as anything. (All this by these constants, whose error is larger than that share.)
+# By one program the regret is 16 %. The other 5 of the 21 % were the program.
 #
-# The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
+# Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. All this is by constants whose error is larger than the 16 %: believe that it is slower, not by how much.
+#
+# Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 
 # %% [markdown]
 # ### Our first lines again
@@ -541,14 +540,14 @@ now = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
 print(*now.warnings())
 
 # %% [markdown]
-# (The 3.8 times are our slow run itself, as you saw it by FSDP's constants.) So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
+# The 3.8 times are our slow run itself, as you saw it by FSDP's constants. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
 
 # %% [markdown] sections="8.12"
 # *A third place to rest. What is left takes about 40 minutes.*
 #
 # ## Which strategy when?
 #
-# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? Here is one model for each line:
+# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? (It treats FSDP and ZeRO 3 as two; here both are ZeRO 3.) Here is one model for each line. For 13 B we take 8 GPUs, and for 175 B 128 and a cut, since the rule names neither:
 
 # %%
 rule = {
@@ -602,12 +601,18 @@ unlike.score(sum(max(each.values()) > error for each in found.values()))
 
 # %%
 error = {"planner's error": error}
-lab.bars(found, marks=error, unit="share", title="slower by", badge="predicted")
+lab.bars(
+    found,
+    marks=error,
+    unit="share",
+    title="slower than the fastest by",
+    badge="predicted",
+)
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. The kind without a bar is the fastest; where a row is missing, nothing of that kind fits. (The error is that of Megatron's runs, none of which has shards.)
+# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits. (For 175 B shards come out behind a cut here, and ahead of one in the picture before. There the cut was the paper's, `tp` 8 and `pp` 12, all recomputed; here it is the best that was found.)
 #
-# - **In one machine** the planner can't tell copies, shards and cuts apart. Choose by what is simple.
+# - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. (A bad cut it can, such as `tp` 8 above.) Choose by what is simple.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, by one early program, and lost it; how today's FSDP does, the planner doesn't know.
 #
 # ### In which parts?
@@ -621,7 +626,7 @@ cuts = [best.but(tp=8, pp=4, vpp=2, mbs=4), best]
 lab.table(plan.row() for plan in cuts)
 
 # %% [markdown]
-# The planner prefers little tensor parallelism and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows have more than 56 % MFU, and the advice came from measurements. So try both.
+# The planner prefers little tensor parallelism and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows are above 56 % MFU, and the advice came from measurements. So try both.
 #
 # ### Four rules
 #
@@ -672,7 +677,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# And this is your regret, case by case (in the book: that of one solution; batch and network differ as well):
+# And this is your regret, case by case (in the book: that of one solution). Batch and network differ as well. Where less than 5 % of a card is left, a table says "perhaps" in place of "fits", because in our one rehearsal the peak was off by about as much:
 
 # %%
 lab.table(check.regrets(my_layout), units={"regret": "share"})
@@ -689,7 +694,7 @@ lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 planner.card(single, shards[-1])
 
 # %% [markdown]
-# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide. Then shards are as fast as anything, and hold a good half of what a copy does, so here rule 1 has an exception.
+# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide. Then shards are as fast as anything, and hold a good half of what a copy does: an exception to rule 1.
 #
 # The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it.
 
@@ -726,16 +731,16 @@ for model, gpus in ((model, each) for model in ranges for each in ranges[model])
     best = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
     span = best.days(20 * MODELS[model].params)
     row = {"model": model, "fewest": fewest(model), "gpus": gpus, "time_days": span}
-    answers.append(row)
+    answers.append(row | {"mfu_share": best.mfu()})
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines.)
+# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines.) Where MFU is above 56 %, the time is rather too short, and the rule no better for it.
 
 # %% [markdown]
 # ## When is a planner worth it?
 #
-# Before you rent, before you change clusters, and when a run is slower than it should be, because when a step takes a third longer than planned, either the program or the plan is wrong, and both are worth knowing. Not on one GPU, and not to choose between two layouts that it puts closer together than its error.
+# It is worth it before you rent, and before you change clusters. It is also worth it when a run seems slow: if a step takes a third longer than planned, either the program or the plan is wrong, and both are worth knowing. It isn't worth it on one GPU, nor to choose between two layouts that it puts closer together than its error.
 #
 # It can't know your network and your software's version: that is why you fit. It assumes that nothing fails (chapter 13 says what to add). And a larger batch makes every layout look better, but how many steps you need with it is another matter.
 

@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 20 minutes; choose those that are yours. Cases 1, 2 and 5 need chapters 05 to 09 and 18, case 3 needs 08 and 09, case 4 needs 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first step: by the time that Adam has made its moments, each card would have to hold 59 GB. Could one have known?
+# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first step: with Adam's moments each card would have to hold at least 59 GB. Could one have known?
 
 # %%
 import labkit as lab
@@ -23,16 +23,26 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# Yes: all of this is predicted, nothing has run. What hangs over the line is too much.
+# Yes: this is predicted, nothing has run. What hangs over the line is too much. (Even so the plan is too kind; case 1 says why.)
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 has a remark about 1. In the tables, "fit" counts the layouts that leave a tenth of the card free, "held" is the fullest card's, and "over" what it holds beyond the other nine tenths. In the pictures the line is the whole card. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+#
+# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" what is more than nine tenths of it. In the pictures the line is the whole card.
+#
+# Who runs a layout decides how many bytes it needs, and whose constants a plan takes:
+#
+# | layout | run by | bytes a parameter | constants |
+# | --- | --- | --- | --- |
+# | ZeRO 3 | FSDP | 16 | FSDP's |
+# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 16 | FSDP's, for want of its own |
+# | all others | Megatron-LM | 18: it adds gradients up in fp32 | Megatron's |
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
 #
-# **Question.** These lines matter, of Hugging Face's Trainer with FSDP:
+# **Question.** The script uses Hugging Face's Trainer with FSDP. These are the lines that count:
 #
 # ```python
 # TrainingArguments(
@@ -56,15 +66,21 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 #
 # ### Plan: what would cure it?
 #
-# Below are that change and four more. Before you look: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB, which fit?
+# Here are four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. How many of the four fit?
+
+# %%
+fitting = lab.guess("changes of the four that fit", choices=("0", "1", "2", "3", "4"))
+
+# %%
+fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 
 # %%
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, each at a price (and each as planned, with gradients that are shards at all times; see the run below). With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and a program that can do it: with ZeRO 3 DeepSpeed, since FSDP can't send Adam alone, otherwise Megatron-LM (`--optimizer-cpu-offload`). The last two cost money.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and DeepSpeed, since FSDP can't send Adam alone. The last two cost money.
 #
-# What if any layout is allowed, not only FSDP? Here is the best for four cards of each size (24 GB: the A10G, slower and without NVLink), each by the program that usually runs it: ZeRO 3 by FSDP, with 16 bytes a parameter, the others by Megatron, with 18, since it adds gradients up in fp32. (ZeRO 3 with Adam on the host is DeepSpeed's, with 16 bytes too, and without `tp` or `pp`. The planner has no constants of it, and takes FSDP's.)
+# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size. (Cards of 24 GB are A10G, which are slower and have no NVLink. Megatron has Adam on the host by `--optimizer-cpu-offload`.)
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -82,11 +98,11 @@ mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
 lab.table(plan.row() for plan in mine)
 
 # %% [markdown] sections="8.10"
-# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer than they, `tp` 4 still longer.
+# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, `tp` 4 longer still.
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). "Gradients" are counted between two microbatches: of how many weights does a rank keep them, and of which type? The three run at once, for half a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The three run at once, for up to half a minute.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -96,7 +112,9 @@ lab.table(case_studies.trained_by())
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. No plan of ours has that. For 13 B in bf16 they are 26 GB on each card. By hand, in GB (FSDP's 16 bytes are 4 + 4 + 8; the pictures split them as 2 + 2 + 12, with the same sum):
+# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card.
+#
+# The plans above know nothing of that. By hand, in GB (FSDP's 16 bytes are 4 + 4 + 8; the pictures split them as 2 + 2 + 12, with the same sum), each card holds up to:
 #
 # | | weights | moments | gradients | all else, as planned | together |
 # | --- | --- | --- | --- | --- | --- |
@@ -104,13 +122,15 @@ lab.table(case_studies.trained_by())
 # | 8 x 40 GB, second backward | 6.5 | 13 | 26 | 7 | 52.5 |
 # | 4 x 80 GB, second backward | 13 | 26 | 26 | 7 | 72 |
 #
-# So the script dies even sooner than planned, eight cards don't save it, and those of 80 GB are nearly full. This argument makes shards of the gradients, each of which then travels 16 times a step:
+# So the plans were too kind. The script dies in its first backward, before Adam has any moments; eight cards don't save it; and cards of 80 GB are nearly full. Planning didn't show it, running it small did.
+#
+# This argument makes shards of the gradients. Each then travels 16 times a step, as our plans count it:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take larger cards or more; or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, and take eight cards with that line, or cards of 80 GB, best with it too. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -121,7 +141,7 @@ lab.table(case_studies.trained_by())
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than the fastest that does both (without `vpp`).
 #
-# `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# Each of the nine has such a layout. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -175,20 +195,23 @@ lab.show(planner.time_bars(bars))
 #
 # ### Why was the pipeline ahead in case 1?
 #
-# For two reasons. There, ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. (Of the gathering nearly all hides, by both programs' constants.) With them, in the last row, Megatron's pipeline is ahead here too. And a pipeline's last stage has the output layer as well, for which all others wait. Here that is work for one more layer: 7 where the others have 6, a sixth more. In case 1 it is half a layer's, 10.5 and 10, a twentieth more.
+# For two reasons.
 #
-# **Verdict.** If one program can do both as fast, shard the 10 B. (Megatron has shards by now, `--use-megatron-fsdp`; no constants of ours are from them.) If it is FSDP or Megatron's stages, take the stages. They are only 13 % or 7 % apart, so measure both.
+# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. (It isn't the gathering: by either program's constants nearly all of it is hidden.)
+# - A pipeline's last stage has the output layer as well, and all others wait for it. Here that is work for one more layer, 7 in place of 6. In case 1 it is work for half a layer, 10.5 in place of 10.
+#
+# **Verdict.** With equally fast products ZeRO 3 is ahead by 13 %; with those of FSDP as it was measured, Megatron's stages are ahead by 7 %. So the program decides as much as the layout does: measure both. (Megatron has shards too by now, `--use-megatron-fsdp`. We have no constants of them.)
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below, on 8 and 32 A100 of 40 GB. Which two of these measures are not needed there?
+# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below, on 8 and 32 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time and with one of 2,048. Do they need Adam on the host, and the recomputation?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# Adam on the host isn't needed, since ZeRO 3 fits with Adam on the card. Nor is recomputing, about a third more work: the 20 B fits with its activations kept. (On cards of 24 GB it would be otherwise: there, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
+# They don't. ZeRO 3 fits with Adam on the card; only as plain copies (DDP, the third row) would the 5 B be too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
 #
@@ -208,11 +231,11 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since all ranks join when these are handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion are no copies, so they have none to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. (A part's name stands where there is room for it.) The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion are no copies, so they have none to add up.)
 #
 # ### Two other ways
 #
-# The second way is *together*. Every rank has a copy of encoders and heads, for its share of the batch, and some of the fusion's attention heads. Here on four ranks:
+# The second way is *together*. Every rank has a copy of encoders and heads, for its share of the batch (data parallel), and some of the fusion's attention heads (tensor parallel). Here on four ranks:
 
 # %%
 together = case_studies.Perception()
@@ -231,7 +254,7 @@ together.predict()
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart?
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart, both on four ranks? (The picture of *apart* had eight.)
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -251,22 +274,24 @@ lab.table(quick)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### How late are they?
 #
-# All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Which has the largest? Here is a step together, of another run:
+# All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Here is one step together, of another run, and not its fastest:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting. (A rank that begins late makes all others wait, too.)
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
 #
-# ### Does the delay grow with the pace?
+# ### Does the delay grow if all is slower?
 #
 # There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, they don't begin at one moment, and a message is over only when each has had a core for it.
 #
-# So run all with computing and links four times as slow. If it is the formula, the delay grows with the pace, to four times as much. If it is the cores, it does not grow. How large will the delay of *together* be, compared with the table above?
+# So run all with computing and links four times as slow. If it is the formula, the delay becomes four times as much. If it is the cores, it stays. How large will the delay of *together* be, compared with the table above?
 
 # %%
-delay = lab.guess("delay at a quarter of the pace, over delay before", between=(0, 5))
+delay = lab.guess(
+    "delay when all is four times as slow, over delay before", between=(0, 5)
+)
 
 # %%
 slow = case_studies.placed(slowed=4)
@@ -275,13 +300,18 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 # %%
 lab.table(slow)
 
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Far from four times: so most of the delay of *together* is in what is not paced. It isn't the number of messages alone: *apart* has seven, *together* eight, *copied* one, and their delays don't go by that. Whether it is cores, Python or gloo, this experiment doesn't tell. These are fastest steps of four, so a few milliseconds are chance.
+#
+# In steps this long a delay matters less. How much longer than together is apart, measured, first in the quick steps, then in the slow ones?
+
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so the delay is in what is not paced. *Copied*, with its one message, is late as well, so part of it comes once a step; *together*, with eight, is later. Whether it is cores, or Python and gloo, this experiment doesn't tell. In steps this long it matters less. The last line is apart over together, before and now: it comes nearer to the 1.77 that were predicted.
+# The slow ones come nearer to the 1.77 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP): only weight gradients travel then, in one message, and it is the fastest. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together hands on 139 kB of features and their gradients. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -295,7 +325,11 @@ lab.table(slow)
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms *late* | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# Bytes are those that a rank hands in. Top-k sends the largest sixteenth (chapter 11), in two messages: values and places. *Late* means that the gradients of norms don't travel; instead, their weights are averaged every fourth step. The net is placed together, where each kind has messages of its own (copied, all go in one), on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
+# - Bytes are those that a rank hands in, and a message's time is counted by them. (Of top-k, each rank then *receives* what all others hand in.)
+# - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
+# - *Late* means that the gradients of norms don't travel. Instead, their weights are averaged every fourth step.
+#
+# The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -316,27 +350,29 @@ parts = case_studies.policy_parts()
 lab.bars(parts, stacked=True, unit="us", title="10 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. And the shortest bar has no policy at all: it is case 3's third way, the whole net copied, all gradients exactly and in one message. On a link of 1 MB/s it is another matter:
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. The two last bars have no policy at all. In one the plain gradients of all kinds go in one message, and that alone beats all four policies. The other is case 3's third way, the whole net copied. On a link of 1 MB/s it is another matter:
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
 lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
-# All steps are longer, since the fusion's features cross the link too, but now the plain way is the slowest of the four, and the others are within 3 %. All this is predicted, and case 3 saw how far real steps may be off, so that is a tie. Copied is far ahead, as no features travel.
+# All steps are longer, since the fusion's features cross the link too. Now the plain way is the slowest of the four, and the others are within 3 %. By this count, that is: it is a prediction, case 3 saw how far real steps may be off, and what top-k receives isn't in it. So call it a tie. Copied is far ahead, as no features travel.
 #
 # ### Which policy, then?
 #
-# **Verdict.** First choose the placement, then how many messages there are, and the policy last. None is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them. None of the four spoils the training. This was recorded of 48 steps by each, on four real ranks:
+# **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
 #
-# | policy | bytes a step | last loss | steps until it is below 0.8 |
-# | --- | --- | --- | --- |
-# | plain | 41.3 kB | 0.609 | 37 |
-# | fp16 | 20.6 kB | 0.627 | 37 |
-# | per layer | 14.4 kB | 0.675 | 38 |
-# | top-k all | 5.15 kB | 0.621 | 37 |
+# Do real steps agree, and does a policy spoil the training? This was recorded of 48 steps by each, on four real ranks:
 #
-# "Last loss" is the mean of eight steps of one run each, so the differences say little. `lab.table(case_studies.policies())` runs it anew.
+# | policy | step, predicted | step, measured | last loss | steps until it is below 0.8 |
+# | --- | --- | --- | --- | --- |
+# | plain | 63.1 ms | 98.5 ms | 0.500 | 20 |
+# | fp16 | 61.0 ms | 95.7 ms | 0.498 | 20 |
+# | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
+# | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
+#
+# "Measured" is the median step. All are late, as in case 3, and in a second run per layer took 95.7 ms. So three are as good as equal, and top-k of everything is the slowest, as predicted. "Last loss" is the mean of the last eight steps. No policy spoils it here; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -349,7 +385,7 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? The check has three links, and trains once on real ranks, where the loss may end at most 0.1 above the plain way's.
+# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks, where the loss may end at most 0.1 above the plain way's.
 
 
 # %%
@@ -374,7 +410,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: one to eight cards
 #
-# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? Our 7 B model, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
+# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? LLaMA 7B, the model of this course's story, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -390,9 +426,17 @@ lab.table(clusters)
 # %% [markdown] sections="10.7.5"
 # ### Why not one?
 #
-# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. (With gradients of 2 bytes it would still be 27.) And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
+# Here is the fullest card of the fastest layout that fits, with Adam on the cards where any does. For one card it is the lightest:
+
+# %%
+lab.show(case_studies.drawn(case_studies.small.cases()))
+
+# %% [markdown] sections="10.7.5"
+# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. With gradients of 2 bytes it would still be 27. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
-# A layout counts here if it leaves a tenth of the card free, because the planner's peak was about 5 % off in chapter 18's rehearsal. Two cards have to shard everything and recompute. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards, but the host costs only a twentieth of the rate. (All rates rest on constants of A100 cards and on links that nobody measured.)
+# Two cards have to shard everything and recompute; that is ZeRO 3 with Adam on the host, so it needs DeepSpeed. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards. The best layout with Adam on the host is another one there, and only a twentieth slower.
+#
+# All rates rest on constants of A100 cards and on links that nobody measured.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
@@ -405,19 +449,21 @@ lab.table(clusters)
 # | cards | what to do |
 # | --- | --- |
 # | 1 | Adam on the host is not enough. Send weights and gradients there too (slow), take a smaller model, or train only a few new weights beside frozen ones (adapters). |
-# | 2 | Adam on the host, shards of the rest, recomputation, and a larger microbatch. |
-# | 4 | Adam on the host, and four stages. |
+# | 2 | DeepSpeed: Adam on the host, shards of the rest, recomputation, and a larger microbatch. |
+# | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster and check whether two ranks hold half of what one does (`lab.table(case_studies.ran())` does so here).
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does (`lab.table(case_studies.ran())` does so here).
 
 # %% [markdown]
 # ## Summary
 #
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
+# - A plan doesn't know what a trainer does between microbatches. Run it small, and count.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
+# - Which layout is the fastest depends on the programs that run them. Measure both.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
-# - A prediction leaves out what it doesn't pace. Slow the pace, and see whether that grows.
+# - Is a formula wrong, or something late? Make all that it counts slower, and see whether the difference grows.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).
@@ -429,7 +475,7 @@ lab.table(clusters)
 #
 # They correct a textbook; if you don't know it, skip them.
 #
-# <details><summary>Two boxes</summary>
+# <details><summary>On the script of LLaMA 13B</summary>
 #
 # <details><summary>Erratum 8.10: LLaMA-13B by FSDP on four A100 of 40 GB</summary>
 #

@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.12", "19.7", "19.8.6", "D-next"]
 #     needs: ["chapters 06 to 08, 15 and 18", "transformers (installed with labkit)"]
-#     minutes: 75
+#     minutes: 90
 # ---
 
 # %% [markdown]
 # # Your own
 #
-# *About 75 minutes with ours, as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
+# *About 90 minutes with ours, exercises included, and as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 
@@ -30,7 +30,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, with as many layers and sequences as asked. `large` gives the same at the size that you are after. One cell raises an error on purpose, and "run all" stops there.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, with as many layers and sequences as asked. `large` gives the same at the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
@@ -58,7 +58,7 @@ def next_token(logits, batch):
 
 
 # %% [markdown]
-# The plan is for eight such cards, with a copy of everything on each.
+# The plan is for eight such cards, because we want to share later. First each has a copy of everything, as a single card would. Torch builds a module in fp32, and so we leave it.
 
 # %%
 whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
@@ -71,12 +71,12 @@ lab.show(planner.memory_bars({"copies": whole}))
 #
 # | word | what it does |
 # | --- | --- |
-# | `plan(...)` | predicts; nothing runs |
-# | `run()` | trains three steps on real ranks |
-# | `predict()` | the bytes of such a run, by its plan |
-# | `compare()` | does both, and counts bytes |
-# | `but(...)` | the same, with something changed |
+# | `run()` | trains three steps on real ranks, and counts bytes |
+# | `predict()` | says how many bytes such a run should hold |
+# | `compare()` | predicts, runs, and draws both |
+# | `but(...)` | gives the same step with something changed |
 # | `row(...)` | a step that you timed, to fit constants with |
+# | `plan(...)` | plans it for cards that you name, as in chapter 18: a plan has `memory()`, `time()`, `warnings()`, and a `but(...)` for its layout (`zero`, `pp`, `mbs`) |
 #
 # <details><summary>What to bring, and a second example</summary>
 #
@@ -108,7 +108,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with tensors that have a shape and no bytes. It counted parameters, operations and what the backward needs, and wrote the formulas of [chapter 18](18_which_layout.ipynb) from those. `eval()` leaves dropout out, so that we can compare losses below. (So our plan has no masks of dropout either. They need memory too: plan your training with `train()`.)
+# The planner sent the batch once through the module, with such tensors without bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below. (So our plan has no masks of dropout either. They need memory too: plan your training with `train()`.)
 #
 # One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
 
@@ -124,11 +124,11 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages, one on each card (`batch=32`: the same 32 samples, four at a time): the first has fewer layers and no logits, but keeps the activations of eight microbatches (6 layers x 8 are as many as 48 x 1). Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
 #
 # ### What helps?
 #
-# A smaller microbatch, or recomputation. (So does bf16; we stay with fp32, to compare.) Which would you try first?
+# A smaller microbatch, or recomputation. (So does bf16, which you would take anyway; in fp32 the rows differ in one thing at a time.) Which would you try first?
 
 # %%
 tries = {"two sequences": shards.but(mbs=2, batch=32)}
@@ -136,22 +136,21 @@ tries["one sequence"] = shards.but(mbs=1, batch=32)
 tries["recompute"] = shards.but(recompute="full")
 tries["copies, recompute"] = whole.but(recompute="full")
 tries["copies, one sequence"] = whole.but(mbs=1, batch=32)
+tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). So activations had to shrink before anything else did, and what shards add is room for the second sequence.
+# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So activations had to shrink before anything else did, and what shards add is room for the second sequence.
 #
 # ### What does each cost?
 #
-# Guess the order before you look.
+# Guess the order before you look. Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and all blue parts are far longer.
 
 # %%
 lab.show(planner.time_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest here that fits.
-#
-# "Products in TF32" stands over the bars. Torch does that only after `torch.set_float32_matmul_precision("high")`; without it they run at an A100's 19.5 TFLOP/s in place of 156.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest here that fits. Stages hold the least by far, and are the slowest: they wait for each other, and more of the work falls to the last.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -162,7 +161,10 @@ lab.show(planner.time_bars({"shards": shards, **tries}))
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. A plan never calls a loss (that row is about runs). Ours took the output for logits and counted what a loss over them keeps ("logits" in the pictures), and it counted attention in full. (GPT-2's is causal: a kernel that skips the masked half needs half of that part of the time.) A run does call one, and a module does not say what it is trained for. So the small one gets ours, `next_token`.
+# Read this table before you believe a plan. Two rows need a word:
+#
+# - **The loss.** A plan never calls one. Ours took the output for logits, and counted what a loss over them keeps ("logits" in the pictures). A run does call one, so the small module gets ours, `next_token`.
+# - **Attention** was counted in full. GPT-2's is causal, and a kernel that skips the masked half needs half of that part of the time. We leave it at that: "attention" is a small part of the bars.
 
 # %% [markdown]
 # ## Run it, read it out
@@ -193,7 +195,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some came only when others had gone: at its highest point no gradient was there yet, and only one layer was gathered, beside what lies outside of the layers (embeddings, last norm), while the plan counts nearly the whole of this small module as gathered. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And of the layers only one was gathered, where the plan counts nearly the whole of this small module as gathered. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -246,14 +248,19 @@ for way, rank in ran.items():
     print(way, *(round(loss, 5) for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update and after two. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large.
+# Equal to rounding, before the first update and after two. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large; SGD would.
 #
-# If yours differ, something in your module is random (dropout), or the cut has lost something. There is a third reason; exercise 2 asks you for it. (And a loss that leaves padding out can differ: of two halves the one with fewer real tokens counts as much as the other.)
+# If yours differ, there are four reasons:
+#
+# 1. Something in your module is random (dropout).
+# 2. The loss leaves padding out: of two halves the one with fewer real tokens counts as much as the other.
+# 3. The cut has lost something.
+# 4. Exercise 2 asks you for the fourth.
 
 # %% [markdown]
-# ### How small may the card be?
+# ### Where does it run out of memory?
 #
-# The best test of a plan is where it fails. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
+# A plan is best tested at its limit. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -274,7 +281,9 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. (The error names no line of ours, so we looked: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.) The shards had been counted already; for the copies the plan was all that we had, and it was right. With room enough, how much do they really take?
+# Copies die, and shards train, with the losses from above. (The error names no line of ours, so we looked: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.)
+#
+# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and so the smallest card for each:
 
 # %%
 roomy = copies.but(devices="pretend").compare()
@@ -293,7 +302,7 @@ lab.table(
 #
 # **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch. Leave a tenth of the card free.
 #
-# **Now yours.** Replace `mine` and `large`, and come down to here again. Which part is farthest from its plan, and why? If the losses differ, for which reason?
+# **The second time through**, with yours: which part is farthest from its plan, and why? If the losses differ, for which reason?
 #
 # <details><summary>What does not work?</summary>
 #
@@ -309,7 +318,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (always 16, and a microbatch divides it). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself. (The check knows how long each should take, so a clock's noise does not count against you.)
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (16 here; a microbatch divides it). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself. (The check knows how long each should take, so a clock's noise does not count against you.)
 
 
 # %%
@@ -332,9 +341,9 @@ check.tune(my_tuning)
 check.hint("tune")
 
 # %% [markdown]
-# ## Exercise 2. A module that a cut changes
+# ## Exercise 2. A module that stages change
 #
-# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss is another than in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, as `mine` does. (Four layers that are alike let torch cut it, and the loss is the mean of the output's squares.)
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss is another than in one process, by more than rounding, and yet nothing in it is random. Return it with a batch. Give it four layers that are alike, one after the other: labkit cuts between those. The loss is the mean of the output's squares, and `eval()` is yours to call or not.
 
 
 # %%
@@ -399,7 +408,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It plays one reader that works ahead, and a step can then be no shorter than reading a batch. (In a recording this short, the first batch has nobody ahead of it, too.)
+# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch. (And in a recording this short nobody has read the first batch ahead.)
 #
 # ### Four readers
 #
@@ -430,7 +439,7 @@ steps_us["the longer of the two"] = max(12_000, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. How near are the last two? (Where eight readers and two ranks share two cores, all else takes longer than before, too. And a sum can agree though its parts don't, so look at those.)
+# The last row was computed, the others were recorded. How near are the last two? If they agree, that may be luck: a sum can agree though its parts don't. So look at the parts.
 #
 # ### What is in the way now?
 #
@@ -440,9 +449,9 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 again
 
 # %% [markdown]
-# No one thing any more. A rank computes, sends and waits for data in turn, and all but the data takes longer than before, because eight readers and two ranks share two cores here. The advice, whatever it names, replays these waits without one of them: a guess, until a run proves it. (With a core for each process reading is what remains. Then give it more readers.)
+# No one thing any more. A rank computes, sends and waits for data in turn, and all but the data takes longer than before, because eight readers and two ranks share two cores here. Does the advice name readers again? It doesn't know that there are four, nor what they share: advice is a guess, until a run proves it. With a core for each process, reading is what remains, and more readers help.
 #
-# **What labkit can't know**: how many operations are in every kernel. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
+# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
 # (To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.)
 
@@ -468,7 +477,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# The speeds were just measured. But a program reaches only a part of them. Which part is a constant, and the planner's were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+# The speeds were just measured. But a program reaches only a part of them. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -480,13 +489,14 @@ fastest_us = min(run[0]["step_us"])
 near.score(fastest_us / plan.time().step_us)
 
 # %% [markdown]
-# Constants from GPUs don't hold on this machine. Where did the time go? Here is one more such step, recorded. (Recording takes time as well, and this is one step, not the fastest of five.)
+# Constants from GPUs don't hold on this machine. Where did the time go? Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. (FSDP names its own work in a recording. We leave those marks out.)
 
 # %%
-run.timeline()
+seen = run.timeline()
+seen.select(seen.lane != "mark")
 
 # %% [markdown]
-# Gold are layers as they are gathered, forward and backward; red are gradients on their way (gloo has no reduce-scatter of its own, and takes an all-reduce); grey is what FSDP itself gives a name to, its work around them, such as copying in and out; the longest, at the end, is the update. Matrix products are not recorded here: they lie in the gaps, so "idle" is too much. A long message may be a wait for the other rank. Of all the grey a plan has the update alone, and too little of that: compare "optimizer" in its bar.
+# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) The hatched rest is no computing: messages, FSDP's copies in and out, and Python. Of these the plan has the messages alone, and it has too little of the update: compare "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
@@ -505,7 +515,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# The fit moves two constants: what share of their peak the products reach, and what each layer takes beside its work. It moves no more than two for four runs. So all that the plan doesn't know lands in these two, most of it in the second, which the bar calls "launches": messages that wait, FSDP's copies, the update, Python. On a GPU a layer took a fifth of a millisecond. (`begun=` says where the fit begins: at the constants of our plan.)
+# Two constants are fitted, no more for four runs: what share of its peak the products reach ("matmul"), and a fixed time for each layer ("layer"). So all that the plan doesn't know lands in these two, nearly all of it in the second, which the bar calls "launches": messages that wait, FSDP's copies, the update, Python. On a GPU a layer took a fifth of a millisecond. (`begun=` says where the fit begins: at the constants of our plan.)
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -514,7 +524,7 @@ lab.show(planner.time_bars({"by GPUs": plan, "by four runs": by_fit}))
 # %% [markdown]
 # ### Does it hold farther out?
 #
-# Of the four runs this proves nothing, they were fitted. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
+# On the four runs a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
@@ -538,25 +548,23 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On a quiet machine the fit is within a quarter or so there, and nearer than the plan by GPUs, although it had to look beyond what it saw.
+# The first four rows were fitted, the last is the test. On a quiet machine the fit came within a quarter there in all our trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. If yours is farther off, something else is running: a step of a tenth of a second is at the mercy of that. Time more steps (`timed=20`), or go through again from `plain`.
 #
-# Look at the signs of its errors, too. If it says too little for 2 layers and too much for 4, as it once did for us, that is no noise: something is missing that a step takes once, however many layers it has. This planner has no constant for that. Errors without a pattern are the clock's: a step of a tenth of a second is at the mercy of whatever else runs. Then time more steps.
-#
-# **What labkit can't know**: who else uses the machine. Measure twice, at different hours, and believe the slower one.
+# **What labkit can't know**: who else uses the machine. The fastest of five says what your program can do. The slower of two hours says what you will get.
 
 # %% [markdown]
 # ## Exercise 3. Four runs, then far away
 #
-# Now fit by hand. `timed(layers, sequences)` is one step on a machine that you don't know, of at most 4 layers and 8 sequences, in milliseconds. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? (The machines are made up; they keep to this rule.)
+# Now fit by hand. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? (The machines are made up; they keep to this rule.)
 
 
 # %%
-def my_forecast(timed, layers, sequences):
+def my_forecast(clock, layers, sequences):
     """Milliseconds of a step that is too large to be tried."""
     ### BEGIN SOLUTION
     tried = [(1, 1), (4, 1), (1, 8), (4, 8)]  # far apart, or the clock's error counts
     parts = torch.tensor([[1.0, n, n * s] for n, s in tried])
-    took_ms = torch.tensor([[timed(n, s)] for n, s in tried])
+    took_ms = torch.tensor([[clock(n, s)] for n, s in tried])
     step, layer, sequence = torch.linalg.lstsq(parts, took_ms).solution[:, 0]
     return step + layer * layers + sequence * layers * sequences
     ### END SOLUTION
@@ -571,7 +579,9 @@ check.hint("forecast")
 # %% [markdown]
 # ### Was a term missing?
 #
-# Was one in the fit above, too? Here are our own five steps, in milliseconds. Let your rule loose on the first four: what does a step take by itself, and how near does the rule come to the fifth?
+# The planner has no constant for what a step takes by itself, however many layers it has. If so much is missing, its fit says too little for 2 layers, too much for 4, and still more too much far out. Do the errors in the table above have those signs? If they have none, it is the clock.
+#
+# Here are our own five steps, in milliseconds. Go by pencil through the first four: twice the sequences tell what one takes in a layer, twice the layers what a layer takes, and what is left a step takes by itself. What do the three say of the fifth?
 
 # %%
 {(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
@@ -593,7 +603,7 @@ two = shards.but(gpus=16, mbs=1, batch=16)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed. How it depends on the network is still worth a look:
+# So how long a step of the shards takes is not to be believed, and where the two curves below cross this plan can't say. How a step depends on the network is still worth a look:
 
 # %%
 ways = {"shards": two, "copies": two.but(zero=0)}
@@ -602,11 +612,12 @@ curves = {
     name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
     for name, plan in ways.items()
 }
-axes = {"x": "GB/s for each card", "y": "s a step", "log_x": True, "log_y": True}
+axes = {"x": "GB/s for each card", "y": "seconds per step"}
+axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. On fast ones the plan has them lose, also because every card updates all numbers, and with shards only its own. Where the curves cross, this plan can't say. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -620,7 +631,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # Your script reads `LOCAL_RANK` for its card and `RANK` for its place, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
 #
-# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Record one step on all ranks before you let it run for a week.
+# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`labkit record`), and compare.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
@@ -630,45 +641,45 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | idea | a number | chapter |
 # | --- | --- | --- |
 # | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
-# | Data parallelism agrees on gradients, under the backward. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
+# | Data parallelism adds gradients up over the ranks, while the backward still runs. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
 # | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
-# | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model, two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
+# | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 4: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Past a critical batch, more cards buy few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
-# | Machines fail: save, and start again. | once in three hours on 16,384 GPUs | [13](13_checkpoint_and_recover.ipynb) |
+# | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that came first, or not at all. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms of each step are reading | [15](15_profiling_and_scaling.ipynb) |
-# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1, twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
+# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
-# | Mix the axes where one isn't enough. | the story's training: 23 days in place of 74 | [18](18_which_layout.ipynb) |
+# | Mix the axes where one isn't enough, and mind the program. | 175 B on 1,536 GPUs: 23 days in place of 74 | [18](18_which_layout.ipynb) |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now. Their papers are dated by the number of their preprint (2201 is January 2022):
+# You can read the programs themselves now. Preprints are numbered by date: 2201 is January 2022.
 #
 # | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
-# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; the one to read first |
+# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI is 0.5.0 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
-# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs to read in an evening | for learning |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs | written to be read |
 #
-# Alpa's idea is that of chapter 18: let a program choose. Why do most people still choose by hand? You have seen one reason there: constants do not travel.
+# Alpa's idea is that of chapter 18: let a program choose. Why do most people still choose by hand? You have seen one reason: constants do not travel.
 
 # %% [markdown]
 # ## Summary
 #
 # - A module is planned from one forward without bytes: states exactly, the peak roughly, the time only with constants that you measured.
 # - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
-# - Read out beside the plan, and compare losses after updates with one process, each rank with samples of its own.
+# - Read memory out beside the plan. Compare losses, after updates too, with those of one process, and give each rank samples of its own.
 # - A script is recorded unchanged; a cure is proven by recording again.
 # - For a machine and a cluster, measure what no data sheet has.
 #

@@ -135,7 +135,8 @@ def test_what_small_clusters_do():
 
 def test_a_step_is_split_into_messages_bytes_and_all_else():
     for link in (10, 1):
-        *split, copied = policy_parts(link).values()
+        *split, together, copied = policy_parts(link).values()
+        assert together == {**split[0], "messages": 3e3}
         step = QUICK.but(placement="copied", mb_per_s=link)
         assert sum(copied.values()) == pytest.approx(step.step_us())
         assert copied["messages"] == 3e3 and copied["bytes"] == pytest.approx(57652 / link)

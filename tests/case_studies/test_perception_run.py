@@ -1,5 +1,7 @@
 """The perception training on real ranks: losses of one process, bytes as predicted."""
 
+from statistics import mean
+
 import pytest
 
 from labkit.case_studies import POLICIES, Perception, judged_run
@@ -75,3 +77,15 @@ def test_each_placement_is_run_and_said_how_late():
         assert row["delay_us"] == pytest.approx(row["fastest_us"] - row["predicted_us"])
         assert row["fastest_us"] <= row["slowest_us"]
         assert row["fastest_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner
+
+
+def test_no_policy_spoils_the_training_as_chapter_19_says():
+    """The page's losses, and when they are below 0.8; how long a step takes changes neither."""
+    found = {}
+    for name, ways in POLICIES.items():
+        losses = judged_run.QUICK.but(ways=ways, steps=48, **FAST).run()[0]["losses"]
+        ended = mean(losses[-judged_run.SMOOTH :])
+        found[name] = (ended, judged_run._reached(losses, 0.8))
+    said = {"plain": 0.500, "fp16": 0.498, "per layer": 0.535, "top-k all": 0.515}
+    assert {name: loss for name, (loss, _) in found.items()} == pytest.approx(said, abs=2e-3)
+    assert [steps for _, steps in found.values()] == [20, 20, 20, 22]

@@ -24,9 +24,25 @@ def test_what_leaves_a_tenth_free_is_no_faster():
             assert roomy["held_bytes"] <= 0.9 * 24e9 and roomy["token_rate"] <= row["token_rate"]
 
 
+def test_the_cases_drawn_are_rows_of_the_table():
+    rows = {(row["cards"], index % 2): row for index, row in enumerate(small.rows())}
+    for count, case in zip(small.COUNTS, small.cases(), strict=True):
+        on_host = not rows[count, 0]["fit"]
+        assert case.held_bytes == pytest.approx(rows[count, on_host]["held_bytes"])
+        assert (case.over_bytes > 0) == (count == 1)
+        assert case.name["en"].startswith(f"{count} x RTX 4090")
+        assert case.name["en"].endswith("on the host") == on_host
+
+
 @pytest.mark.parametrize(
     "call",
-    [lambda: small.toy(3), lambda: ran(9), lambda: small.rows("?"), lambda: small.rows(free=2)],
+    [
+        lambda: small.toy(3),
+        lambda: ran(9),
+        lambda: small.rows("?"),
+        lambda: small.rows(free=2),
+        lambda: small.cases(card="?"),
+    ],
 )
 def test_what_is_no_small_cluster_is_refused(call):
     with pytest.raises(ValueError):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import labkit as lab
 from labkit.launching import rank
-from labkit.measure import trace
+from labkit.measure import trace, trace_rows
 from labkit.timeline import bubble, busy_us
 
 
@@ -305,3 +305,23 @@ def test_mistakes_say_what_to_do(monkeypatch, tmp_path):
         trace.record(SimpleNamespace(), folder=tmp_path),
     ):
         pass
+
+
+def test_what_fsdp_does_around_its_messages_is_not_computing():
+    def event(cat, name, start, end, tid=1):
+        return {"cat": cat, "name": name, "ts": start, "dur": end - start, "tid": tid}
+
+    events = [
+        event("cpu_op", "aten::mm", 0, 100),
+        event("cpu_op", "autograd: AddmmBackward0", 200, 1000),
+        event("cpu_op", "aten::mm", 300, 400),  # inside of it
+        event("cpu_op", "aten::copy_", 1400, 1450),
+        event("cpu_op", "aten::copy_", 1400, 1450, tid=2),
+        event("user_annotation", "FSDP::backward_prefetch", 500, 800),
+        event("user_annotation", "FSDP::all_gather", 550, 700),  # inside of it
+        event("user_annotation", "FSDP::post_backward_reduce", 950, 1500),
+        event("user_annotation", "mine", 0, 2000),
+    ]
+    told = {"labkit": {"rank": 0}, "traceEvents": events}
+    found = [row[4:6] for row in trace_rows.rows(told, 0.0) if row[1] == "compute"]
+    assert found == [(0, 100), (200, 500), (800, 950), (1400, 1450)]

@@ -67,6 +67,14 @@ def test_the_first_steps_are_left_out():
     assert len(found.timeline) == 4
 
 
+def test_a_message_whose_end_was_written_down_late_belongs_to_its_step():
+    rows = rows_of(0, [100, 200, 300])
+    rows += [(0, "comm", "all_reduce", "", at, at + 20, 8) for at in (185, 285, 305)]
+    found = window(from_rows(rows, num_ranks=1, origin="measured")).timeline
+    sent = found.select(found.lane == "comm")
+    assert sent.start_us.tolist() == [285] and sent.end_us.tolist() == [300]
+
+
 def test_a_step_in_which_the_recording_ended_is_left_out():
     rows = rows_of(0, [100, 200, 300, 400]) + rows_of(1, [110, 210, 310, 410])
     whole = from_rows(rows, num_ranks=2, origin="measured")

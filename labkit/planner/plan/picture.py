@@ -30,7 +30,7 @@ WORDS = catalogue(
         ("tensor", "tensor parallel"),
         ("context", "context parallel"),
         ("expert", "expert parallel"),
-        ("gather", "gathering (ZeRO 2, 3)"),
+        ("gather", "messages of ZeRO 2, 3"),
         ("pipeline", "between stages"),
         ("bubble", "bubble"),
         ("data", "data parallel"),

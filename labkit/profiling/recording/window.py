@@ -1,6 +1,7 @@
 """The part of a recorded script that its steps are in."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ def window(timeline: Timeline) -> Window:
     last = fewest - 1
     while True:
         bounds = tuple((mine[first], mine[last]) for mine in ends)
-        part = timeline.select(_within(timeline, bounds))
+        part = _within(timeline, bounds)
         if len(part) <= MOST_DRAWN or last - first == 1:
             return Window(part, last - first, bounds, first)
         last -= 1
@@ -78,11 +79,14 @@ def step_ends(marks: Sequence[tuple[str, float]]) -> list[float]:
     return [end for end, label in found if label == found[-1][1]]
 
 
-def _within(timeline: Timeline, bounds: Sequence[tuple[float, float]]) -> np.ndarray:
-    """The spans that lie between their rank's bounds."""
+def _within(timeline: Timeline, bounds: Sequence[tuple[float, float]]) -> Timeline:
+    """The spans that begin between their rank's bounds, and end there: the last step's messages are
+    written down by a thread that may be late."""
     begin = np.array([start for start, _ in bounds])
     end = np.array([end for _, end in bounds])
-    return (timeline.start_us >= begin[timeline.rank]) & (timeline.end_us <= end[timeline.rank])
+    at = timeline.rank
+    part = timeline.select((timeline.start_us >= begin[at]) & (timeline.start_us < end[at]))
+    return replace(part, end_us=np.minimum(part.end_us, end[part.rank]))
 
 
 def _all(timeline: Timeline) -> tuple[tuple[float, float], ...]:
