@@ -17,7 +17,8 @@ def doubts(step: Step) -> list[dict[str, str]]:
         found.append(
             (
                 say(
-                    "what you train for: no loss was given, so a run takes the output, or a stand-in"
+                    "what you train for: no loss was given, so a run takes the output, or a "
+                    "stand-in"
                 ),
                 say("give loss=, a function of the output and the batch"),
             )

@@ -79,6 +79,7 @@ def test_each_placement_is_run_and_said_how_late():
         assert row["fastest_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner
 
 
+@pytest.mark.again
 def test_no_policy_spoils_the_training_as_chapter_19_says():
     """The page's losses, and when they are below 0.8; how long a step takes changes neither."""
     found = {}

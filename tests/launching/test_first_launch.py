@@ -129,6 +129,20 @@ def test_what_is_expected_is_there_for_the_next_ranks(tmp_path):
     assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["False", "False", "True", "True"]
 
 
+def test_what_is_expected_is_there_for_the_first_ranks_too(tmp_path):
+    program = """
+        from labkit.launching.fork import zygote_client
+        def here():
+            import sys
+            return "wave" in sys.modules
+        if __name__ == "__main__":
+            zygote_client.running()
+            zygote_client.expect("wave")
+            print(*lab.launch(here))
+    """
+    assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["True", "True"]
+
+
 @pytest.mark.again
 def test_a_launch_works_from_a_process_with_an_ascii_locale(tmp_path):
     program = r"""

@@ -6,11 +6,12 @@ one run into the next. It lives as long as the notebook's end of its socket: whe
 kills every rank, removes the folder and goes.
 
 It is ``Ready`` once it has imported torch. What only some ranks need (FSDP, pipelining, ...) it
-imports later, a module at a time, in quiet moments: a rank of the first run imports that itself.
-Where one run follows another without such a moment, the second waits until everything is there:
-ranks that import for themselves, run after run, would cost more. Then it says ``Complete`` and
-forks a few spares ahead. DeepSpeed, and the compiler that it imports, are among these modules once
-a run has named it: they take as long as all the others.
+imports later, a module at a time, in quiet moments: a rank of the first run imports that itself,
+but for what it has said that all its ranks will need (``Expect``). Where one run follows another
+without such a moment, the second waits until everything is there: ranks that import for themselves,
+run after run, would cost more. Then it says ``Complete`` and forks a few spares ahead. DeepSpeed,
+and the compiler that it imports, are among these modules once a run has named it: they take as long
+as all the others.
 
 A ``Launch`` with open sockets starts a run. An ``Order`` makes a spare one of its ranks. Over the
 run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, and takes ``Kill``.
@@ -59,7 +60,8 @@ class Zygote:
         self.control = control
         self.later = list(later)
         self.deepspeed = deepspeed  # imported once a run needs them
-        self.expected: list[str] = []  # what runs have asked for
+        self.expected: list[str] = []  # what runs have asked for, or are seen to name
+        self.needed: set[str] = set()  # of those, what they have asked for
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
@@ -87,7 +89,7 @@ class Zygote:
                     if message is None:
                         return
                     if isinstance(message, Expect):
-                        self.expect(message.modules)
+                        self.need(message.modules)
                     else:
                         self.fork(message, fds)
                 elif key.fileobj is self.wakeup:
@@ -118,21 +120,29 @@ class Zygote:
                 sock.close()  # it ends
             self.spares.clear()
 
+    def need(self, modules: Iterable[str]) -> None:
+        """The same of modules that all ranks of the next run will import: they come first."""
+        self.expect(modules)
+        self.needed.update(modules)
+        self.later.sort(key=lambda name: name not in self.needed)
+
     def complete(self) -> None:
-        """Imports all that is lacking, unless ranks are at work: those of the run before may still
-        be leaving."""
+        """Imports all that is lacking, and before the first run what it asked for, unless ranks are
+        at work: those of the run before may still be leaving."""
         deadline = time.monotonic() + LEAVING_S
         while self.runs and time.monotonic() < deadline:
             select.select([self.wakeup], [], [], 0.01)
             self.reap()
         while self.later and not self.runs:
+            if not self.has_forked and self.later[0] not in self.needed:
+                return  # the first run need not wait for what nobody asked for
             self.prepare()
 
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
         if launch.request["deepspeed"]:
             self.expect(self.deepspeed)
-        if self.has_forked and self.later:
+        if self.later:
             self.complete()
         self.has_forked = True
         run = socket.socket(fileno=fds[0])
