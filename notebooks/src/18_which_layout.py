@@ -242,7 +242,9 @@ lab.table(node.but(tp=tp).row() for tp in (1, 8))
 # %% [markdown]
 # So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine. (Both rows take one sequence at a time. With `tp` 8 there would be room for more, and products would be larger.)
 #
-# Are 70 % MFU to be believed? `node.warnings()` doubts them: no run that Megatron's constants are from had more than 56. All of those runs recompute something, and this layout nothing, so part of the gap may be real. Still, where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
+# ### Are 70 % MFU to be believed?
+#
+# `node.warnings()` doubts them: no run that Megatron's constants are from had more than 56. All of those runs recompute something, and this layout nothing, so part of the gap may be real. Still, where a table of this chapter, or its first board, shows more than 56 % by Megatron's constants, the step may well be longer.
 #
 # ## What stages cost, and computing twice
 #
@@ -482,6 +484,8 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 # %% [markdown]
 # The first few are within a few per cent of each other, which is less than the error in that line. Two layouts by one program share part of that error, but how much of it nobody has measured. So take what is closer together than the error for a tie, and choose what your program does well.
 #
+# ### ZeRO 3, one sequence at a time
+#
 # Now for the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here? (That share is its **regret**.)
 
 # %%
@@ -563,6 +567,8 @@ lab.show(planner.memory_bars(ruled))
 
 # %% [markdown]
 # Two do not fit. DDP ends long before 7 B, because a full copy of the states is 18 bytes a parameter by Megatron's recipe, 16 by ours: on 80 GB that is 4 or 5 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
+#
+# ### By what a layout does
 #
 # A better rule would look at what a layout does with the model: copies of it, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models, by one program.
 

@@ -30,7 +30,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, with as many layers and sequences as asked. `large` gives the same at the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
@@ -58,7 +58,7 @@ def next_token(logits, batch):
 
 
 # %% [markdown]
-# The plan is for eight such cards, because we want to share later. First each has a copy of everything, as a single card would. Torch builds a module in fp32, and so we leave it.
+# The plan is for eight such cards, each with a copy of everything, in fp32 as torch builds it.
 
 # %%
 whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
