@@ -50,6 +50,8 @@ PHASES = (
     ("encoders", "backward", ""),
 )
 """(part of the net, way through it, whose features or their gradients are handed on behind it)"""
+LABELS = {"encoders": "enc", "fusion": "fus", "heads": "head"}
+"""part of the net -> what its blocks are called in pictures, where there is little room"""
 COSTS = {"forward": 1.0, "backward": 2.0}
 """in forwards: a backward takes two matrix products for each one of the forward"""
 PLAIN = {kind: "exact" for kind in WEIGHTS}
@@ -262,7 +264,7 @@ class Perception(Experiment):
             ends = [now_us]
             for rank in self.group(part):
                 end_us = now_us + self.compute_us(part, way, rank)
-                rows.append((rank, COMPUTE, way, part, now_us, end_us, 0))
+                rows.append((rank, COMPUTE, way, LABELS[part], now_us, end_us, 0))
                 ends.append(end_us)
             now_us = max(ends)
             if handed and self.placement != "copied":

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit import model
-from labkit.case_studies.perception import CELLS, EVERY, SHARE, WIDTH, Perception
+from labkit.case_studies.perception import CELLS, EVERY, LABELS, SHARE, WIDTH, Perception
 from labkit.case_studies.sensors_run import Encoders, Fusion, Heads, Scenes, kinds, scenes
 from labkit.communication.compressed_run import largest_with_feedback
 from labkit.launching import rank
@@ -184,7 +184,7 @@ class _Part:
         start_ns = time.time_ns()
         with self.pace.taking("", stated_us):
             yield
-        trace.span(way, part, start_ns, time.time_ns(), lane=COMPUTE)
+        trace.span(way, LABELS[part], start_ns, time.time_ns(), lane=COMPUTE)
 
     def _handed_on(self, label: str, mine: Tensor) -> Tensor:
         """The sum over all ranks; copied, each keeps its own."""

@@ -51,12 +51,13 @@ def cases(
     """
     check_real(0.0, 0.9, free=free)
     searched = _searched(str(model), str(card), seq)
+    memory = f"{searched[1, 'none'].plan.cluster.device_bytes / 1e9:.0f} GB"
     found = []
     for count in COUNTS:
-        name = both("{cards} x {card}", cards=count, card=card)
+        name = both("{cards} x {memory}, Adam too", cards=count, memory=memory)
         here = searched[count, "none"]
         if not roomy(here, free):
-            name = both("{cards} x {card}, Adam on the host", cards=count, card=card)
+            name = both("{cards} x {memory}, Adam on the host", cards=count, memory=memory)
             here = searched[count, "optimizer"]
         fit = roomy(here, free)
         shown = fit[0] if fit else here.lightest()

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 20 minutes; choose those that are yours. Cases 1, 2 and 5 need chapters 05 to 09 and 18, case 3 needs 08 and 09, case 4 needs 11. No GPU is needed.*
+# *Five cases of 10 to 20 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. It would start, and die in its first step: with Adam's moments each card would have to hold at least 59 GB. Could one have known?
+# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, and the script dies in its first step. Could one have known?
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # Yes: this is predicted, nothing has run. What hangs over the line is too much. (Even so the plan is too kind; case 1 says why.)
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards as people buy them for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1 once. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards for games.
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" what is more than nine tenths of it. In the pictures the line is the whole card.
 #
@@ -34,7 +34,7 @@ case
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
 # | ZeRO 3 | FSDP | 16 | FSDP's |
-# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 16 | FSDP's, for want of its own |
+# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 16 | FSDP's, as DeepSpeed has none here |
 # | all others | Megatron-LM | 18: it adds gradients up in fp32 | Megatron's |
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
@@ -78,27 +78,7 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and DeepSpeed, since FSDP can't send Adam alone. The last two cost money.
-#
-# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size. (Cards of 24 GB are A10G, which are slower and have no NVLink. Megatron has Adam on the host by `--optimizer-cpu-offload`.)
-
-# %%
-lab.table(case_studies.llama.on_four_cards())
-
-# %% [markdown] sections="8.10"
-# *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
-#
-# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
-#
-# How much does the choice matter? Three plain layouts on cards of 80 GB (the second by FSDP's constants; case 2 says what that does):
-
-# %%
-four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
-mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
-lab.table(plan.row() for plan in mine)
-
-# %% [markdown] sections="8.10"
-# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, `tp` 4 longer still.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and DeepSpeed, since FSDP can't move Adam's states alone. The last two cost money.
 #
 # ### Run: the same script, small
 #
@@ -114,23 +94,47 @@ lab.table(case_studies.trained_by())
 #
 # The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card.
 #
-# The plans above know nothing of that. By hand, in GB (FSDP's 16 bytes are 4 + 4 + 8; the pictures split them as 2 + 2 + 12, with the same sum), each card holds up to:
+# The plans above know nothing of that. By hand, in GB, each card holds up to what stands below. (FSDP's 16 bytes are 4 for the weights, 4 for gradients and 8 for moments, all in fp32. The pictures split them as 2 + 2 + 12, with the same sum.)
 #
 # | | weights | moments | gradients | all else, as planned | together |
 # | --- | --- | --- | --- | --- | --- |
 # | 4 x 40 GB, first backward | 13 | - | 26 | 7 | 46 |
 # | 8 x 40 GB, second backward | 6.5 | 13 | 26 | 7 | 52.5 |
 # | 4 x 80 GB, second backward | 13 | 26 | 26 | 7 | 72 |
+# | 4 x 40 GB, bf16 throughout | 6.5 | 13 | 26 | 7 | 52.5 |
 #
-# So the plans were too kind. The script dies in its first backward, before Adam has any moments; eight cards don't save it; and cards of 80 GB are nearly full. Planning didn't show it, running it small did.
+# So the plans were too kind. The script dies in its first backward, before Adam has any moments. Neither eight cards nor bf16 save it, and on cards of 80 GB the tenth that should stay free is all that is left. Planning didn't show that, running it small did.
 #
-# This argument makes shards of the gradients. Each then travels 16 times a step, as our plans count it:
+# This argument makes shards of the gradients. Every gradient then travels 16 times a step, which is what our plans counted all along:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, and take eight cards with that line, or cards of 80 GB, best with it too. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
+
+# %% [markdown] sections="8.10"
+# ### And any other layout?
+#
+# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size. (Cards of 24 GB are A10G, which are slower and have no NVLink. Megatron has Adam on the host by `--optimizer-cpu-offload`.)
+
+# %%
+lab.table(case_studies.llama.on_four_cards())
+
+# %% [markdown] sections="8.10"
+# *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
+#
+# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
+#
+# How much does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants:
+
+# %%
+four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
+mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
+lab.table(plan.row() for plan in mine)
+
+# %% [markdown] sections="8.10"
+# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, `tp` 4 longer still.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -139,14 +143,14 @@ lab.table(case_studies.trained_by())
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
-# - The step is at most a quarter longer than the fastest that does both (without `vpp`).
+# - The step is at most a quarter longer than that of the fastest layout that keeps these two (without `vpp`).
 #
-# Each of the nine has such a layout. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# Each of the nine has such a layout. ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
 def my_four_cards(card, seq):
-    """A layout, such as {"zero": 3, "mbs": 2, "recompute": "full"}."""
+    """A layout, written like {"zero": 3, "mbs": 2, "recompute": "full"}."""
     ### BEGIN SOLUTION
     lightest = {"zero": 3, "mbs": 4, "recompute": "full"}
     for offload in ("none", "optimizer"):
@@ -166,7 +170,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: 10 billion in one machine
 #
-# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
+# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ. (Megatron has shards by now, `--use-megatron-fsdp`. Our constants are not from them.)
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -191,29 +195,29 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: over NVLink its weights arrive while it still computes. With `tp` 8 every layer waits for its messages.
+# By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. With `tp` 8 every layer waits for its messages.
 #
 # ### Why was the pipeline ahead in case 1?
 #
 # For two reasons.
 #
 # - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. (It isn't the gathering: by either program's constants nearly all of it is hidden.)
-# - A pipeline's last stage has the output layer as well, and all others wait for it. Here that is work for one more layer, 7 in place of 6. In case 1 it is work for half a layer, 10.5 in place of 10.
+# - A pipeline's last stage has the output layer as well, and all others wait for it. Here it works for 7 layers, where an even share is 6.1. In case 1 it is 10.5 and 10.1, so the pipeline loses less there.
 #
-# **Verdict.** With equally fast products ZeRO 3 is ahead by 13 %; with those of FSDP as it was measured, Megatron's stages are ahead by 7 %. So the program decides as much as the layout does: measure both. (Megatron has shards too by now, `--use-megatron-fsdp`. We have no constants of them.)
+# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products, and Megatron's stages are ahead by 7 % of FSDP as it was measured. So the program decides: measure these two.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below, on 8 and 32 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time and with one of 2,048. Do they need Adam on the host, and the recomputation?
+# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below. We plan the 5 B on 8 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time, and the 20 B on 32 of them, with one of 2,048. Do they need Adam on the host, and the recomputation?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# They don't. ZeRO 3 fits with Adam on the card; only as plain copies (DDP, the third row) would the 5 B be too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
+# They don't. ZeRO 3 fits with Adam on the card, if gradients are shards at all times (case 1); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
 #
-# **Verdict.** Leave out the host and the recomputation, until a plan says that you need them.
+# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them.
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
@@ -224,14 +228,14 @@ lab.show(planner.memory_bars(case_studies.stories.plans()))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook deals the parts out to eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads. Is that a good idea?
+# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads ("enc", "fus" and "head" below). Is that a good idea?
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. (A part's name stands where there is room for it.) The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion are no copies, so they have none to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion have different attention heads, so they have nothing to add up.)
 #
 # ### Two other ways
 #
@@ -265,7 +269,7 @@ steps_us = {way: step.step_us() for way, step in ways.items()}
 groups.score(steps_us["apart"] / steps_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together, a rank computes for 52.5 ms, and messages take 68. Apart, the same six phases take 150 ms, since only one group computes in each. Messages take 63: one rank alone has the heads, so their gradients need none. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
+# Together, a rank computes for 52.5 ms, and messages take 68. Apart, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
 
 # %%
 quick = case_studies.placed()
@@ -303,7 +307,7 @@ lab.table(slow)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Far from four times: so most of the delay of *together* is in what is not paced. It isn't the number of messages alone: *apart* has seven, *together* eight, *copied* one, and their delays don't go by that. Whether it is cores, Python or gloo, this experiment doesn't tell. These are fastest steps of four, so a few milliseconds are chance.
 #
-# In steps this long a delay matters less. How much longer than together is apart, measured, first in the quick steps, then in the slow ones?
+# In steps this long a delay matters less. How many times as long as together is apart, measured, first in the quick steps, then in the slow ones?
 
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
@@ -311,7 +315,7 @@ lab.table(slow)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # The slow ones come nearer to the 1.77 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together hands on 139 kB of features and their gradients. If it has to be cut, don't deal the parts out to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. (A net with many more bytes of weights than of features may turn that round: count both.) If it has to be cut, don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -343,14 +347,14 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 lab.table(policies)
 
 # %% [markdown] sections="19.6.3"
-# The fewest bytes are the slowest. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else.
+# The fewest bytes are the slowest here. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else.
 
 # %%
 parts = case_studies.policy_parts()
 lab.bars(parts, stacked=True, unit="us", title="10 MB/s", badge="predicted")
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. The two last bars have no policy at all. In one the plain gradients of all kinds go in one message, and that alone beats all four policies. The other is case 3's third way, the whole net copied. On a link of 1 MB/s it is another matter:
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. The two last bars send everything plainly, and in one message. In the first all kinds of layers share it, and that alone beats all four policies. The other is case 3's third way, the whole net copied. On a link of 1 MB/s it is another matter:
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
@@ -361,8 +365,6 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 #
 # ### Which policy, then?
 #
-# **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
-#
 # Do real steps agree, and does a policy spoil the training? This was recorded of 48 steps by each, on four real ranks:
 #
 # | policy | step, predicted | step, measured | last loss | steps until it is below 0.8 |
@@ -372,20 +374,22 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# "Measured" is the median step. All are late, as in case 3, and in a second run per layer took 95.7 ms. So three are as good as equal, and top-k of everything is the slowest, as predicted. "Last loss" is the mean of the last eight steps. No policy spoils it here; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy spoils it here; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+#
+# **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
 #
 # You get the number of weights of each kind of layer, and a link. Choose a way for each kind, "exact", "fp16" or "top-k", so that the gradients are there as soon as possible. Messages go one after the other; each takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes.
 #
-# | way | messages of a kind | bytes of each |
+# | way | messages of a kind | bytes of each message |
 # | --- | --- | --- |
 # | exact | 1 | 4 a weight |
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks, where the loss may end at most 0.1 above the plain way's.
+# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. (One message for all kinds would be sooner still; here each kind has its own.)
 
 
 # %%
@@ -432,11 +436,11 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. With gradients of 2 bytes it would still be 27. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
+# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. With gradients of 2 bytes it would be 27, still too much. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
 #
-# Two cards have to shard everything and recompute; that is ZeRO 3 with Adam on the host, so it needs DeepSpeed. On four, stages will do, and give two and a half times as many tokens a second ("token rate"). On eight, all fits on the cards. The best layout with Adam on the host is another one there, and only a twentieth slower.
+# Two cards have to shard everything and recompute; that is ZeRO 3 with Adam on the host, so it needs DeepSpeed. On four, stages will do, and give two and a half times as many tokens a second ("token rate"), by twice the cards and a program with faster products. On eight, all fits on the cards. The best layout with Adam on the host is another one there, and only a twentieth slower.
 #
-# All rates rest on constants of A100 cards and on links that nobody measured.
+# All rates rest on constants of A100 cards and on links that nobody measured: believe their order, not their digits.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
@@ -461,9 +465,9 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - A plan doesn't know what a trainer does between microbatches. Run it small, and count.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
-# - Which layout is the fastest depends on the programs that run them. Measure both.
+# - Two layouts that are close may change places with the program. Measure them.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
-# - Is a formula wrong, or something late? Make all that it counts slower, and see whether the difference grows.
+# - Is a formula wrong, or something late? Slow down all that it counts, and see whether the difference grows.
 # - The fewest bytes may be the slowest way: count messages too.
 #
 # A word that was new: [fusion](GLOSSARY.md#fusion).
