@@ -108,7 +108,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with such tensors without bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below. (So our plan has no masks of dropout either. They need memory too: plan your training with `train()`.)
+# The planner sent the batch once through the module, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below. (So our plan has no masks of dropout either. They need memory too: to plan a training with dropout, give `module.train()`.)
 #
 # One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
 
@@ -124,11 +124,11 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
 #
 # ### What helps?
 #
-# A smaller microbatch, or recomputation. (So does bf16, which you would take anyway; in fp32 the rows differ in one thing at a time.) Which would you try first?
+# A smaller microbatch, or recomputation. (So does bf16, which you would take anyway; here the rows differ in one thing at a time.) Which would you try first?
 
 # %%
 tries = {"two sequences": shards.but(mbs=2, batch=32)}
@@ -140,17 +140,17 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So activations had to shrink before anything else did, and what shards add is room for the second sequence.
+# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So it was activations that had to shrink. What shards add is room for the second sequence.
 #
 # ### What does each cost?
 #
-# Guess the order before you look. Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and all blue parts are far longer.
+# Guess the order before you look. Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
 
 # %%
 lab.show(planner.time_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest here that fits. Stages hold the least by far, and are the slowest: they wait for each other, and more of the work falls to the last.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest that fits, by this plan. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -250,12 +250,12 @@ for way, rank in ran.items():
 # %% [markdown]
 # Equal to rounding, before the first update and after two. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large; SGD would.
 #
-# If yours differ, there are four reasons:
+# If yours differ, look for one of these first:
 #
 # 1. Something in your module is random (dropout).
-# 2. The loss leaves padding out: of two halves the one with fewer real tokens counts as much as the other.
-# 3. The cut has lost something.
-# 4. Exercise 2 asks you for the fourth.
+# 2. The loss leaves padding out. Each half is averaged over its own tokens, and then the halves count alike, even if one has fewer.
+# 3. The cut has lost something, such as a buffer that only one stage changes.
+# 4. Exercise 2 asks you for a fourth.
 
 # %% [markdown]
 # ### Where does it run out of memory?
@@ -283,7 +283,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # Copies die, and shards train, with the losses from above. (The error names no line of ours, so we looked: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.)
 #
-# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and so the smallest card for each:
+# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. But a card of 17 MB would have told the same. So how near was it? With room enough, this is what they really take, and about the smallest card for each:
 
 # %%
 roomy = copies.but(devices="pretend").compare()
@@ -318,7 +318,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (16 here; a microbatch divides it). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself. (The check knows how long each should take, so a clock's noise does not count against you.)
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (16 here; a microbatch divides it). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself. (By the check's own count your answer may take 12 % longer than the best, so a clock's noise hardly counts.)
 
 
 # %%
@@ -341,9 +341,9 @@ check.tune(my_tuning)
 check.hint("tune")
 
 # %% [markdown]
-# ## Exercise 2. A module that stages change
+# ## Exercise 2. A module that changes when it is cut
 #
-# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss is another than in one process, by more than rounding, and yet nothing in it is random. Return it with a batch. Give it four layers that are alike, one after the other: labkit cuts between those. The loss is the mean of the output's squares, and `eval()` is yours to call or not.
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and each stage takes one half of the batch after the other. The loss is the mean of the output's squares.
 
 
 # %%
@@ -412,7 +412,7 @@ found
 #
 # ### Four readers
 #
-# With four readers a batch comes every 12 ms ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
+# With four readers a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
@@ -443,13 +443,25 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # ### What is in the way now?
 #
-# The new recording says:
+# Here is the new recording, and then what a step is made of, before and after:
 
 # %%
 again
 
+# %%
+lab.table(
+    {
+        "part": part,
+        "before_us": found.step_us * found.advice.share(part),
+        "after_us": again.step_us * again.advice.share(part),
+    }
+    for part in ("input", "compute", "comm", "waiting", "idle")
+)
+
 # %% [markdown]
-# No one thing any more. A rank computes, sends and waits for data in turn, and all but the data takes longer than before, because eight readers and two ranks share two cores here. Does the advice name readers again? It doesn't know that there are four, nor what they share: advice is a guess, until a run proves it. With a core for each process, reading is what remains, and more readers help.
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? Batches come in bursts, since four readers began together: so a rank waits long, then takes some quick steps, and where the two don't wait at the same time one waits for the other as well. And where eight readers and two ranks share two cores, computing may take longer than before.
+#
+# If the advice names readers again, it may be right, or too many may be fighting for the cores: it is a guess, until a run proves it. Try eight.
 #
 # **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
@@ -496,7 +508,7 @@ seen = run.timeline()
 seen.select(seen.lane != "mark")
 
 # %% [markdown]
-# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) The hatched rest is no computing: messages, FSDP's copies in and out, and Python. Of these the plan has the messages alone, and it has too little of the update: compare "optimizer" in its bar.
+# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
@@ -515,7 +527,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of its peak the products reach ("matmul"), and a fixed time for each layer ("layer"). So all that the plan doesn't know lands in these two, nearly all of it in the second, which the bar calls "launches": messages that wait, FSDP's copies, the update, Python. On a GPU a layer took a fifth of a millisecond. (`begun=` says where the fit begins: at the constants of our plan.)
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. Nearly all of it is in the second, which the bar calls "launches". On a GPU a layer took a fifth of a millisecond. (`begun=` says where the fit begins: at the constants of our plan.)
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -548,9 +560,9 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On a quiet machine the fit came within a quarter there in all our trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. If yours is farther off, something else is running: a step of a tenth of a second is at the mercy of that. Time more steps (`timed=20`), or go through again from `plain`.
+# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. (It saw other layers and sequences, but no other width.) If yours is farther off, something else is running: a step of a tenth of a second is at the mercy of that. Time more steps (`timed=20`), or go through again from `plain`.
 #
-# **What labkit can't know**: who else uses the machine. The fastest of five says what your program can do. The slower of two hours says what you will get.
+# **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do; what you will get, measure at another hour too.
 
 # %% [markdown]
 # ## Exercise 3. Four runs, then far away
@@ -579,9 +591,9 @@ check.hint("forecast")
 # %% [markdown]
 # ### Was a term missing?
 #
-# The planner has no constant for what a step takes by itself, however many layers it has. If so much is missing, its fit says too little for 2 layers, too much for 4, and still more too much far out. Do the errors in the table above have those signs? If they have none, it is the clock.
+# Exercise 3's step takes some time by itself. The planner has no constant for that. If ours takes any, the fit above is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
 #
-# Here are our own five steps, in milliseconds. Go by pencil through the first four: twice the sequences tell what one takes in a layer, twice the layers what a layer takes, and what is left a step takes by itself. What do the three say of the fifth?
+# Here are our own five steps, in milliseconds. If they show the pattern, fit the first four by pencil: what do three costs say of the fifth?
 
 # %%
 {(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
@@ -603,7 +615,7 @@ two = shards.but(gpus=16, mbs=1, batch=16)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed, and where the two curves below cross this plan can't say. How a step depends on the network is still worth a look:
+# So how long a step of the shards takes is not to be believed. How it depends on the network is still worth a look:
 
 # %%
 ways = {"shards": two, "copies": two.but(zero=0)}
@@ -617,7 +629,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Of what crosses between the machines each of the eight cards carries an eighth.) On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -641,21 +653,21 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | idea | a number | chapter |
 # | --- | --- | --- |
 # | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
-# | Data parallelism adds gradients up over the ranks, while the backward still runs. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
+# | Data parallelism averages gradients over the ranks, while the backward still runs. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
 # | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | chapter 19, case 4: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Past a critical batch, more cards buy few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that came first, or not at all. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms of each step are reading | [15](15_profiling_and_scaling.ipynb) |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
-# | Mix the axes where one isn't enough, and mind the program. | 175 B on 1,536 GPUs: 23 days in place of 74 | [18](18_which_layout.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by ZeRO 3 and one program, 23 by a cut and another | [18](18_which_layout.ipynb) |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
@@ -670,7 +682,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI is 0.5.0 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
-# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs | written to be read |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | for learning |
 #
 # Alpa's idea is that of chapter 18: let a program choose. Why do most people still choose by hand? You have seen one reason: constants do not travel.
 
