@@ -305,7 +305,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so most of the delay of *together* is in what is not paced. It isn't the number of messages alone: *apart* has seven, *together* eight, *copied* one, and their delays don't go by that. Whether it is cores, Python or gloo, this experiment doesn't tell. These are fastest steps of four, so a few milliseconds are chance.
+# Far from four times: so most of the delay of *together* is in what is not paced. Does it go by the number of messages? *Together* has eight, *apart* seven, *copied* one: compare their delays. Whether it is cores, Python or gloo that are late, this experiment doesn't tell. And these are the fastest of four steps each, so a few milliseconds are chance.
 #
 # In steps this long a delay matters less. How many times as long as together is apart, measured, first in the quick steps, then in the slow ones?
 
