@@ -50,7 +50,7 @@ PHASES = (
     ("encoders", "backward", ""),
 )
 """(part of the net, way through it, whose features or their gradients are handed on behind it)"""
-LABELS = {"encoders": "enc", "fusion": "fus", "heads": "head"}
+LABELS = {"encoders": "E", "fusion": "F", "heads": "H"}
 """part of the net -> what its blocks are called in pictures, where there is little room"""
 COSTS = {"forward": 1.0, "backward": 2.0}
 """in forwards: a backward takes two matrix products for each one of the forward"""

@@ -39,7 +39,7 @@ def test_losses_are_those_of_one_process(changes):
         assert {"paced", "paced links"} <= set(run.notes)
         spans = step.measured(run)
         sent = {"weights"} if step.placement == "copied" else {"features", "linear"}
-        assert {"enc", "fus", "head"} | sent <= set(spans.label.tolist())
+        assert {"E", "F", "H"} | sent <= set(spans.label.tolist())
 
 
 def test_a_policy_per_layer_hands_in_what_it_says_and_still_learns():
