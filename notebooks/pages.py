@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 
 from labkit.pictures import mime
 
-LONG = re.compile(r"^ *[^\s<][^<\n]{50,}$", re.MULTILINE)
+LONG = re.compile(r"^ *(?!\s)(?:[^<\n]|<span[^>]*>[^<\n]*</span>){50,}$", re.MULTILINE)
 LEAF = re.compile(r"^(?:\.\./)*(GLOSSARY|ERRATA|CHEAT_SHEET)\.md")
 ANCHORED = re.compile(r'<h\d id="([^"]+)">(.*?) <a class="anchor".*?</h\d>', re.DOTALL)
 

@@ -103,10 +103,11 @@ def test_a_long_line_of_words_may_break_and_one_of_a_table_scrolls():
     words = "a line of words " * 8 + "end"
     table = "column   " * 12
     lines = pages.shown(
-        {"text": f"{words}\n  {words}\n{table}\nshort\n\x1b[31m{words}\x1b[0m"}
+        {"text": f"{words}\n  {words}\n{table}\nshort\n\x1b[31mError\x1b[0m: {words}"}
     ).splitlines()
     assert lines[0] == f'<pre class="text"><span class="words">{words}</span>'
     assert lines[1] == f'<span class="words">  {words}</span>' and lines[2:4] == [table, "short"]
+    assert lines[4].startswith('<span class="words"><span class="ansi-red-fg">Error</span>: a line')
 
 
 def test_what_lies_between_a_guess_and_its_score_is_folded_another_guess_is_not():
