@@ -122,7 +122,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# One row for each stage of ZeRO. The first can't be right, because that run did fit. Each of the three lines of code is wrong at some stages. Write them so that they are always right.
+# One row for each stage of ZeRO. The first two can't be right: no card holds 700 GB. Each of the three lines of code is wrong at some stages. Write them so that they are always right.
 
 
 # %%
@@ -512,7 +512,7 @@ lab.table(regrets, units={"regret": "share"})
 # %% [markdown]
 # By one program the regret is 16 %. The other 5 of the 21 % were the program.
 #
-# Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. All this is by constants whose error is larger than the 16 %: believe that it is slower, not by how much.
+# Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. By the planner's error alone 16 % would be a tie. That it is slower we believe because of the count by hand, by how much we don't.
 #
 # Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 
@@ -544,7 +544,7 @@ now = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
 print(*now.warnings())
 
 # %% [markdown]
-# The 3.8 times are our slow run itself, as you saw it by FSDP's constants. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
+# The 3.8 times are our slow run itself, as you saw it by FSDP's constants. Nor do Megatron's constants know any run with shards, nor those of the early program a cut. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
 
 # %% [markdown] sections="8.12"
 # *A third place to rest. What is left takes about 40 minutes.*
@@ -566,7 +566,7 @@ ruled = {
 lab.show(planner.memory_bars(ruled))
 
 # %% [markdown]
-# Two do not fit. DDP ends long before 7 B, because a full copy of the states is 18 bytes a parameter by Megatron's recipe, 16 by ours: on 80 GB that is 4 or 5 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
+# Two do not fit. DDP ends long before 7 B, because a full copy of the states is 18 bytes a parameter by Megatron's recipe, 16 by chapter 01's: on 80 GB that is 4 or 5 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded.
 #
 # ### By what a layout does
 #
@@ -588,7 +588,7 @@ def fastest(model, gpus, stack):
     found = {}
     for each in fitting:
         found.setdefault(kind(each.layout), each.step_us / fitting[0].step_us - 1)
-    return {name: found[name] for name in ("copies", "shards", "cut") if name in found}
+    return {name: found[name] for name in ("cut", "shards", "copies") if name in found}
 
 
 # %% [markdown]
@@ -616,7 +616,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits. (For 175 B shards come out behind a cut here, and ahead of one in the picture before. There the cut was the paper's, `tp` 8 and `pp` 12, all recomputed; here it is the best that was found.)
+# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits. (For 175 B shards come out behind a cut here, and ahead of one under "Our first lines again". There were 1,536 GPUs and as many sequences, and the cut was the paper's, `tp` 8 and `pp` 12, all recomputed. Here there are 128 and 512, and the cut is the best that was found.)
 #
 # - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. (A bad cut it can, such as `tp` 8 above.) Choose by what is simple.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, by one early program, and lost it; how today's FSDP does, the planner doesn't know.
@@ -637,8 +637,8 @@ lab.table(plan.row() for plan in cuts)
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard all of it (ZeRO 3) where the network is fast, as in one machine, and each GPU has much to compute between two gathers. It needs no change to the model.
-# 3. Where a copy does not fit and the network is slow, as across machines, cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
+# 2. If it does not fit, shard all of it (ZeRO 3) where the network keeps up: count by hand, as for our 64 GPUs, and stay well below what your cards have. In one machine it nearly always does. It needs no change to the model.
+# 3. Where a copy does not fit and the network does not keep up, cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
 # 4. Recompute last, because it makes all computing about a third longer. (Where attention's scores are kept, begin with those: computing them again costs a few per cent.)
 
 # %% [markdown]
@@ -646,7 +646,7 @@ lab.table(plan.row() for plan in cuts)
 #
 # Find a layout that fits, and whose step is at most a tenth slower than the best. The four rules say where to begin.
 #
-# Your function gets the number of GPUs and `ask`:
+# Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
 # - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none".
@@ -683,13 +683,13 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# And this is your regret, case by case (in the book: that of one solution). Batch and network differ as well. Where less than 5 % of a card is left, a table says "perhaps" in place of "fits", because in our one rehearsal the peak was off by about as much:
+# And this is your regret, case by case (in the book: that of one solution). Batch and network differ as well:
 
 # %%
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time, or for a copy. (Torch's copies have parameters and gradients in fp32. ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time, or for a copy. (Where less than 5 % of a card is left, the table says "perhaps": no plan knows the gaps of an allocator. Torch's copies have parameters and gradients in fp32. ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
 copied = same.plan.but(zero=1, recipe="fp32")
@@ -741,7 +741,7 @@ for model, gpus in ((model, each) for model in ranges for each in ranges[model])
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines.) Where MFU is above 56 %, the time is rather too short, and the rule no better for it.
+# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines, and 512 sequences are few for 1,536 GPUs: stages wait, and MFU falls.) Where MFU is above 56 %, the time is rather too short, and the rule no better for it.
 
 # %% [markdown]
 # ## When is a planner worth it?
