@@ -175,6 +175,7 @@ _WORDS = (
     ("simulated", "simulated"),
     ("recorded", "recorded"),
     ("published", "published"),
+    ("fitted", "seen by the fit"),
     ("computed", "computed"),
     ("paced", "paced"),
     ("paced links", "paced links"),

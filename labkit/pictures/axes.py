@@ -1,5 +1,5 @@
 """An axis of numbers: where values lie, round numbers along it, linear or logarithmic; and what
-lies across a pair of them: the grid, and marks."""
+lies across a pair of them: the grid, marks, and series of points, also as text and as a table."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,6 +12,8 @@ from labkit.pictures.sketch import Line, Said, Shape, Words, short, ticks
 
 Format = Callable[[float], str]
 """makes a number text"""
+_MOST_ROWS = 60
+"""of a table"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +127,69 @@ def grid(x_axis: Axis, y_axis: Axis) -> list[Shape]:
         shapes.append(Line(((left, at), (right, at)), width_px=1, opacity=0.13))
         shapes.append(Words(left - 7, at + 4, text, "end", 11))
     return [*shapes, Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5)]
+
+
+class Series(NamedTuple):
+    """Points (x, y) of one thing. Series of one name share a colour: its line and its dots."""
+
+    name: Said
+    """what stands at its right end, or in the legend"""
+    x: Sequence[float]
+    """where"""
+    y: Sequence[float]
+    """what; as many as x"""
+    points: bool = False
+    """True: dots (measured); False: a line (predicted, where the picture has dots as well)"""
+    joined: bool = False
+    """whether a pale line leads from dot to dot; of very many the line alone is drawn"""
+    hollow: bool = False
+    """whether the dots are hollow: a fit saw these"""
+
+
+def check_series(each: Series, log_x: bool = False, log_y: bool = False) -> None:
+    """Raises ValueError for a series that has no place on the axes: no points, x and y of unlike
+    lengths, numbers that are not finite, or not above 0 on a logarithmic axis."""
+    fine = len(each.x) == len(each.y) > 0
+    for values, log in ((each.x, log_x), (each.y, log_y)):
+        if fine:
+            column = np.array(values, dtype=float)
+            fine = np.isfinite(column).all() and not (log and column.min() <= 0)
+    if not fine:
+        raise ValueError(
+            "a series has points, as many x as y, all finite, above 0 where the axis is "
+            f"logarithmic; {each.name!r} has x {each.x} and y {each.y}"
+        )
+
+
+def spoken_series(series: Sequence[Series], names: list[str], y_format: Format) -> list[str]:
+    """Where each series begins and ends, as one text for each."""
+    ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
+    return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+
+
+def series_table(
+    series: Sequence[Series], names: list[str], x_format: Format, y_format: Format, x_name: str
+) -> list[tuple[str, ...]]:
+    """A row per x, or every so many: the heads, then texts."""
+    columns = [_by_x(each, y_format) for each in series]
+    places = sorted(set().union(*columns))
+    heads = [f"{name} {_sign(each)}" for name, each in zip(names, series, strict=True)]
+    rows = [(x_name, *heads)]
+    for x in places[:: -(-len(places) // _MOST_ROWS)]:
+        rows.append((x_format(x), *(" / ".join(column.get(x, ())) for column in columns)))
+    return rows
+
+
+def _sign(each: Series) -> str:
+    """How a series is drawn, as a letter."""
+    if each.hollow:
+        return "○"
+    return "●" if each.points else "—"
+
+
+def _by_x(each: Series, y_format: Format) -> dict[float, list[str]]:
+    """The texts of a series' values, by their x."""
+    texts: dict[float, list[str]] = {}
+    for x, y in zip(each.x, each.y, strict=True):
+        texts.setdefault(float(x), []).append(y_format(y))
+    return texts

@@ -57,6 +57,7 @@ _WORDS = (
     ("shards", "Who holds what"),
     ("steps", "Bytes over a step"),
     ("peak", "peak"),
+    ("at", "{} at {}"),
     ("moment", "moment"),
     ("total", "together"),
     ("mean", "predicted left, measured right"),
@@ -221,7 +222,7 @@ def footprint(
         numbers = tuple(
             (
                 f"{names['peak']}{words['comma']}{badge}" if measured else names["peak"],
-                f"{format_bytes(each.peak_bytes)} ({each.peak})",
+                names["at"].format(format_bytes(each.peak_bytes), each.peak),
             )
             for badge, each in zip(badges, both, strict=True)
         )

@@ -8,12 +8,22 @@ read aloud or searched, and a chart has to become text and a table as every othe
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from labkit.pictures import bar_groups
-from labkit.pictures.axes import Axis, Format, Mark, across, axis, grid
+from labkit.pictures.axes import (
+    Axis,
+    Format,
+    Mark,
+    Series,
+    across,
+    axis,
+    check_series,
+    grid,
+    series_table,
+    spoken_series,
+)
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Line,
@@ -44,28 +54,11 @@ _DASHES = (
     (9.0, 3.0, 2.0, 3.0, 2.0, 3.0),
 )
 _TOP_PX = 84.0
-_MOST_ROWS = 60
-"""of a table"""
 _MOST_DOTS = 40
 """more of them would hide the line that joins them"""
 _WIDEST_NAME_PX = 240
 _LINE_PX = 13
 """names closer than this would collide"""
-
-
-class Series(NamedTuple):
-    """Points (x, y) of one thing. Series of one name share a colour: its line and its dots."""
-
-    name: Said
-    """what stands at its right end, or in the legend"""
-    x: Sequence[float]
-    """where"""
-    y: Sequence[float]
-    """what; as many as x"""
-    points: bool = False
-    """True: dots (measured); False: a line (predicted, where the picture has dots as well)"""
-    joined: bool = False
-    """whether a pale line leads from dot to dot; of very many the line alone is drawn"""
 
 
 def plain(number: float) -> str:
@@ -100,7 +93,7 @@ def curves(
     if not series:
         raise ValueError(f"curves are one series or more; got {series}")
     for each in (*series, *map(_as_series, marks)):
-        _check(each, log_x, log_y)
+        check_series(each, log_x, log_y)
     bottom = _TOP_PX + height_px
 
     def build(words: dict[str, str]) -> Sketch:
@@ -113,8 +106,8 @@ def curves(
         keys += _kinds(series, names, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
-        spoken = [*_spoken(series, names, y_format), *_told(bounds, x_format, y_format)]
-        table = _table(series, names, x_format, y_format, said(x_name, code))
+        spoken = [*spoken_series(series, names, y_format), *_told(bounds, x_format, y_format)]
+        table = series_table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
     return speaking(spoken_in(language), build)
@@ -125,12 +118,6 @@ def _axis_names(x_name: str, y_name: str, bottom: float) -> list[Words]:
         Words(0, _TOP_PX - 14, y_name, opacity=0.8),
         Words(WIDTH_PX / 2, bottom + 36, x_name, "middle", opacity=0.8),
     ]
-
-
-def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> list[str]:
-    """Where each series begins and ends."""
-    ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
-    return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
 
 
 def _told(marks: Sequence[Mark], x_format: Format, y_format: Format) -> list[str]:
@@ -151,21 +138,10 @@ def _kinds(
     dots = begun if begun in ("recorded", "published") else "measured"
     first = next(name for each, name in zip(series, names, strict=True) if each.points)
     mark = _MARKS[list(dict.fromkeys(names)).index(first) % 8]
-    return [((_sample(mark=mark),), words[dots]), ((_sample(),), words["predicted"].lower())]
-
-
-def _check(each: Series, log_x: bool, log_y: bool) -> None:
-    """Raises ValueError for a series that has no place on the axes."""
-    fine = len(each.x) == len(each.y) > 0
-    for values, log in ((each.x, log_x), (each.y, log_y)):
-        if fine:
-            column = np.array(values, dtype=float)
-            fine = np.isfinite(column).all() and not (log and column.min() <= 0)
-    if not fine:
-        raise ValueError(
-            "a series has points, as many x as y, all finite, above 0 where the axis is "
-            f"logarithmic; {each.name!r} has x {each.x} and y {each.y}"
-        )
+    found = [((_sample(mark=mark),), words[dots]), ((_sample(),), words["predicted"].lower())]
+    if any(each.hollow for each in series):
+        found.append(((_sample(mark=mark)._replace(hollow=True),), words["fitted"]))
+    return found
 
 
 def _as_series(mark: Mark) -> Series:
@@ -241,7 +217,8 @@ def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axi
         dotted = each.points and not (each.joined and len(each.x) > _MOST_DOTS)
         mark = _MARKS[number] if dotted else ""
         dash = () if dotted else _DASHES[number]
-        lines.append(Line(points, CYCLE[number][0], dash=dash, mark=mark))
+        hollow = each.hollow and bool(mark)
+        lines.append(Line(points, CYCLE[number][0], dash=dash, mark=mark, hollow=hollow))
     return lines
 
 
@@ -274,36 +251,14 @@ def _keys(names: list[str], lines: list[Line]) -> list[Key]:
     """Each name with its line, its dots, or both."""
     samples: dict[str, tuple[Line, ...]] = {name: () for name in names}
     for name, line in zip(names, lines, strict=True):
-        samples[name] += (_sample(line.colour, line.dash, line.mark),)
+        if not (line.hollow and samples[name]):
+            samples[name] += (_sample(line.colour, line.dash, line.mark),)
     return [(sample, name) for name, sample in samples.items()]
 
 
 def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> Line:
     points = ((11, 0),) if mark else ((0, 0), (22, 0))
     return Line(points, colour, dash=dash, mark=mark)
-
-
-def _table(
-    series: Sequence[Series], names: list[str], x_format: Format, y_format: Format, x_name: str
-) -> list[tuple[str, ...]]:
-    """A row per x, or every so many."""
-    columns = [_by_x(each, y_format) for each in series]
-    places = sorted(set().union(*columns))
-    heads = [
-        f"{name} {'●' if each.points else '—'}" for name, each in zip(names, series, strict=True)
-    ]
-    rows = [(x_name, *heads)]
-    for x in places[:: -(-len(places) // _MOST_ROWS)]:
-        rows.append((x_format(x), *(" / ".join(column.get(x, ())) for column in columns)))
-    return rows
-
-
-def _by_x(each: Series, y_format: Format) -> dict[float, list[str]]:
-    """The texts of a series' values, by their x."""
-    texts: dict[float, list[str]] = {}
-    for x, y in zip(each.x, each.y, strict=True):
-        texts.setdefault(float(x), []).append(y_format(y))
-    return texts
 
 
 def bars(

@@ -59,6 +59,8 @@ class Line(NamedTuple):
     """ends in an arrow head"""
     mark: str = ""
     """"o", "s", "^", "D", "v", ">", "<" or "p": marks at the points, and no line"""
+    hollow: bool = False
+    """whether marks are outlines"""
     opacity: float = 1.0
     """1 is solid"""
 

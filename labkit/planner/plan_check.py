@@ -153,11 +153,13 @@ def layout_in_budget(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def regrets(answer: Callable) -> list[dict[str, object]]:
     """A row for each case of ``layout_in_budget``: what the answer chose, how often it asked, and
-    how much slower than the search's best it is. Empty cells where the answer is still a stub."""
+    how much slower than the search's best it is; the network where there are several nodes. Empty
+    cells where the answer is still a stub."""
     rows = []
     for plan in _CHOICES:
         found = _searched(plan)
-        row = {"model": plan.shape.name, "gpus": plan.gpus, "gpu": plan.gpu}
+        row = {"model": plan.shape.name, "gpus": plan.gpus, "gpu": plan.gpu, "batch": plan.batch}
+        row["network"] = f"{plan.cluster.nic:g} GB/s" if plan.cluster.num_nodes > 1 else None
         row["best_s"] = found.fitting[0].step_us / 1e6
         oracle = _Oracle(plan)
         try:
@@ -167,6 +169,7 @@ def regrets(answer: Callable) -> list[dict[str, object]]:
         row["yours_s"] = mine and mine.time().step_us / 1e6
         row["regret"] = mine and found.regret(mine)
         row["questions"] = oracle.count or None
+        row["layout"] = mine and mine.row()["layout"]
         rows.append(row)
     return rows
 

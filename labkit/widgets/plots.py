@@ -37,6 +37,7 @@ class Plot(Shown):
 def curves(
     *,
     measured: Mapping[str, Line] | None = None,
+    fitted: Mapping[str, Line] | None = None,
     predicted: Mapping[str, Line] | None = None,
     x: Said = "",
     y: Said = "",
@@ -51,19 +52,17 @@ def curves(
     at: Mapping[str, float] | None = None,
 ) -> Plot:
     """Dots that were measured and lines that were predicted: {name: {x: y}}, a colour per name.
+    ``fitted`` are measured too; the prediction was fitted to them, so their dots are hollow.
 
     ``x`` and ``y`` name the axes; their units ``x_unit`` and ``unit`` are keys of ``units.UNITS``
     ("bytes", "ms"). ``badge`` says where the numbers come from, if not just "measured" or
     "predicted". ``joined`` leads a pale line from dot to dot. Dashed lines: ``marks`` across,
     {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where nothing can be drawn.
     """
-    series = []
-    for given, points in ((predicted, False), (measured, True)):
-        for name, line in _named(given, "curves").items():
-            _check_line(name, line)
-            x_y = list(line.keys()), list(line.values())
-            series.append(drawing.Series(name, *x_y, points=points, joined=points and joined))
-    both = [word for word, given in (("measured", measured), ("predicted", predicted)) if given]
+    series = _series(predicted) + _series(measured, points=True, joined=joined)
+    series += _series(fitted, points=True, joined=joined, hollow=True)
+    kinds = (("measured", measured or fitted), ("predicted", predicted))
+    both = [word for word, given in kinds if given]
     drawn = partial(
         drawing.curves,
         series,
@@ -78,7 +77,8 @@ def curves(
         marks=_marks(marks, False) + _marks(at, True),
     )
     drawn()  # what is wrong is said here, not when it is shown
-    return Plot(draw=drawn, title=title, numbers={**(predicted or {}), **(measured or {})})
+    numbers = (predicted or {}) | (fitted or {}) | (measured or {})
+    return Plot(draw=drawn, title=title, numbers=numbers)
 
 
 def bars(
@@ -120,15 +120,19 @@ def _named(given: Mapping | Sequence | None, what: str) -> Mapping:
     return given
 
 
+def _series(given: Mapping[str, Line] | None, **look: bool) -> list[drawing.Series]:
+    """What is to be drawn, by its name, with one look. Raises ValueError for what is no {x: y}."""
+    found = []
+    for name, line in _named(given, "curves").items():
+        if not isinstance(line, Mapping):
+            raise ValueError(f"a curve is a dict from x to y; {name!r} is {brief(line)}")
+        found.append(drawing.Series(name, list(line.keys()), list(line.values()), **look))
+    return found
+
+
 def _marks(given: Mapping[str, float] | None, upright: bool) -> list[Mark]:
     """Dashed lines, by their words."""
     return [Mark(words, value, upright) for words, value in _named(given, "marks").items()]
-
-
-def _check_line(name: str, line: Line) -> None:
-    """Raises ValueError for what is no {x: y}."""
-    if not isinstance(line, Mapping):
-        raise ValueError(f"a curve is a dict from x to y; {name!r} is {brief(line)}")
 
 
 def _format(unit: str) -> drawing.Format:

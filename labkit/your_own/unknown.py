@@ -72,6 +72,6 @@ def _of_attention(shape: Counted) -> list[tuple[str, str]]:
     return [
         (
             say("whether attention is causal: a mask given as a tensor doesn't tell"),
-            say("if it is, plan the shape planner.measured(module, batch, causal=True)"),
+            say("if it is, plan planner.Plan(model=planner.measured(module, batch, causal=True))"),
         )
     ]

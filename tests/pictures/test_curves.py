@@ -326,3 +326,16 @@ def test_the_legend_shows_the_mark_that_dots_have():
     drawn = curves.curves(series, title="", badge="measured / predicted")
     marks = {line.mark for line in drawn.only(Line) if line.mark}
     assert marks == {"s"}
+
+
+def test_dots_that_a_fit_saw_are_hollow_and_named() -> None:
+    """Both kinds of dots share a colour; the legend says what hollow ones are, the table shows
+    it."""
+    seen = Series("ring", [1], [3.0], points=True, hollow=True)
+    judged = Series("ring", [2], [4.0], points=True)
+    drawn = curves.curves([Series("ring", [1, 2], [3, 4]), judged, seen], **NAMED)
+    dots = [line for line in curves_of(drawn) if line.mark]
+    assert [line.hollow for line in dots] == [False, True], dots
+    assert len({line.colour for line in dots}) == 1
+    assert "seen by the fit" in words_of(drawn)
+    assert drawn.table[0][1:] == ("ring —", "ring ●", "ring ○")

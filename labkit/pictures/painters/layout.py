@@ -111,11 +111,13 @@ def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     return out
 
 
-def letter(kind: str) -> str:
-    """What stands on a kind's sample in the legend: the letter of its narrow boxes; "" for thin
-    strips and remarks."""
+def letter(scene: Scene, kind: str) -> str:
+    """What stands on a kind's sample in the legend: the letter of its narrow boxes; "" for remarks,
+    and for messages where none has a letter, as in thin strips."""
     found = style(kind).letter if kind else ""
-    return "" if found.islower() or found in "|." else found
+    if found in "|." or (found.islower() and found not in fitted(scene)):
+        return ""
+    return found
 
 
 def heading(scene: Scene | Sketch) -> str:

@@ -283,7 +283,10 @@ def _line(ax: Axes, line: Line) -> None:
         **look,
     )
     ax.add_collection(stroke, autolim=False)
-    solids = PolyCollection(layout.solids(line), facecolors=colour, linewidths=0, **look)
+    filled = {"facecolors": colour, "linewidths": 0}
+    if line.hollow:
+        filled = {"facecolors": "none", "edgecolors": colour, "linewidths": 1.2}
+    solids = PolyCollection(layout.solids(line), **filled, **look)
     ax.add_collection(solids, autolim=False)
 
 
@@ -302,7 +305,7 @@ def _legend(ax: Axes, scene: Scene) -> None:
     for x, y, kind, words in layout.legend(scene):
         if kind:
             _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
-        letter = layout.letter(kind)
+        letter = layout.letter(scene, kind)
         if letter:
             _words(ax, x + 11, y + 4, letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

@@ -142,6 +142,8 @@ def _line(line: Line) -> str:
     dash = f' stroke-dasharray="{" ".join(map(_n, line.dash))}"' if line.dash else ""
     solid = "".join(_points(corners) + "z" for corners in layout.solids(line))
     head = f'<path d="{solid}" fill="{colour}"{fade}/>' if solid else ""
+    if line.mark and line.hollow:
+        return f'<path d="{solid}" fill="none" stroke="{colour}" stroke-width="1.6"{fade}/>'
     if line.mark:
         return head
     return (
@@ -338,7 +340,7 @@ def _legend(scene: Scene, uid: str) -> str:
             parts.append(_text(x + 28, y + 4, words))
         else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-        letter = layout.letter(kind)
+        letter = layout.letter(scene, kind)
         if letter:
             parts.append(
                 _text(x + 11, y + 4, letter, f'text-anchor="middle" font-size="11" fill="{INK}"')

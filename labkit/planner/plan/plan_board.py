@@ -69,8 +69,11 @@ _WORDS = (
         "It does not fit: the fullest GPU needs {} more than its {}; the times are those of "
         "GPUs that had them.",
     ),
-    ("toy", "Not started here. The same division of a small model runs: {} (plan.toy().run())."),
-    ("no toy", "Not started here, and no small experiment divides by tensor parallelism alone."),
+    (
+        "toy",
+        "Nothing was started. A small model, divided alike, can be: plan.toy().run() ({}).",
+    ),
+    ("no toy", "Nothing was started, and no small experiment divides by tensor parallelism alone."),
     ("operators", "by operators"),
     ("least", "the least"),
     ("impossible", "No such layout: {}."),

@@ -46,12 +46,14 @@ class Validation:
         ]
 
     def curves(self) -> dict[str, dict[str, dict[int, float]]]:
-        """``measured`` and ``predicted`` for ``lab.curves``, of rows whose names end with a number
-        of GPUs: {name: {GPUs: what was published}}, {name: {GPUs: what is predicted}}."""
-        found: dict[str, dict] = {"measured": {}, "predicted": {}}
+        """``measured``, ``fitted`` and ``predicted`` for ``lab.curves``, of rows whose names end
+        with a number of GPUs: {name: {GPUs: what was published}}, of rows that the fit saw in
+        ``fitted``, and {name: {GPUs: what is predicted}}."""
+        found: dict[str, dict] = {"measured": {}, "fitted": {}, "predicted": {}}
         for each in self.rows:
             name, _, gpus = each.id.partition("_")[2].rpartition("_")
-            found["measured"].setdefault(name, {})[int(gpus)] = each.published
+            dots = found["fitted" if each.fitted else "measured"]
+            dots.setdefault(name, {})[int(gpus)] = each.published
             found["predicted"].setdefault(name, {})[int(gpus)] = each.predicted
         return found
 
