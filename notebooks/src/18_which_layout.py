@@ -258,7 +258,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# With chunks the stages wait less. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, and it waits a little less than by hand.
+# With chunks the stages wait less. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, which costs about as much here as the bubble, and it waits a little less than by hand.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -294,7 +294,7 @@ plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.2}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.2 itself the step is still a seventh longer than at 25, since the planner assumes that messages as long as the computing don't hide completely. So the same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.2 itself the step is still a seventh longer than at 25, since the planner assumes that messages as long as the computing don't hide completely. So the same layout is fine on one cluster and a disaster on another.
 #
 # Was the slow run of 175 B such a disaster? 1,536 GPUs shared a batch of 1,536, so each gathered 350 GB of parameters, twice, for a single sequence. Was the network too slow for that, or did the program get too little out of it? Let's look at what was measured.
 
@@ -303,7 +303,7 @@ lab.curves(predicted={"step": steps_s}, **plot, **title)
 #
 # ## Is the time true?
 #
-# All this was predicted so far. The two runs of 175 B stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner on a quarter of the rows, three, and let it predict all of them. A dot is what was published, a line is what the planner says:
+# All this was predicted so far. The two runs of 175 B stand in a published table (Narayanan et al. 2021, table 2), with ten more. Let's fit the planner on a quarter of the rows, three, and let it predict all of them. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
 
 # %%
 runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
@@ -320,9 +320,11 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (These TFLOP/s count recomputed FLOPs.)
 #
-# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, that of the ZeRO program, which had two of the three rows. These three dots count for nothing now.
+# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, that of the ZeRO program, which had two of the three rows. These three, the hollow dots, count for nothing now.
 #
-# Are the errors on the other nine good? Compare with somebody who knows nothing, and says the median of the three rows' TFLOP/s for all: "naive". `p90` is what nine of ten errors stay below.
+# ### Are the errors small?
+#
+# Are those on the other nine? Compare with somebody who knows nothing, and says the median of the three rows' TFLOP/s for all: "naive". `p90` is what nine of ten errors stay below.
 
 # %%
 told = found.to_json()
@@ -333,7 +335,7 @@ errors = [
 lab.table(errors, units={"median": "share", "p90": "share"})
 
 # %% [markdown]
-# The naive answer gives itself away in its worst errors, where it says about three times what was reached: it can't see ZeRO slow down. So judge a planner by its worst errors, and not by its median.
+# The naive answer gives itself away by its large errors, where it says about three times what was reached: it can't see ZeRO slow down. So judge a planner by its `p90`, and not by its median.
 #
 # But this exam was mild. Only one constant was fitted. The others came with the planner, fitted on these two programs, and whoever fitted them had seen this table. What if nobody had?
 #
@@ -350,15 +352,15 @@ today = planner.STACKS["fsdp-a100"]
 travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %% [markdown]
-# Same cards, same model, and still the planner says about a quarter of what it took. Which constant is to blame? Here are two of each program's:
+# Same cards, same model, and still the planner says about a quarter of what it took. Which constant is to blame? Here are two of each program's: the share of its peak that products reach (`matmul`), and the share of its promise that a network card gives (`nic`):
 
 # %%
 then = planner.STACKS["zero3-2021-a100"]
 constants = [
-    {"program": each.name, "products": each.matmul, "network": each.nic}
+    {"program": each.name, "matmul": each.matmul, "nic": each.nic}
     for each in (then, today)
 ]
-lab.table(constants, units={"products": "share", "network": "share"})
+lab.table(constants, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
 # The products are not far apart. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. On 1,536 GPUs hardly anything else counts. We say "as if" because a fitted constant takes in whatever the formula leaves out.
@@ -418,7 +420,7 @@ lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 #
 # A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun`, where a fit starts, may be left out).
 #
-# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in?
+# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in? (Here the formulas are right by construction. A real program's may not be, so don't trust a fit eight times as far out.)
 
 
 # %%
@@ -459,7 +461,7 @@ lab.table(rehearsal.rows())
 # %% [markdown]
 # "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16.
 #
-# The last row is the peak: nearly all of it is what the ranks gather and compute for a moment. It is the hardest number on the list, because it depends on what a program keeps alive. And a rehearsal has no context and no gaps of an allocator. If you plan to the last GB, measure it.
+# The last row is the peak: nearly all of it is what the ranks gather and compute for a moment. It is the hardest number on the list, because it depends on what a program keeps alive. And neither number has the context, some GB of each process, nor the gaps of an allocator. If you plan to the last GB, measure it.
 #
 # So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Now let the planner choose.
 
@@ -683,7 +685,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# And this is your regret, case by case (in the book: that of one solution). Batch and network differ as well:
+# And this is your regret, case by case (in the book: that of one solution). "Network" is what a card sends from machine to machine:
 
 # %%
 lab.table(check.regrets(my_layout), units={"regret": "share"})
@@ -757,10 +759,10 @@ lab.table(answers)
 # - States can be counted to the byte, once the recipe is known; the peak wants a measurement; time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; shard all of it where the network keeps up; else cut, tensors inside a machine, stages between; recompute last.
 # - MFU without its convention is no number. A prediction without its error and its warnings is none either.
-# - Judge a planner by its worst errors, not by its median.
+# - Judge a planner by its large errors, not by its median.
 # - Constants do not travel: measure four runs, fit, then plan. And compare layouts by one program, or you compare programs.
 #
-# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).
+# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).
 #
 # ## Further reading
 #

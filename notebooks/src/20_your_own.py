@@ -37,8 +37,8 @@ lab.begin("en", deadline_s=60)
 from transformers import GPT2Config, GPT2LMHeadModel
 
 
-def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64):
-    sizes = {"n_layer": layers, "n_embd": width, "n_head": heads}
+def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
+    sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, **more}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     config = GPT2Config(vocab_size=vocab, n_positions=length, **sizes, **ends)
     return GPT2LMHeadModel(config).eval(), {
@@ -46,8 +46,8 @@ def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64):
     }
 
 
-def large():
-    return mine(48, width=1600, heads=25, vocab=50257, length=1024)
+def large(**more):
+    return mine(48, width=1600, heads=25, vocab=50257, length=1024, **more)
 
 
 def next_token(logits, batch):
@@ -67,9 +67,9 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown]
 # Nothing has run so far, and nothing of 6 GB was built: the module was made without bytes. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way. (The line is at 40 x 10⁹ bytes. The card's 40 GiB are 7 % more, and CUDA, NCCL and gaps between tensors need some of that.)
 #
-# `Step` is a training step of a module that you give. You need these words of it:
+# `Step` is a training step of a module that you give. These are its methods:
 #
-# | word | what it does |
+# | method | what it does |
 # | --- | --- |
 # | `run()` | trains three steps on real ranks, and counts bytes |
 # | `predict()` | says how many bytes such a run should hold |
@@ -124,7 +124,7 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
 #
 # ### What helps?
 #
@@ -140,14 +140,37 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So it was activations that had to shrink. What shards add is room for the second sequence.
+# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So it was activations that had to shrink. What shards add to copies is room for the second sequence.
+
+# %% [markdown]
+# ### What are the activations?
+#
+# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each has 4 numbers for each token and hidden dimension, in every layer. So how much is saved? (With yours, leave this cell out.)
+
+# %%
+fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
+gelus = {"as it is": shards}
+gelus["one operator"] = fused.plan(gpu="A100 40 GB", gpus=8, zero=3)
+numbers = 48 * 4 * 1024 * 1600  # layers, sequences, tokens, dimensions
+lab.table(
+    {
+        "GELU": name,
+        "numbers kept": round(plan.memory().parts["activations"] / 4 / numbers, 1),
+        "peak_bytes": plan.memory().peak_bytes,
+        "step_us": plan.time().step_us,
+    }
+    for name, plan in gelus.items()
+)
+
+# %% [markdown]
+# Twelve of 29 numbers were not needed. Without them four sequences fit, and the step is shorter, not longer, since fewer operators read and write. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
 #
 # ### What does each cost?
 #
 # Guess the order before you look. Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
 
 # %%
-lab.show(planner.time_bars({"shards": shards, **tries}))
+lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
 # Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest that fits, by this plan. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
@@ -195,7 +218,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And of the layers only one was gathered, where the plan counts nearly the whole of this small module as gathered. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. The plan has two layers there and the gradients of a third: nearly all of this small module, but little of one with 48 layers. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -215,7 +238,7 @@ both.score(in_both / (4 * step.shape().params))
 halves
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module. After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module (5 % of the large one). After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
 # In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. (`cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.)
 #
@@ -245,10 +268,10 @@ halves
 one = step.but(engine="ddp", ranks=1).run()[0]
 ran = {"one process": one, "shards": sharded.run[0], "stages": halves.run[1]}
 for way, rank in ran.items():
-    print(way, *(round(loss, 5) for loss in rank["losses"]))
+    print(way, *(format(loss, ".5f") for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update and after two. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large; SGD would.
+# Equal to rounding, before the first update, after it, and after the second. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large; SGD would.
 #
 # If yours differ, look for one of these first:
 #
@@ -286,7 +309,7 @@ step.but(devices=card).run()[0]["losses"]
 # The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. But a card of 17 MB would have told the same. So how near was it? With room enough, this is what they really take, and about the smallest card for each:
 
 # %%
-roomy = copies.but(devices="pretend").compare()
+roomy = copies.compare()
 lab.table(
     {
         "way": name,
@@ -318,7 +341,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (16 here; a microbatch divides it). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself. (By the check's own count your answer may take 12 % longer than the best, so a clock's noise hardly counts.)
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, how much differs. (By the check's own count your answer may take 12 % longer than the best, so a clock's noise hardly counts.)
 
 
 # %%
@@ -375,7 +398,7 @@ check.hint("odd_module")
 #
 # *A good place to rest. The module is done; a script, a machine and a cluster take about 30 minutes.*
 #
-# A script needs no change at all. This one reads its batches as it goes and trains with DDP. In place of it, put the path of yours:
+# A script needs no change at all. This one reads its batches as it goes and trains with DDP. With yours, replace the whole cell by its path, `script = Path("train.py")`; the file stays as it is:
 
 # %%
 script = Path(tempfile.mkdtemp()) / "train.py"
@@ -401,7 +424,7 @@ dist.destroy_process_group()
 """)
 
 # %% [markdown]
-# In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank, leaves the first two out, because they warm up, and writes a page. From here it is one call.
+# In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank, of which it leaves out two that warm up, and writes a page. From here it is one call.
 
 # %%
 found = record(script, ranks=2, show=False)
@@ -419,7 +442,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two sets the pace. Which share of the step do four readers save? A cure is proven by a run. (Each reader keeps one batch in hand, `prefetch_factor=1`, not two as usual: with eight batches in hand, most of the seven steps would have been read before.)
+# The longer of the two sets the pace. Which share of the step do four readers save? A cure is proven by a run. (With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.) (Each reader keeps one batch in hand, `prefetch_factor=1`, not two as usual: with eight batches in hand, most of the seven steps would have been read before.)
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -439,7 +462,7 @@ steps_us["the longer of the two"] = max(12_000, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. How near are the last two? If they agree, that may be luck: a sum can agree though its parts don't. So look at the parts.
+# The last row was computed, the others were recorded. How near are the last two? If they agree, that may be luck, so look at what a step is made of.
 #
 # ### What is in the way now?
 #
@@ -501,7 +524,9 @@ fastest_us = min(run[0]["step_us"])
 near.score(fastest_us / plan.time().step_us)
 
 # %% [markdown]
-# Constants from GPUs don't hold on this machine. Where did the time go? Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. (FSDP names its own work in a recording. We leave those marks out.)
+# ### Where did the time go?
+#
+# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. (FSDP names its own work in a recording. We leave those marks out.)
 
 # %%
 seen = run.timeline()
@@ -560,7 +585,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. (It saw other layers and sequences, but no other width.) If yours is farther off, something else is running: a step of a tenth of a second is at the mercy of that. Time more steps (`timed=20`), or go through again from `plain`.
+# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. (It saw other layers and sequences, but no other width.) If yours is farther off, something else is running (time more steps, `timed=20`, or go through again from `plain`), or a term is missing, as below.
 #
 # **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do; what you will get, measure at another hour too.
 
@@ -615,7 +640,17 @@ two = shards.but(gpus=16, mbs=1, batch=16)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed. How it depends on the network is still worth a look:
+# So how long a step of the shards takes is not to be believed. How it depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+
+# %%
+starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
+
+# %%
+nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
+starved.score(nic[6.25] / nic[25])
+
+# %% [markdown]
+# Not four times as long: at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Here are five speeds, and copies beside the shards:
 
 # %%
 ways = {"shards": two, "copies": two.but(zero=0)}
@@ -629,7 +664,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# 25 GB/s are sold as 200 Gbit/s. On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Of what crosses between the machines each of the eight cards carries an eighth.) On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Of what crosses between the machines each of the eight cards carries an eighth.) That count holds; how long it takes doesn't. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -641,7 +676,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script reads `LOCAL_RANK` for its card and `RANK` for its place, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
 #
 # **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`labkit record`), and compare.
 
@@ -680,7 +715,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
 # | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
-# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI is 0.5.0 |
+# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
 # | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | for learning |
 #
