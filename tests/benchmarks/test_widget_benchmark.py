@@ -23,6 +23,7 @@ def benchmark():
         sys.path.remove(str(SOURCE.parent))
 
 
+@pytest.mark.again
 def test_every_widget_is_measured_by_a_control_that_it_has(benchmark):
     boards = {*widgets.__all__} - benchmark.STILL
     assert boards <= {name for name, *_ in benchmark.CASES}

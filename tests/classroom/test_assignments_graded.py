@@ -64,7 +64,7 @@ def course(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
     (path,) = assignments.write(folder, ["02"], "en")
     config = folder / "nbgrader_config.py"
-    limits = "Limits(seconds=90, processes=24, memory_gb=4, file_gb=1)"
+    limits = "Limits(seconds=60, processes=24, memory_gb=4, file_gb=1)"
     text = config.read_text(encoding="utf-8").replace(
         "Limits(seconds=900, processes=64, memory_gb=8, file_gb=2)", limits
     )

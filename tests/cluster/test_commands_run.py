@@ -119,6 +119,7 @@ def test_without_a_cluster_nothing_is_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.real
+@pytest.mark.again
 def test_fsdp_by_torchrun_on_both_nodes(two_nodes):
     assert isinstance(cluster.place(), Slurm)
     told = cluster.run_on_nodes(TORCHRUN, files={"train.py": FSDP})

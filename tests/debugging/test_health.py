@@ -31,6 +31,7 @@ def test_statistics_say_what_is_finite_and_what_is_not():
     assert health.statistics(torch.tensor([1, 2], dtype=torch.bfloat16))["mean"] == 1.5
 
 
+@pytest.mark.again
 def test_a_digest_is_the_same_in_every_interpreter_and_hash_is_not():
     code = (
         "import torch; from labkit.debugging import health; t = torch.arange(6.0)[::2];"

@@ -35,7 +35,7 @@ from labkit import words
 from labkit.launching.fork import zygote_client
 
 MEMORY_BYTES = 1 << 30
-EXAMPLES, AGAIN, FEW = 8, 40, 4
+EXAMPLES, AGAIN, FEW = 6, 40, 4
 SLOW = (
     "collectives.calibrate_run",
     "pictures.mime.",

@@ -120,6 +120,7 @@ def project(tmp_path):
     return tmp_path
 
 
+@pytest.mark.again
 def test_a_new_subject_keeps_the_rules_of_the_house(project):
     tree = house.sources(project / "labkit")
     assert "juggling.throws" in tree
@@ -129,6 +130,7 @@ def test_a_new_subject_keeps_the_rules_of_the_house(project):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.again
 def test_gallery_hints_and_fuzz_find_a_new_subject_by_walking(project):
     path = os.pathsep.join([str(project), str(Path(__file__).parent)])
     asked = subprocess.run(
@@ -142,6 +144,7 @@ def test_gallery_hints_and_fuzz_find_a_new_subject_by_walking(project):
     assert asked.stdout.splitlines() == ["True 9.0", "passed True", "1/3: square"], asked.stderr
 
 
+@pytest.mark.again
 def test_the_notebooks_of_a_new_subject_are_built_and_listed(project):
     assert build.main(["--stamp", "21", "--all"], project) == 0
     assert build.main([], project) == 0

@@ -118,6 +118,7 @@ dist.barrier()
 """
 
 
+@pytest.mark.again
 def test_torchruns_own_store_is_the_one_exception_and_it_is_named(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     mine, store = zip(

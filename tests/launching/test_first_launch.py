@@ -43,6 +43,7 @@ def test_the_first_launch_waits_for_torch_alone_and_imports_nothing_into_the_not
     assert fresh(tmp_path, program) == ["False"] * 4
 
 
+@pytest.mark.again
 def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
     program = """
         def train():

@@ -29,7 +29,7 @@ INIT = {
 }
 
 
-@pytest.mark.a_few(2)
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("using", script.LAUNCHERS)
 def test_the_same_run_comes_back_from_every_launcher(using, tmp_path, capsys):
     path = tmp_path / "train.py"
@@ -198,6 +198,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.again
 def test_nodes_that_must_all_be_there_have_fixed_numbers(tmp_path, capsys):
     path = tmp_path / "numbered.py"
     path.write_text(NUMBERED)
@@ -231,6 +232,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.again
 def test_accelerate_takes_its_configuration_from_a_file_or_a_dict(tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text(ACCELERATED)

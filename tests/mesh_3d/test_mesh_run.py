@@ -41,7 +41,7 @@ def taken(steps, **options):
 
 
 @pytest.mark.a_few(1)
-@pytest.mark.parametrize("steps", [EIGHT, FOUR], ids=["eight", "four"])
+@pytest.mark.parametrize("steps", [FOUR, EIGHT], ids=["four", "eight"])
 def test_every_mesh_trains_as_one_process_does_and_sends_what_theory_says(steps):
     for step, results in taken(steps):
         for rank, result in enumerate(results):
