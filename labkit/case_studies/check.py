@@ -4,6 +4,7 @@ are judged on cases that they don't show."""
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from labkit.case_studies.llama import FREE, roomy
 from labkit.case_studies.perception import PLAIN, WEIGHTS, Perception
 from labkit.check import exercise, hint, limit, status, wrong
 from labkit.planner.plan.layout import refusals, written
@@ -13,8 +14,6 @@ from labkit.units import format_bytes, format_us
 
 __all__ = ["four_cards", "hint", "policy", "status"]
 
-FREE = 0.1
-"""of a card, to stay free"""
 SLOWER = 1.25
 """steps, for one of the fastest layout that leaves so much"""
 FIELDS = ("tp", "sp", "pp", "zero", "mbs", "recompute", "offload")
@@ -74,13 +73,13 @@ def _unfit(asked: Plan, given: object) -> tuple[str, str] | None:
             **about,
             room=format_bytes(room),
         )
-    if plan.offload != "none" and (other := _fastest(asked, room)):
+    if plan.offload != "none" and (other := _fastest(asked)):
         return wrong(
             "{card}, {seq} tokens: {layout} holds {held}, but {other} would do without offload",
             **about,
             other=written(as_plan(asked, other.layout).layout),
         )
-    best = _fastest(asked.but(offload=plan.offload), room)
+    best = _fastest(asked.but(offload=plan.offload))
     step_us = plan.time().step_us
     if best and step_us > SLOWER * best.step_us:
         return wrong(
@@ -93,12 +92,11 @@ def _unfit(asked: Plan, given: object) -> tuple[str, str] | None:
     return None
 
 
-def _fastest(asked: Plan, room: float) -> Candidate | None:
-    """The fastest layout of FIELDS that leaves the room; None where there is none."""
-    for each in search(asked).fitting:
-        if each.layout.vpp == 1 and each.peak_bytes <= room:
-            return each
-    return None
+def _fastest(asked: Plan) -> Candidate | None:
+    """The fastest layout of FIELDS that leaves the room and that a program runs, by the planner's
+    own step; None where there is none."""
+    fit = [each for each in roomy(search(asked), FREE) if each.layout.vpp == 1]
+    return min(fit, key=lambda each: each.step_us, default=None)
 
 
 @exercise

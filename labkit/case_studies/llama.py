@@ -15,7 +15,7 @@ from labkit import words
 from labkit.planner.plan.layout import Layout, written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
-from labkit.sharding import states
+from labkit.sharding import partition, states
 from labkit.shown import Shown
 from labkit.units import check_real, check_whole, format_bytes
 from labkit.words import both, say, spoken_in
@@ -59,10 +59,16 @@ class Case(Shown):
 
     @property
     def host_bytes(self) -> float:
-        """Of Adam's states, what lies on the host, of all cards together."""
+        """Of the states, what lies on the host, of all cards together: Adam's, and by DeepSpeed
+        gradients (``partition.offload_places``)."""
         if self.plan.offload == "none":
             return 0.0
-        kinds = states.state_bytes(self.plan.shape.params, recipe_name=self.plan.layout.recipe)
+        params = self.plan.shape.params
+        if self.plan.zero > 1:
+            num_microbatches = self.plan.layout.num_microbatches
+            places = partition.offload_places(params, 1, 3, "optimizer", num_microbatches)
+            return sum(places[1].values())
+        kinds = states.state_bytes(params, recipe_name=self.plan.layout.recipe)
         return states.by_category(kinds)["optimizer"]
 
     def devices(self) -> list[dict[str, object]]:
@@ -86,7 +92,7 @@ class Case(Shown):
             "card_bytes": self.plan.cluster.device_bytes,
             "over_bytes": max(0.0, self.over_bytes),
             "host_bytes": self.host_bytes,
-            "step_us": self.plan.time().step_us + host_us(self.plan),
+            "step_us": self.plan.time().step_us + host_us(self.plan, self.plan.layout),
         }
 
     def told(self, language: str | None = None) -> str:
@@ -106,15 +112,17 @@ class Case(Shown):
         return f"Case({self.name['en']}: {self.told('en')})"
 
 
-def host_us(plan: Plan) -> float:
-    """What Adam on the host adds to a step, nothing of it hidden: gradients go there, the host
-    updates, weights come back (``zero.offload_times``, at LINK_GB_PER_S and HOST_GB_PER_S); 0 where
-    Adam is on the card. The planner's own step leaves it out."""
-    if plan.offload == "none":
+def host_us(plan: Plan, layout: Layout) -> float:
+    """What Adam on the host adds to a step of a layout, nothing of it hidden: gradients go there
+    (with ZeRO 3, by DeepSpeed, in each microbatch), the host updates, weights come back
+    (``zero.offload_times``, at LINK_GB_PER_S and HOST_GB_PER_S); 0 where Adam is on the card. The
+    planner's own step leaves it out."""
+    if layout.offload == "none":
         return 0.0
     params = plan.shape.params
+    stage, num_microbatches = (3, layout.num_microbatches) if layout.zero == 3 else (1, 1)
     found = offload_times.phases(
-        states.offload_moves(params, plan.gpus, 1),
+        states.offload_moves(params, plan.gpus, stage, num_microbatches=num_microbatches),
         params,
         plan.gpus,
         tokens=0.0,
@@ -189,13 +197,14 @@ def _is_nobodys(layout: Layout) -> bool:
 
 
 def roomy(found: Search, free: float) -> "list[Candidate]":
-    """What a search found and leaves a share ``free`` of the card free, the fastest first. With
-    Adam on the host, ZeRO 3 is left out where it cuts tensors or layers as well: no program does
-    all of it."""
+    """What a search found and leaves a share ``free`` of the card free, the fastest first, with
+    ``host_us``. With Adam on the host, ZeRO 3 is left out where it cuts tensors or layers as well:
+    no program does all of it."""
     on_host = found.plan.offload != "none"
     room = (1 - free) * found.plan.cluster.device_bytes
     known = [each for each in found.fitting if not (on_host and _is_nobodys(each.layout))]
-    return [each for each in known if each.peak_bytes <= room]
+    fit = [each for each in known if each.peak_bytes <= room]
+    return sorted(fit, key=lambda each: each.step_us + host_us(found.plan, each.layout))
 
 
 def row(found: Search, free: float) -> dict[str, object]:
@@ -210,5 +219,5 @@ def row(found: Search, free: float) -> dict[str, object]:
         "layout": written(shown.layout),
         "held_bytes": shown.peak_bytes,
         "over_bytes": over,
-        "step_us": None if over else shown.step_us + host_us(found.plan),
+        "step_us": None if over else shown.step_us + host_us(found.plan, shown.layout),
     }

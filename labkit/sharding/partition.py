@@ -294,16 +294,23 @@ def _fsdp1(
 
 
 def offload_places(
-    num_params: float, num_ranks: int, stage: int, offload: str
+    num_params: float, num_ranks: int, stage: int, offload: str, num_microbatches: int = 1
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Bytes of a rank's states by part of the bill: on the device, and in the host's memory, by the
-    formula. ``offload``: "optimizer" or "all"."""
+    formula. ``offload``: "optimizer" or "all".
+
+    From stage 2 on gradients leave the device as they arise, a bucket at a time (DeepSpeed's code,
+    0.19.8, and a pretend device's allocator, ``tests/zero/test_offload_memory.py``).
+    """
     check_word(offload, OFFLOADS[1:], "offload")
+    check_whole(1, num_microbatches=num_microbatches)
     device = by_category(state_bytes(num_params, num_ranks, stage))
-    # the host updates with gradients in fp32; stage 3 keeps its 16-bit ones there, too
+    # the host updates with gradients in fp32
     host = {"gradients": 4 * num_params / num_ranks, "optimizer": device.pop("optimizer")}
-    if stage == 3:
-        host["gradients"] += device.pop("gradients")
+    if stage > 1:
+        in_16_bit = device.pop("gradients")
+        # those of further microbatches are added to them; stage 3 keeps them for a single one, too
+        host["gradients"] += in_16_bit if stage == 3 or num_microbatches > 1 else 0
     if offload == "all":
         host = {"parameters": device.pop("parameters"), **host}
     return device, host

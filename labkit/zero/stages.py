@@ -163,7 +163,7 @@ class Offload(Experiment):
         real = self.real
         size = MODELS[self.model] or sum(unit.num_params for unit in real.units())
         about = (size, self.ranks, int(real.engine[-1]), real.offload)
-        device, host = partition.offload_places(*about)
+        device, host = partition.offload_places(*about, self.microbatches)
         moves = states.offload_moves(*about, self.microbatches)
         phases = offload_times.phases(
             moves,

@@ -776,7 +776,7 @@ lab.table(found)
 stages.Offload(mode="zero2", model="7B", ranks=1).board()
 
 # %% [markdown] sections="8.5.3"
-# Now 28 GB instead of 112 lie on the card, so the model fits. The price is 1.68 s of link in each step, and an update on the CPU. For each parameter that reads 16 bytes of the host's memory (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s. Neither depends on the microbatch, so make it large: a step then does more for the same price.
+# Now 14 GB instead of 112 lie on the card, the weights alone, so the model fits. (DeepSpeed sends each gradient down as it arises. Only a bucket of them is on the card at a time.) The price is 1.68 s of link in each step, and an update on the CPU. For each parameter that reads 16 bytes of the host's memory (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s. Neither depends on the microbatch, so make it large: a step then does more for the same price.
 #
 # ## When is it worth it?
 #

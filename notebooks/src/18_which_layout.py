@@ -39,23 +39,23 @@ planner.board()
 # | knob | what it does | what it costs |
 # | --- | --- | --- |
 # | data parallelism, `dp` | copies the model, divides the batch | gradients travel once a step |
-# | `zero` 1, 2, 3 | shards what the copies have in common: Adam, then gradients, then parameters | at stage 3 parameters are gathered again for every microbatch |
+# | `zero` 1, 2, 3 | shards what the copies have in common: Adam, then gradients, then parameters | with 3, parameters are gathered again for every microbatch |
 # | tensor parallelism, `tp` | cuts every layer | messages in the middle of every layer |
 # | `sp`, beside `tp` | cuts the activations between the layers too | nothing, or nearly |
 # | pipeline, `pp` | cuts the stack of layers into stages | stages wait for each other: the bubble |
-# | chunks, `vpp` | gives each stage several thin slices | less bubble, more messages |
-# | microbatch, `mbs` | sequences at a time | larger matrix products are faster, but keep more activations |
+# | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages |
+# | microbatch, `mbs` | sequences at a time; larger products are faster | more activations |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
-# | `batch` | sequences in a step, of 2,048 tokens each | larger means fewer updates from the same data |
+# | `batch` | sequences in a step, of 2,048 tokens each | the larger, the fewer updates from the same data |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, because each GPU has a place on every axis (the board's `cp`, chapter 09, is 1 here). So `dp` is what the other two leave over.
+# A layout is one value for each of them but the last. `tp` x `pp` x `dp` is the number of GPUs, because each GPU has a place on every axis (the board's `cp`, chapter 09, is 1 here). So `dp` is what the other two leave over.
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
 #
 # Does it fit? Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient and 12 for Adam. How much of that lies on one GPU?
 #
-# Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards: the 12 bytes from stage 1 on, the gradient from stage 2, everything at stage 3.
+# Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards: the 12 bytes with ZeRO 1, the gradient too with ZeRO 2, everything with ZeRO 3.
 #
 # Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8, so there are eight copies, each cut in eight parts. Nothing is sharded. How many GB of states does one GPU hold? Its card has 80.
 
@@ -75,13 +75,13 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# What hangs over the line is too much. Only at stage 3 do the states have room on the card, and then the activations come on top. The last row is stage 3 as well, but keeps hardly any activations and computes them again. Now it fits.
+# What hangs over the line is too much. With ZeRO 3 the states have room on the card, and then the activations come on top. The last row is ZeRO 3 as well, but keeps hardly any activations and computes them again. Now it fits.
 #
-# Purple is what stage 3 gathers for as long as a layer computes. Few programs run stage 3 together with a pipeline. Like stage 2, which is left out, it adds gradients up over the ranks after each microbatch, and a pipeline keeps them to the end.
+# Purple is what ZeRO 3 gathers for as long as a layer computes. Few programs run it together with a pipeline: like ZeRO 2, which is left out, it adds gradients up over the ranks after each microbatch, whereas a pipeline keeps them to the end. So people take more GPUs, or a larger `tp` and `pp`.
 #
 # ### The fullest stage, by hand
 #
-# The thin bars in that picture are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB. (The first stage and the last have the embedding and the output layer as well, some 5 GB of states each.)
+# The thin bars in that picture are the four stages of the pipeline, in its first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those. By hand: a layer keeps 10 + 24 / `tp` bytes for each token and each hidden dimension, where the scores of attention are not kept, as with FlashAttention (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 24 layers, times 4 microbatches: 53 GB. (The first stage and the last have the embedding and the output layer as well, some 5 GB of states each.)
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -174,7 +174,7 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 2,048 cards, for its largest model, 4 M tokens a step, and no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step, with the constants of the program that usually runs such a layout: FSDP for ZeRO 3, Megatron for the others. The paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
@@ -183,7 +183,9 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # %% [markdown]
 # The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. ("Memory traffic" are operations that only read and write, such as norms; "launches, short kernels" is what a layer takes beside its work.)
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of its peak the products reach, attention, and the network, and a fixed time for each layer. Together they are the program's `stack`.
+# ### Constants
+#
+# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: the share that products reach of the peak, that attention reaches of it, and that messages reach of the network, and a fixed time for each layer. Together they are the program's `stack`.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours. Here they are beside the published ones:
 
@@ -199,7 +201,7 @@ lab.table([hours | {"published": llama.a100_hours}])
 print(plan.trust(), *plan.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. (The 3.8 times are by another program; you will meet it.) All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
+# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. Its 20 % you can't check: the rows aren't here, so they are our word. (The 3.8 times are by another program; you will meet it.) All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
 #
 # Make it a habit to ask for both, because a number without them is a guess with decimals.
 #
@@ -234,7 +236,7 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 # %% [markdown] sections="8.12"
 # The products stay nearly the same, because they are only dealt out in another way. What grows most is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice on the way forward and twice on the way back (with `sp` for a gather and a reduce-scatter each). And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8. So there are four times as many messages, each among more ranks.
 #
-# In return each GPU holds an eighth of every layer:
+# In return each GPU holds an eighth of every layer. (Not an eighth of all: Adam was in shards before, and buffers stay.)
 
 # %%
 lab.table(node.but(tp=tp).row() for tp in (1, 8))
@@ -257,8 +259,11 @@ ways["pp 8, vpp 4"] = batch64.but(pp=8, vpp=4)
 ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
+# %%
+lab.table(plan.row() for plan in ways.values())
+
 # %% [markdown]
-# With chunks the stages wait less. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, which costs about as much here as the bubble, and it waits a little less than by hand.
+# With chunks the stages wait less, and send more. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, which costs about as much here as the bubble, and it waits a little less than by hand. Both stages and recomputing buy memory: a stage has an eighth of the layers (chunks keep a little more in flight), and recomputing leaves next to no activations.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -267,7 +272,7 @@ lab.show(planner.time_bars(ways))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (the 63 % from above) take 0.9 s. Meanwhile a machine has to fetch 13.5 GB of parameters twice, an eighth through each of its eight network cards, and to send as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -397,7 +402,7 @@ lab.table(
 lab.table([four.constants()])
 
 # %% [markdown]
-# Two runs move one constant, and the products' comes first: so it misses by a factor of three. Four runs move two. Now it has found how little of the network that program reached, and is within a tenth for both runs that it never saw. They had 1,536 and 2,240 GPUs, the four 384 to 1,120: so twice as many, not ten times.
+# Two runs move one constant, and the products' comes first: so it misses by a factor of three. Four runs move two, one for each pair. Now it has found how little of the network that program reached, and is within a tenth for both runs that it never saw. They had 1,536 and 2,240 GPUs, the four 384 to 1,120: so twice as many, not ten times.
 #
 # If you remember one thing of this chapter, let it be this: **measure four runs of your own, then plan**. Let them differ in what you want to know: in the number of GPUs, if that is the network. A run of yours is a dict like this one, with the seconds of its step:
 #
@@ -413,7 +418,7 @@ fitted = four.stack(z3[0])
 lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 
 # %% [markdown]
-# The network of that program makes the step more than twice as long. (The second name says where the fit began, not whose runs they are.) And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours, and on models of 175 and 530 B.
+# The network of that program makes the step more than twice as long. (The second name says where the fit began, not whose runs they are.) And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours, and on models of 175 and 530 B. Empty doesn't mean safe.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
@@ -459,11 +464,11 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16.
+# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16: FSDP's 16 bytes are 4 + 4 + 8, which our pictures draw as 2 + 2 + 12.
 #
 # The last row is the peak: nearly all of it is what the ranks gather and compute for a moment. It is the hardest number on the list, because it depends on what a program keeps alive. And neither number has the context, some GB of each process, nor the gaps of an allocator. If you plan to the last GB, measure it.
 #
-# So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Now let the planner choose.
+# So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Megatron's, with its assumed 3 GB, nobody has rehearsed. Now let the planner choose.
 
 # %% [markdown]
 # ## Search
@@ -512,7 +517,7 @@ for each in (single, single.but(mbs=4)):
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# By one program the regret is 16 %. The other 5 of the 21 % were the program.
+# By one program the regret is 16 %, and by two it was 21: the difference is the program.
 #
 # Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. By the planner's error alone 16 % would be a tie. That it is slower we believe because of the count by hand, by how much we don't.
 #
@@ -549,7 +554,7 @@ print(*now.warnings())
 # The 3.8 times are our slow run itself, as you saw it by FSDP's constants. Nor do Megatron's constants know any run with shards, nor those of the early program a cut. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
 
 # %% [markdown] sections="8.12"
-# *A third place to rest. What is left takes about 40 minutes.*
+# *A third place to rest. What is left takes about 40 minutes, and Exercise 3 its own time.*
 #
 # ## Which strategy when?
 #
@@ -625,7 +630,7 @@ lab.bars(
 #
 # ### In which parts?
 #
-# How to cut the 70 B? The paper with our two runs advises: tensors first, up to the size of a machine, then stages. Here is that, and the search's best. Both hold about 60 GB:
+# How to cut the 70 B? The paper with our two runs advises: tensors first, up to the size of a machine, then stages. Here are the best with `tp` 8 and the best of all. Both hold about 60 GB:
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512, stack=stack)
@@ -646,7 +651,7 @@ lab.table(plan.row() for plan in cuts)
 # %% [markdown]
 # ## Exercise 3. Choose a layout
 #
-# Find a layout that fits, and whose step is at most a tenth slower than the best. The four rules say where to begin.
+# Find a layout that fits (the whole card counts), and whose step is at most a tenth slower than the best, by the planner's clock. The four rules say where to begin.
 #
 # Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
 #

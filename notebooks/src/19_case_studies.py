@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 20 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
+# *Five cases of 10 to 20 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: LLaMA 13B, all its weights, on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, and the script dies in its first step. Could one have known?
+# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, and the script dies in its first step. Could one have known?
 
 # %%
 import labkit as lab
@@ -25,17 +25,21 @@ case
 # %% [markdown]
 # Yes: this is predicted, nothing has run. What hangs over the line is too much. (Even so the plan is too kind; case 1 says why.)
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1 once. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards for games.
 #
-# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" what is more than nine tenths of it. In the pictures the line is the whole card.
+# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" how much that is more than nine tenths of the card. In the pictures the line is the whole card.
 #
-# Who runs a layout decides how many bytes it needs, and whose constants a plan takes:
+# ### Who runs a layout
+#
+# That decides how many bytes a layout needs, and whose constants a plan takes:
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
 # | ZeRO 3 | FSDP | 16 | FSDP's |
-# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 16 | FSDP's, as DeepSpeed has none here |
-# | all others | Megatron-LM | 18: it adds gradients up in fp32 | Megatron's |
+# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as DeepSpeed has none here |
+# | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
+#
+# (FSDP's 16 bytes are 4 for the weights, 4 for gradients and 8 for moments, all in fp32. The pictures split them as 2 + 2 + 12, with the same sum. DeepSpeed sends each gradient to the host as it arises, so none stays on the card: chapter 06.)
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented.
 
@@ -78,7 +82,7 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host (chapter 06) needs 156 GB there, and DeepSpeed, since FSDP can't move Adam's states alone. The last two cost money.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host takes the gradients along, 18 x 13 = 234 GB together, and needs DeepSpeed, since FSDP can't move Adam's states alone. The last two cost money.
 #
 # ### Run: the same script, small
 #
@@ -88,30 +92,30 @@ lab.show(case_studies.drawn(cures))
 lab.table(case_studies.trained_by())
 
 # %% [markdown] sections="8.10"
-# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights, and the losses agree.
+# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"), and the losses agree.
 #
 # ### One line is missing
 #
 # The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card.
 #
-# The plans above know nothing of that. By hand, in GB, each card holds up to what stands below. (FSDP's 16 bytes are 4 for the weights, 4 for gradients and 8 for moments, all in fp32. The pictures split them as 2 + 2 + 12, with the same sum.)
+# The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments:
 #
 # | | weights | moments | gradients | all else, as planned | together |
 # | --- | --- | --- | --- | --- | --- |
-# | 4 x 40 GB, first backward | 13 | - | 26 | 7 | 46 |
-# | 8 x 40 GB, second backward | 6.5 | 13 | 26 | 7 | 52.5 |
-# | 4 x 80 GB, second backward | 13 | 26 | 26 | 7 | 72 |
-# | 4 x 40 GB, bf16 throughout | 6.5 | 13 | 26 | 7 | 52.5 |
+# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 |
+# | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 |
+# | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 |
+# | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 |
 #
-# So the plans were too kind. The script dies in its first backward, before Adam has any moments. Neither eight cards nor bf16 save it, and on cards of 80 GB the tenth that should stay free is all that is left. Planning didn't show that, running it small did.
+# So the plans were too kind. The script dies in its first step, before Adam has any moments. Neither eight cards nor bf16 save it, and on cards of 80 GB less than the tenth that should stay free is left. Planning didn't show that, running it small did.
 #
-# This argument makes shards of the gradients. Every gradient then travels 16 times a step, which is what our plans counted all along:
+# With this argument only shards of the gradients are kept. Every gradient then travels 16 times a step, which is what our plans counted all along:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 156 GB to spare.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare.
 
 # %% [markdown] sections="8.10"
 # ### And any other layout?
@@ -126,7 +130,7 @@ lab.table(case_studies.llama.on_four_cards())
 #
 # With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
 #
-# How much does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants:
+# How much does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants and with the line of above:
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -145,7 +149,7 @@ lab.table(plan.row() for plan in mine)
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than that of the fastest layout that keeps these two (without `vpp`).
 #
-# Each of the nine has such a layout. ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, with 16 bytes a parameter for ZeRO 3 and 18 for the others, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# Each of the nine has such a layout. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -170,7 +174,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: 10 billion in one machine
 #
-# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ. (Megatron has shards by now, `--use-megatron-fsdp`. Our constants are not from them.)
+# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ. (Megatron has shards by now, `--use-megatron-fsdp`. Our constants are not from them.)
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -202,9 +206,9 @@ lab.show(planner.time_bars(bars))
 # For two reasons.
 #
 # - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. (It isn't the gathering: by either program's constants nearly all of it is hidden.)
-# - A pipeline's last stage has the output layer as well, and all others wait for it. Here it works for 7 layers, where an even share is 6.1. In case 1 it is 10.5 and 10.1, so the pipeline loses less there.
+# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer weighs as much as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it weighs half of one of 40: 10.5, and 40.5 / 4 = 10.1. So the pipeline loses less there.
 #
-# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products, and Megatron's stages are ahead by 7 % of FSDP as it was measured. So the program decides: measure these two.
+# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -215,7 +219,7 @@ lab.show(planner.time_bars(bars))
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# They don't. ZeRO 3 fits with Adam on the card, if gradients are shards at all times (case 1); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
+# They don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them.
 #
@@ -235,7 +239,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients: the encoders' copies add up theirs; the heads' did so before, while the encoders still went backward. (The two ranks of the fusion have different attention heads, so they have nothing to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up. (Those of the heads were added up before, while the encoders still went backward.) (The two ranks of the fusion have different attention heads, so they have nothing to add up.)
 #
 # ### Two other ways
 #
@@ -249,6 +253,22 @@ together.predict()
 # - Before the fusion, all features are collected.
 # - After it, its parts are added up. On the way back the same happens to gradients.
 # - At the end, the weight gradients of the copies are added up.
+#
+# <details><summary>What does a rank call?</summary>
+#
+# ```python
+# whole = torch.zeros(batch, places, width)  # the features of all scenes
+# whole[mine] = encoders(scenes[mine])  # my share; elsewhere 0
+# dist.all_reduce(whole)  # now every rank has all of them
+#
+# fused = fusion(whole)  # by my attention head alone
+# dist.all_reduce(fused)  # the sum over heads is the fusion's output
+# loss = heads(fused[mine], boxes[mine])
+# ```
+#
+# On the way back the same two messages carry the gradients of what they carried. Then the gradients of the weights follow, in four messages, one for each kind of layer: eight in all.
+#
+# </details>
 #
 # A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients. On four ranks:
 #
@@ -269,7 +289,17 @@ steps_us = {way: step.step_us() for way, step in ways.items()}
 groups.score(steps_us["apart"] / steps_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together, a rank computes for 52.5 ms, and messages take 68. Apart, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Copied, it is 52.5 ms again, and one message of 57.7 kB, 15.5 ms. Does it come out so?
+# Together, a rank computes for 52.5 ms, and messages take 68. Apart, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Here is that step:
+
+# %%
+ways["apart"].predict()
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# Sending only to those who need it would shorten the messages, not the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms.
+#
+# ### Does it come out so?
+#
+# All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was.
 
 # %%
 quick = case_studies.placed()
@@ -278,13 +308,13 @@ lab.table(quick)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### How late are they?
 #
-# All three ran on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Here is one step together, of another run, and not its fastest:
+# The order is as predicted, and all are late. Here is one step together, of another run, and not its fastest:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced ("overran" says that a pace was missed), so nearly all of it is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced. Where it takes longer even so, a pace was missed ("overran"), since two cores are busy with four ranks. All else is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
 #
 # ### Does the delay grow if all is slower?
 #
@@ -305,7 +335,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Far from four times: so most of the delay of *together* is in what is not paced. Does it go by the number of messages? *Together* has eight, *apart* seven, *copied* one: compare their delays. Whether it is cores, Python or gloo that are late, this experiment doesn't tell. And these are the fastest of four steps each, so a few milliseconds are chance.
+# If it is far from four times, most of the delay of *together* is in what is not paced. Do the two others agree? Where one has doubled, some of it may be paced after all, or it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
 #
 # In steps this long a delay matters less. How many times as long as together is apart, measured, first in the quick steps, then in the slow ones?
 
@@ -320,7 +350,7 @@ lab.table(slow)
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. "Per layer" is what the textbook advises:
+# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. "Per layer" is what the textbook advises (the four messages of features, as in case 3, stay as they are):
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
@@ -374,7 +404,7 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy spoils it here; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
 # **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
 
@@ -389,7 +419,7 @@ lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. (One message for all kinds would be sooner still; here each kind has its own.)
+# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. (One message for all kinds would be sooner still; here each kind has its own. And on four ranks each *receives* what three others send by top-k: would the number of weights rise or fall if you counted that?)
 
 
 # %%
@@ -414,7 +444,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: one to eight cards
 #
-# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? LLaMA 7B, the model of this course's story, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam on the host if need be?
+# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? LLaMA 7B, the model of this course's story, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam and the gradients on the host if need be?
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -428,23 +458,25 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# ### Why not one?
+# ### How does it fit on one?
 #
-# Here is the fullest card of the fastest layout that fits, with Adam on the cards where any does. For one card it is the lightest:
+# Here is the fullest card of the fastest layout that fits, with Adam on the cards where any does:
 
 # %%
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, 2 + 4 bytes for 6.7 billion parameters and their gradients are 40 GB, even with Adam on the host. With gradients of 2 bytes it would be 27, still too much. And the host needs 80 GB for Adam, 12 bytes a parameter, which may be the real limit.
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. By DeepSpeed that is all that stays of the states. (We counted it, on a pretend device: 2 bytes a parameter after each backward, in place of 16.) By Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit.
 #
-# Two cards have to shard everything and recompute; that is ZeRO 3 with Adam on the host, so it needs DeepSpeed. On four, stages will do, and give two and a half times as many tokens a second ("token rate"), by twice the cards and a program with faster products. On eight, all fits on the cards. The best layout with Adam on the host is another one there, and only a twentieth slower.
+# ### What does that cost?
 #
-# All rates rest on constants of A100 cards and on links that nobody measured: believe their order, not their digits.
+# It is slow ("token rate"), since by DeepSpeed gradients go to the host and come back in each microbatch. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: their gradients cross once a step, and its products are faster. On eight, all fits on the cards, if only just: 21.5 of the 21.6 GB that we allow. With Adam on the host they are as good as equally fast.
+#
+# All rates rest on constants of A100 cards and on links that nobody measured: believe the large differences, not the digits.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
-# 32 GB/s between the cards (all that PCIe has), 25 GB/s to the host and 200 GB/s for its memory (a server's), all assumed, not measured, and rather too good; constants of A100 cards; ZeRO 3 at 16 bytes a parameter, the others at 18; 24 GB as 24 x 10⁹ bytes.
+# 32 GB/s between the cards (all that PCIe has), 25 GB/s to the host and 200 GB/s for its memory (a server's), all assumed, not measured, and rather too good, but nothing of it hidden behind computing; constants of A100 cards; DeepSpeed's buckets left out; 24 GB as 24 x 10⁹ bytes.
 #
 # </details>
 #
@@ -452,8 +484,8 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # | cards | what to do |
 # | --- | --- |
-# | 1 | Adam on the host is not enough. Send weights and gradients there too (slow), take a smaller model, or train only a few new weights beside frozen ones (adapters). |
-# | 2 | DeepSpeed: Adam on the host, shards of the rest, recomputation, and a larger microbatch. |
+# | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only a few new weights beside frozen ones (adapters). |
+# | 2 | The same, in shards (ZeRO 3), with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
 #

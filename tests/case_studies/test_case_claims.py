@@ -13,7 +13,7 @@ def test_thirteen_billion_on_four_cards():
     case = llama.as_written()
     assert case.over_bytes == pytest.approx(19.4e9, rel=0.01) and case.plan.batch == 128
     host = llama.cures()[3]
-    assert host.host_bytes == pytest.approx(156e9, rel=0.01)
+    assert host.host_bytes == pytest.approx(234e9, rel=0.01)
     rows = {(row["card_gb"], number % 2): row for number, row in enumerate(llama.on_four_cards())}
     assert [rows[gb, 0]["over_bytes"] > 0 for gb in (24, 40, 80)] == [True, True, False]
     assert rows[80, 0]["layout"].startswith("pp 4")
@@ -125,12 +125,18 @@ def test_groups_apart_and_a_batch_by_speed():
 def test_what_small_clusters_do():
     rows = {(row["cards"], number % 2): row for number, row in enumerate(small.rows())}
     assert [rows[cards, 0]["fit"] > 0 for cards in small.COUNTS] == [False, False, False, True]
-    assert [rows[cards, 1]["fit"] > 0 for cards in small.COUNTS] == [False, True, True, True]
-    assert "recompute full" in rows[2, 1]["layout"] and "ZeRO 3, mbs 4" in rows[2, 1]["layout"]
+    assert all(rows[cards, 1]["fit"] > 0 for cards in small.COUNTS)
+    for cards in (1, 2):
+        assert "recompute full" in rows[cards, 1]["layout"] and "ZeRO 3" in rows[cards, 1]["layout"]
+    assert rows[2, 1]["token_rate"] > 2 * rows[1, 1]["token_rate"]
     assert rows[4, 1]["layout"].startswith("pp 4") and "recompute" not in rows[4, 1]["layout"]
-    assert rows[4, 1]["token_rate"] / rows[2, 1]["token_rate"] == pytest.approx(2.5, abs=0.1)
     assert rows[8, 1]["token_rate"] / rows[8, 0]["token_rate"] == pytest.approx(0.95, abs=0.02)
-    assert rows[1, 1]["held_bytes"] > 40e9 and rows[8, 0]["held_bytes"] < 0.9 * 24e9
+    assert rows[8, 0]["held_bytes"] == pytest.approx(21.5e9, rel=0.01)
+    one = small.cases()[0]
+    assert one.plan.memory().parts["gradients"] == 0
+    assert one.host_bytes == pytest.approx(121e9, rel=0.01)
+    by_megatron = one.plan.but(zero=0, recipe="megatron").memory()
+    assert by_megatron.state_bytes == pytest.approx(40e9, rel=0.02)
 
 
 def test_a_step_is_split_into_messages_bytes_and_all_else():

@@ -37,11 +37,19 @@ def test_shorter_sequences_save_nothing_that_matters_and_three_other_ways_do():
 def test_what_leaves_the_cards_lies_on_the_host_and_takes_its_time():
     host = llama.cures()[3]
     params = host.plan.shape.params
-    assert host.host_bytes == pytest.approx(12 * params)
+    assert host.host_bytes == pytest.approx(18 * params)  # Adam 12, gradients 4 + 2
+    again = 16 * (2 + 2) * params / 4  # a microbatch's gradients go down, and come up
     moved = 4 * params / 4 + 2 * params / 4
     updated = 30 * params / (1e3 * llama.HOST_GB_PER_S)
-    assert llama.host_us(host.plan) == pytest.approx(moved / 1e3 / llama.LINK_GB_PER_S + updated)
-    assert llama.host_us(llama.as_written().plan) == 0.0
+
+    def taken_us(num_bytes):
+        return num_bytes / 1e3 / llama.LINK_GB_PER_S + updated
+
+    assert llama.host_us(host.plan, host.plan.layout) == pytest.approx(taken_us(again + moved))
+    by_megatron = host.plan.but(zero=1)
+    assert llama.host_us(by_megatron, by_megatron.layout) == pytest.approx(taken_us(moved))
+    written = llama.as_written().plan
+    assert llama.host_us(written, written.layout) == 0.0
 
 
 def test_what_a_search_finds_on_four_cards():

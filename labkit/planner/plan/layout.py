@@ -64,7 +64,7 @@ class Layout:
     recompute: str = "none"
     """one of RECOMPUTE"""
     offload: str = "none"
-    """one of OFFLOADS"""
+    """one of OFFLOADS: what lies in the host's memory; from ZeRO 2 on gradients do, too"""
     precision: str = "bf16"
     """one of PRECISIONS"""
     recipe: str = "megatron"

@@ -130,6 +130,8 @@ def _states(shape: Shape, layout: Layout, rank: int, num_layers: int) -> dict[st
             found[part] += num_bytes
     if layout.offload == "optimizer":
         found["optimizer"] = 0.0
+        if layout.zero > 1:  # DeepSpeed's gradients leave as they arise: partition.offload_places
+            found["gradients"] = 0.0
     return found
 
 

@@ -74,7 +74,7 @@ class Plan(Experiment):
     recompute: str = "none"
     """none, selective or full"""
     offload: str = "none"
-    """none or optimizer"""
+    """none, or optimizer: on the host, with ZeRO 2 or 3 the gradients too"""
     precision: str = "bf16"
     """of the products"""
     recipe: str = ""

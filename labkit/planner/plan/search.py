@@ -185,7 +185,7 @@ def layouts(plan: Plan) -> Iterator[Layout]:
     for tp, cp, pp in _axes(plan):
         dp = plan.gpus // (tp * cp * pp)
         for ep in _experts(plan, dp):
-            for zero in _stages(pp, dp):
+            for zero in _stages(pp, dp, alone=plan.offload != "none" and tp * pp == 1):
                 yield from _finer(plan, tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, zero=zero)
 
 
@@ -199,10 +199,11 @@ def _axes(plan: Plan) -> Iterator[tuple[int, int, int]]:
                     yield tp, cp, pp
 
 
-def _stages(pp: int, dp: int) -> tuple[int, ...]:
-    """Of ZeRO: a single copy has nothing to shard."""
+def _stages(pp: int, dp: int, alone: bool) -> tuple[int, ...]:
+    """Of ZeRO: a single copy has nothing to shard, but with Adam on the host DeepSpeed's stage 3
+    sends its gradients there too (``alone``)."""
     if dp == 1:
-        return (0,)
+        return (0, 3) if alone else (0,)
     return (0, 1) if pp > 1 else (0, 1, 3)
 
 
