@@ -36,7 +36,7 @@ case
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
 # | ZeRO 3 | FSDP | 16 | FSDP's |
-# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as DeepSpeed has none here |
+# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
 # | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
 #
 # (FSDP's 16 bytes are 4 for the weights, 4 for gradients and 8 for moments, all in fp32. The pictures split them as 2 + 2 + 12, with the same sum. DeepSpeed sends each gradient to the host as it arises, so none stays on the card: chapter 06.)

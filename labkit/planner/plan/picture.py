@@ -264,8 +264,7 @@ def drawn(
     y = _TOP_PX
     last_px = THIN_PX
     for bar in bars:
-        y += 14 if bar.limit_name else 0
-        y += 8 if bar.thick_px < last_px else 0
+        y += 14 * bool(bar.limit_name) + 8 * (bar.thick_px < last_px)
         last_px = bar.thick_px
         shapes.append(Words(left - 8, y + bar.thick_px / 2 + 4, clipped(bar.label, 230), "end"))
         shapes += pieces(bar, looks, form, left, y, scale)
@@ -314,7 +313,8 @@ def pieces(
         return shapes
     if x > line:
         shapes.append(Box(line, y, x - line, bar.thick_px, marked=True))
-    ends = [(y - 6, y + 5), (y + 19, y + 30)] if is_thick else [(y - 2, y + bar.thick_px + 2)]
+    whole = [(y - 6, y + 30)] if is_thick else [(y - 2, y + bar.thick_px + 2)]
+    ends = [(y - 6, y + 5), (y + 19, y + 30)] if is_thick and x > line else whole
     for top, end in ends:
         shapes.append(Line(((line, top), (line, end)), width_px=1.6, opacity=0.9))
     return shapes
