@@ -3,6 +3,7 @@ constants change, a sentence may have to."""
 
 import csv
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -274,3 +275,14 @@ def test_the_story_models_fastest_strategy_turns_with_the_program():
 def test_the_plan_with_three_faults_is_warned_of_all():
     told = planner.Plan(model="LLaMA-2 70B", gpus=48, tp=16, pp=3).warnings()
     assert len(told) == 3
+
+
+def test_nine_of_ten_steps_that_megatrons_constants_are_from_are_within_a_twentieth():
+    stack = planner.STACKS["megatron-a100"]
+    errors = []
+    for name in ("megatron_sc21_table1", "megatron_sc21_table2", "korthikanti_table5"):
+        runs, _ = planner.load(DATA / "published" / f"{name}.csv")
+        known = [run for run in runs if run.step_us() and run.layout.zero != 3]
+        errors += [abs(planner.predicted_us(run, stack) / run.step_us() - 1) for run in known]
+    assert len(errors) == 25
+    assert np.quantile(errors, 0.9) < 0.05 < stack.spread == 0.12
