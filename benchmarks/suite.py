@@ -3,7 +3,8 @@
     python benchmarks/suite.py [--json]
 
 Each step of it by itself, one after another, in the order of the Makefile; the environment is made
-before. Seconds are on the wall; ``passed`` is what pytest counted at the end of the step.
+before. Seconds are on the wall; ``passed`` is what pytest counted at the ends of its runs in the
+step. What the steps print goes to stderr once each is over.
 
 What was taken out, on 2026-11-22 and 23, by single files on the same machine while others worked on
 its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
@@ -30,6 +31,7 @@ its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
 import argparse
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +51,11 @@ def rows() -> Iterator[dict]:
         done = subprocess.run(
             ["make", step], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
         )
+        print(done.stdout, done.stderr, file=sys.stderr, flush=True)
         counts = {word: 0 for word in ("passed", "failed")}
-        for number, word in re.findall(r"(\d+) (passed|failed)", done.stdout[-300:]):
-            counts[word] = int(number)
+        for ending in re.findall(r"^=*(.* in [\d.]+s.*?)=*$", done.stdout, re.MULTILINE):
+            for number, word in re.findall(r"(\d+) (passed|failed)", ending):
+                counts[word] += int(number)
         yield {"step": step, "seconds": round(time.monotonic() - began), **counts}
 
 
