@@ -49,7 +49,11 @@ def rows() -> Iterator[dict]:
     for step in STEPS:
         began = time.monotonic()
         done = subprocess.run(
-            ["make", step], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+            ["make", "--no-print-directory", step],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
         print(done.stdout, done.stderr, file=sys.stderr, flush=True)
         counts = {word: 0 for word in ("passed", "failed")}

@@ -100,14 +100,14 @@ lab.table(case_studies.trained_by())
 #
 # The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments:
 #
-# | | weights | moments | gradients | all else, as planned | together |
-# | --- | --- | --- | --- | --- | --- |
-# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 |
-# | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 |
-# | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 |
-# | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 |
+# | | weights | moments | gradients | all else, as planned | together | planned |
+# | --- | --- | --- | --- | --- | --- | --- |
+# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 | 59.4 |
+# | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
+# | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
+# | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# So the plans were too kind. The script dies in its first step, before Adam has any moments. Neither eight cards nor bf16 save it, and on cards of 80 GB less than the tenth that should stay free is left. Planning didn't show that, running it small did.
+# So the plans were too kind, but for the first row, which is before Adam has any moments. The script dies in its first step. Neither eight cards nor bf16 save it, and on cards of 80 GB less than the tenth that should stay free is left. Planning didn't show that, running it small did.
 #
 # With this argument only shards of the gradients are kept. Every gradient then travels 16 times a step, which is what our plans counted all along:
 #
@@ -345,7 +345,7 @@ lab.table(slow)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # The slow ones come nearer to the 1.77 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. (A net with many more bytes of weights than of features may turn that round: count both.) If it has to be cut, don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. (A net with many more bytes of weights than of features may turn that round: count both.) If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -381,14 +381,16 @@ lab.table(policies)
 
 # %%
 parts = case_studies.policy_parts()
-lab.bars(parts, stacked=True, unit="us", title="10 MB/s", badge="predicted")
+title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
+lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
 # Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. The two last bars send everything plainly, and in one message. In the first all kinds of layers share it, and that alone beats all four policies. The other is case 3's third way, the whole net copied. On a link of 1 MB/s it is another matter:
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
-lab.bars(parts, stacked=True, unit="us", title="1 MB/s", badge="predicted")
+title = {"title": "A step, link of 1 MB/s", "badge": "predicted"}
+lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
 # All steps are longer, since the fusion's features cross the link too. Now the plain way is the slowest of the four, and the others are within 3 %. By this count, that is: it is a prediction, case 3 saw how far real steps may be off, and what top-k receives isn't in it. So call it a tie. Copied is far ahead, as no features travel.
@@ -489,7 +491,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does (`lab.table(case_studies.ran())` does so here).
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches (`lab.table(case_studies.ran())` does so here).
 
 # %% [markdown]
 # ## Summary

@@ -37,6 +37,7 @@ lab.begin("en", deadline_s=60)
 from transformers import GPT2Config, GPT2LMHeadModel
 
 
+# the fit at the end calls mine(layers, sequences)
 def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, **more}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
@@ -58,7 +59,7 @@ def next_token(logits, batch):
 
 
 # %% [markdown]
-# The plan is for eight such cards, each with a copy of everything, in fp32 as torch builds it.
+# The plan is for eight such cards, each with a copy of everything, in fp32.
 
 # %%
 whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
@@ -140,12 +141,12 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies and stages, if they recompute or take one sequence at a time (with two, copies would hold 44 GB). So it was activations that had to shrink. What shards add to copies is room for the second sequence.
+# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence.
 
 # %% [markdown]
 # ### What are the activations?
 #
-# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each has 4 numbers for each token and hidden dimension, in every layer. So how much is saved? (With yours, leave this cell out.)
+# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each is four times as wide as the model: 4 numbers for each token and dimension, in every layer. So how much is saved? (With yours, leave this cell out.)
 
 # %%
 fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
@@ -157,13 +158,12 @@ lab.table(
         "GELU": name,
         "numbers kept": round(plan.memory().parts["activations"] / 4 / numbers, 1),
         "peak_bytes": plan.memory().peak_bytes,
-        "step_us": plan.time().step_us,
     }
     for name, plan in gelus.items()
 )
 
 # %% [markdown]
-# Twelve of 29 numbers were not needed. Without them four sequences fit, and the step is shorter, not longer, since fewer operators read and write. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
+# Twelve of 29 numbers were not needed. Without them four sequences fit, and it costs no time: fewer operators read and write. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
 #
 # ### What does each cost?
 #
@@ -173,7 +173,7 @@ lab.table(
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. With shards, two sequences are the fastest that fits, by this plan. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. Of the rows that fit, shards with two sequences are the fastest. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -218,7 +218,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. The plan has two layers there and the gradients of a third: nearly all of this small module, but little of one with 48 layers. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. The plan has two layers there, the gradients of a third and those of the output layer: nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -271,7 +271,7 @@ for way, rank in ran.items():
     print(way, *(format(loss, ".5f") for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update, after it, and after the second. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not: Adam hardly notices if all gradients are twice as large; SGD would.
+# Equal to rounding, before the first update, after it, and after the second. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large. (SGD would.)
 #
 # If yours differ, look for one of these first:
 #
@@ -283,7 +283,7 @@ for way, rank in ran.items():
 # %% [markdown]
 # ### Where does it run out of memory?
 #
-# A plan is best tested at its limit. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
+# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -306,7 +306,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # Copies die, and shards train, with the losses from above. (The error names no line of ours, so we looked: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.)
 #
-# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. But a card of 17 MB would have told the same. So how near was it? With room enough, this is what they really take, and about the smallest card for each:
+# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
 
 # %%
 roomy = copies.compare()
@@ -341,7 +341,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, how much differs. (By the check's own count your answer may take 12 % longer than the best, so a clock's noise hardly counts.)
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, in each case another time. (The check compares by a formula and allows 12 %, so a clock's noise hardly counts.)
 
 
 # %%
@@ -366,7 +366,7 @@ check.hint("tune")
 # %% [markdown]
 # ## Exercise 2. A module that changes when it is cut
 #
-# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and each stage takes one half of the batch after the other. The loss is the mean of the output's squares.
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
 
 
 # %%
@@ -442,7 +442,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two sets the pace. Which share of the step do four readers save? A cure is proven by a run. (With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.) (Each reader keeps one batch in hand, `prefetch_factor=1`, not two as usual: with eight batches in hand, most of the seven steps would have been read before.)
+# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. (With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.) (Each reader keeps one batch in hand, `prefetch_factor=1`, not two as usual: with eight batches in hand, most of the seven steps would have been read before.)
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -462,7 +462,7 @@ steps_us["the longer of the two"] = max(12_000, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. How near are the last two? If they agree, that may be luck, so look at what a step is made of.
+# The last row was computed, the others were recorded. How near are the last two? If four readers take longer than the rule says, the rest hasn't stayed what it was.
 #
 # ### What is in the way now?
 #
@@ -482,9 +482,9 @@ lab.table(
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? Batches come in bursts, since four readers began together: so a rank waits long, then takes some quick steps, and where the two don't wait at the same time one waits for the other as well. And where eight readers and two ranks share two cores, computing may take longer than before.
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks are at your cores at once. That was the cure's price, and on a machine with a core for each it wouldn't be. (Readers that begin together also deliver together: a long wait, then some quick steps. Five recorded steps are few for that.)
 #
-# If the advice names readers again, it may be right, or too many may be fighting for the cores: it is a guess, until a run proves it. Try eight.
+# If the advice names readers again, it may be right, or too many may be fighting for the cores: it is a guess, until a run proves it. Try two.
 #
 # **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
@@ -533,7 +533,7 @@ seen = run.timeline()
 seen.select(seen.lane != "mark")
 
 # %% [markdown]
-# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar.
+# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar (a recording makes it longer, but not as much).
 #
 # ### Fit, then plan
 #
@@ -590,9 +590,26 @@ lab.table(
 # **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do; what you will get, measure at another hour too.
 
 # %% [markdown]
+# ### Was a term missing?
+#
+# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then it is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
+#
+# Here are our own five steps, in milliseconds. If they show the pattern, fit the first four by pencil: what do three costs say of the fifth?
+
+# %%
+{(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
+
+# %% [markdown]
+# <details><summary>What came out for us?</summary>
+#
+# When the chapter was written, a step took 24 ms by itself, 15 ms for each layer and 0.6 ms for each sequence in a layer. That makes 156 ms for the fifth, which took 161. The planner's fit, without the first of the three, said 197.
+#
+# </details>
+
+# %% [markdown]
 # ## Exercise 3. Four runs, then far away
 #
-# Now fit by hand. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? (The machines are made up; they keep to this rule.)
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? (The machines are made up; they keep to this rule.)
 
 
 # %%
@@ -612,23 +629,6 @@ check.forecast(my_forecast)
 
 # %%
 check.hint("forecast")
-
-# %% [markdown]
-# ### Was a term missing?
-#
-# Exercise 3's step takes some time by itself. The planner has no constant for that. If ours takes any, the fit above is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
-#
-# Here are our own five steps, in milliseconds. If they show the pattern, fit the first four by pencil: what do three costs say of the fifth?
-
-# %%
-{(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
-
-# %% [markdown]
-# <details><summary>What came out for us?</summary>
-#
-# When the chapter was written, a step took 24 ms by itself, 15 ms for each layer and 0.6 ms for each sequence in a layer. That makes 156 ms for the fifth, which took 161. The planner's fit, without the first of the three, said 197.
-#
-# </details>
 
 # %% [markdown]
 # ## A cluster
@@ -696,7 +696,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
-# | Past a critical batch, more cards buy few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
+# | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that came first, or not at all. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms of each step are reading | [15](15_profiling_and_scaling.ipynb) |

@@ -264,7 +264,7 @@ def drawn(
     y = _TOP_PX
     last_px = THIN_PX
     for bar in bars:
-        y += 14 * bool(bar.limit_name) + 8 * (bar.thick_px < last_px)
+        y += (14 if bar.limit_name else 0) + (8 if bar.thick_px < last_px else 0)
         last_px = bar.thick_px
         shapes.append(Words(left - 8, y + bar.thick_px / 2 + 4, clipped(bar.label, 230), "end"))
         shapes += pieces(bar, looks, form, left, y, scale)
