@@ -65,9 +65,9 @@ class Case(Shown):
             return 0.0
         params = self.plan.shape.params
         if self.plan.zero > 1:
-            num_microbatches = self.plan.layout.num_microbatches
-            places = partition.offload_places(params, 1, 3, "optimizer", num_microbatches)
-            return sum(places[1].values())
+            microbatches = self.plan.layout.num_microbatches
+            about = (params, 1, self.plan.zero, "optimizer", microbatches)
+            return sum(partition.offload_places(*about)[1].values())
         kinds = states.state_bytes(params, recipe_name=self.plan.layout.recipe)
         return states.by_category(kinds)["optimizer"]
 
@@ -114,15 +114,15 @@ class Case(Shown):
 
 def host_us(plan: Plan, layout: Layout) -> float:
     """What Adam on the host adds to a step of a layout, nothing of it hidden: gradients go there
-    (with ZeRO 3, by DeepSpeed, in each microbatch), the host updates, weights come back
+    (from ZeRO 2 on, by DeepSpeed, in each microbatch), the host updates, weights come back
     (``zero.offload_times``, at LINK_GB_PER_S and HOST_GB_PER_S); 0 where Adam is on the card. The
     planner's own step leaves it out."""
     if layout.offload == "none":
         return 0.0
     params = plan.shape.params
-    stage, num_microbatches = (3, layout.num_microbatches) if layout.zero == 3 else (1, 1)
+    stage, microbatches = (layout.zero, layout.num_microbatches) if layout.zero > 1 else (1, 1)
     found = offload_times.phases(
-        states.offload_moves(params, plan.gpus, stage, num_microbatches=num_microbatches),
+        states.offload_moves(params, plan.gpus, stage, num_microbatches=microbatches),
         params,
         plan.gpus,
         tokens=0.0,

@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, over_budget, status, wrong
+from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.planner.plan.shape import Shape
@@ -169,7 +170,7 @@ def regrets(answer: Callable) -> list[dict[str, object]]:
         row["yours_s"] = mine and mine.time().step_us / 1e6
         row["regret"] = mine and found.regret(mine)
         row["questions"] = oracle.count or None
-        row["layout"] = mine and mine.row()["layout"]
+        row["layout"] = mine and written(mine.layout)
         rows.append(row)
     return rows
 

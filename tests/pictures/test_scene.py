@@ -329,3 +329,12 @@ def test_ranks_of_several_nodes_stand_under_their_node():
     tops = [row.top_px for row in drawn.rows]
     assert tops[1] < drawn.headings[1].bottom_px < tops[2] == sorted(tops)[2]
     assert not scene.timeline(replace(tl, nodes=("a",) * 4)).headings
+
+
+def test_a_legend_names_the_letters_of_messages_that_stand_in_boxes() -> None:
+    """A message's letter stands where its name has no room; without a name there is none."""
+    for label, letters in (("data parallel", {"forward": "→", "all_gather": "g"}), ("", None)):
+        rows = [(0, COMPUTE, "forward", "", 0.0, 90.0, 0)]
+        rows.append((0, COMM, "all_gather", label, 90.0, 93.0, 1))
+        told = layout.letters(scene.timeline(from_rows(rows, num_ranks=1, origin="simulated")))
+        assert told == (letters or {"forward": "→"}), label

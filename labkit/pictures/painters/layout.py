@@ -111,13 +111,16 @@ def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     return out
 
 
-def letter(scene: Scene, kind: str) -> str:
-    """What stands on a kind's sample in the legend: the letter of its narrow boxes; "" for remarks,
-    and for messages where none has a letter, as in thin strips."""
-    found = style(kind).letter if kind else ""
-    if found in "|." or (found.islower() and found not in fitted(scene)):
-        return ""
-    return found
+def letters(scene: Scene) -> dict[str, str]:
+    """What stands on each kind's sample in the legend: the letter of its narrow boxes; of messages
+    only where one of them has it, which in thin strips none has."""
+    found = {kind: style(kind).letter for kind in scene.kinds}
+    drawn = {*fitted(scene)}
+    return {
+        kind: letter
+        for kind, letter in found.items()
+        if letter not in "|." and (letter in drawn or not letter.islower())
+    }
 
 
 def heading(scene: Scene | Sketch) -> str:

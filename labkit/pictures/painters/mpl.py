@@ -302,10 +302,10 @@ def _names(ax: Axes, scene: Scene) -> None:
 
 
 def _legend(ax: Axes, scene: Scene) -> None:
+    letters = layout.letters(scene)
     for x, y, kind, words in layout.legend(scene):
         if kind:
             _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
-        letter = layout.letter(scene, kind)
-        if letter:
+        if letter := letters.get(kind):
             _words(ax, x + 11, y + 4, letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

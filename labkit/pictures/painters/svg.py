@@ -331,6 +331,7 @@ def _names(scene: Scene) -> str:
 
 def _legend(scene: Scene, uid: str) -> str:
     parts = []
+    letters = layout.letters(scene)
     for x, y, kind, words in layout.legend(scene):
         if kind:
             parts.append(
@@ -340,8 +341,7 @@ def _legend(scene: Scene, uid: str) -> str:
             parts.append(_text(x + 28, y + 4, words))
         else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-        letter = layout.letter(scene, kind)
-        if letter:
+        if letter := letters.get(kind):
             parts.append(
                 _text(x + 11, y + 4, letter, f'text-anchor="middle" font-size="11" fill="{INK}"')
             )
