@@ -9,7 +9,7 @@ from reprlib import repr as brief
 
 from labkit import words
 from labkit.shown import Said
-from labkit.units import UNITS, check_word, columns_of, format_number, unit_of
+from labkit.units import UNITS, alike, check_word, columns_of, format_number, unit_of
 
 FOLD = 20
 """A table shows this many rows; the others are folded away."""
@@ -212,7 +212,7 @@ def table(
     said = heads if isinstance(heads, Mapping) else {}
     values = [list(map(record.get, names)) for record in records]
     written = [units.get(name, unit_of(name)) for name in names]
-    cells = [_texts(row, written, language) for row in values]
+    cells = alike([_texts(row, written, language) for row in values])
     return Table(
         heads=tuple(_head(said.get(name, ""), name, language) for name in names),
         cells=tuple(cells),

@@ -3,7 +3,8 @@ as the field reports them. And numbers as people give them: what is no number th
 refused in one place."""
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from reprlib import repr as brief
 
@@ -79,6 +80,17 @@ def format_number(number: float, unit: str = "") -> str:
     if isinstance(number, Integral) or abs(number) >= 1000:
         return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.0f}"
     return f"{number:.3g}"
+
+
+def alike(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows whose numbers stand under each other: where one of a column has a comma, 13,900, each
+    from a thousand on has one: 1,144."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        if any(re.fullmatch(r"-?\d+(,\d{3})+", text) for text in column):
+            column = [re.sub(r"^(-?\d)(\d{3})$", r"\1,\2", text) for text in column]
+        columns.append(column)
+    return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
 
 
 def check_whole(least: int = 1, most: int = 10**15, /, **numbers: int) -> None:

@@ -210,6 +210,7 @@ def _joined(series: Sequence[Series], lines: Sequence[Line]) -> list[Line]:
 def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axis) -> list[Line]:
     """Each series; those of one name share colour, dash and mark."""
     order = list(dict.fromkeys(names))
+    crowded = any(each.points and len(each.x) > _MOST_DOTS for each in series)
     lines = []
     for each, name in zip(series, names, strict=True):
         number = order.index(name) % 8
@@ -217,9 +218,18 @@ def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axi
         dotted = each.points and not (each.joined and len(each.x) > _MOST_DOTS)
         mark = _MARKS[number] if dotted else ""
         dash = () if dotted else _DASHES[number]
-        hollow = each.hollow and bool(mark)
-        lines.append(Line(points, CYCLE[number][0], dash=dash, mark=mark, hollow=hollow))
+        line = Line(points, CYCLE[number][0], dash=dash, mark=mark)
+        lines.append(_seen(line, crowded)._replace(hollow=each.hollow and bool(mark)))
     return lines
+
+
+def _seen(line: Line, crowded: bool) -> Line:
+    """Beside a cloud of dots: its own dots small and pale, what is alone large."""
+    if not crowded or not line.mark:
+        return line
+    if len(line.points_px) > _MOST_DOTS:
+        return line._replace(width_px=1.2, opacity=0.6)
+    return line._replace(width_px=2.6) if len(line.points_px) == 1 else line
 
 
 def _ends(names: list[str], lines: list[Line]) -> dict[str, tuple[float, float]]:

@@ -167,16 +167,23 @@ def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarr
 
 
 def _decades(low: float, high: float, most: int) -> np.ndarray | None:
-    """1, 2 and 5 times powers of ten, or fewer of those; None where there is hardly one."""
+    """1, 2 and 5 times powers of ten, or fewer of those; more of them where there are under four;
+    None where there is hardly one."""
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1,)):
+
+    def times(*digits: int) -> np.ndarray:
         found = np.outer(powers, digits).ravel()
-        found = found[(found >= 0.999 * low) & (found <= 1.001 * high)]
+        return found[(found >= 0.999 * low) & (found <= 1.001 * high)]
+
+    plain = times(1, 2, 5)
+    whole = times(1)
+    finer = [each for each in (times(1, 2, 3, 4, 5, 6, 8), times(1, 2, 3, 5)) if len(each) <= most]
+    if 2 <= len(plain) < 4 and finer:
+        return finer[0]
+    for found in (plain, whole):
         if 2 <= len(found) <= most:
             return found
-    if len(found) > most:
-        return found[:: -(-len(found) // most)]
-    return None
+    return whole[:: -(-len(whole) // most)] if len(whole) > most else None
 
 
 def _round_numbers(low: float, high: float, most: int) -> np.ndarray:

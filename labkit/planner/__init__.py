@@ -11,8 +11,8 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
 the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
 plans under each other. ``card_picture`` puts two plans side by side. ``measured`` reads a module of
-your own, ``rehearse`` runs one rank of a plan with fake tensors. ``trust`` fits its constants on
-measured rows and judges it on others. Chapter 18.
+your own, ``rehearse`` runs one rank of a plan with fake tensors, ``speeds`` reads what this
+machine reaches. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
 """
 
 import lazy_loader
@@ -54,6 +54,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "real.fake_run": [
             "rehearse",
+        ],
+        "real.here_run": [
+            "speeds",
         ],
         "plan.layout": [
             "Layout",

@@ -201,9 +201,15 @@ lab.table([hours | {"published": llama.a100_hours}])
 print(plan.trust(), *plan.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. Its 20 % you can't check: the rows aren't here, so they are our word. Megatron's you can: on the 25 steps that its constants were fitted on nine of ten are within 5 %, and for others the planner promises 12. (The 3.8 times are by another program; you will meet it.) All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
+# `trust()` says whose constants these are, and how far off they usually are. `warnings()` says where your plan lies outside of the runs that the constants are from. None of those gathered across machines: FSDP's share of the network is assumed, not fitted, so this step may be several times as long. All plans of this chapter by FSDP's constants on more than one machine have that warning, and it isn't printed each time.
 #
 # Make it a habit to ask for both, because a number without them is a guess with decimals.
+#
+# <details><summary>Can you check these errors?</summary>
+#
+# FSDP's 20 % you can't: the rows aren't here, so they are our word. Megatron's you can: on the 25 steps that its constants were fitted on nine of ten are within 5 %, and for others the planner promises 12. The 3.8 times are by another program; you will meet it.
+#
+# </details>
 #
 # ### MFU has conventions
 #
@@ -217,7 +223,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.12"
-# Say yours with the number. Our tables count attention in full. ("Not at all" counts the embedding instead, which multiplies nothing.)
+# Say yours with the number. Our tables count attention in full. "Not at all" counts the embedding instead, which multiplies nothing.
 #
 # ## What tensor parallelism costs
 #
@@ -236,9 +242,11 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, because they are only dealt out in another way. What grows most is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice on the way forward and twice on the way back (with `sp` for a gather and a reduce-scatter each). And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8. So there are four times as many messages, each among more ranks. (With four sequences at a time there are a quarter as many waits, the last bar: larger messages, but fewer.)
+# The products stay nearly the same, because they are only dealt out in another way. What grows most is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice on the way forward and twice on the way back. And the fewer copies there are, the more microbatches each GPU works on: 128 with `tp` 2, and all 512 with `tp` 8. So there are four times as many messages, each among more ranks.
 #
-# In return each GPU holds an eighth of every layer. (Not an eighth of all: Adam was in shards before, and buffers stay.)
+# The last bar takes four sequences at a time. That makes a quarter as many waits, for larger messages.
+#
+# In return each GPU holds an eighth of every layer. It is not an eighth of all, since Adam was in shards before, and buffers stay:
 
 # %%
 lab.table(node.but(tp=tp).row() for tp in (1, 8))
@@ -265,7 +273,9 @@ lab.show(planner.time_bars(ways))
 lab.table(plan.row() for plan in ways.values())
 
 # %% [markdown]
-# With chunks the stages wait less, and send more. The bars are of the slowest stage, the last, which has the output layer as well: so its products take longer, which costs about as much here as the bubble, and it waits a little less than by hand. Both stages and recomputing buy memory: a stage has an eighth of the layers (chunks keep a little more in flight), and recomputing leaves next to no activations.
+# With chunks the stages wait less, and send more. Both stages and recomputing buy memory: a stage has an eighth of the layers, and recomputing leaves next to no activations.
+#
+# The bars are of the slowest stage, the last. It has the output layer as well, so its products take longer. Here that costs about as much as the bubble.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -327,9 +337,13 @@ lab.curves(
 )
 
 # %% [markdown]
-# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. (These TFLOP/s count recomputed FLOPs.)
+# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. The three hollow dots were fitted, so they count for nothing now.
 #
-# A fit moves one constant for every two rows, first the products'. Three rows were fitted here, chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. So one constant moved, that of the ZeRO program, which had two of the three rows. These three, the hollow dots, count for nothing now.
+# <details><summary>Which rows, and what did they move?</summary>
+#
+# The three were chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. A fit moves one constant for every two rows, first the products'. So one constant moved, that of the ZeRO program, which had two of the three rows. These TFLOP/s count recomputed FLOPs.
+#
+# </details>
 #
 # ### Are the errors small?
 #
@@ -422,14 +436,16 @@ fitted = four.stack(z3[0])
 lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 
 # %% [markdown]
-# The network of that program makes the step more than twice as long. (The second name says where the fit began, not whose runs they are.) And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours, and on models of 175 and 530 B. Empty doesn't mean safe.
+# The network of that program makes the step more than twice as long. Its name says where the fit began, not whose runs they are. And `warnings()` of the second plan is empty, because its network was measured: theirs, not yours, and on models of 175 and 530 B. Empty doesn't mean safe.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
 #
 # A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun`, where a fit starts, may be left out).
 #
-# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. (Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %.) On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in? (Here the formulas are right by construction. A real program's may not be, so don't trust a fit eight times as far out.)
+# The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %. On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in?
+#
+# Here the formulas are right by construction. A real program's may not be, so don't trust a fit eight times as far out.
 
 
 # %%
@@ -468,9 +484,15 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives. (All layers are gathered twice, what lies outside of them once.) Parameters are kept in fp32 here, and sent in bf16: FSDP's 16 bytes are 4 + 4 + 8, which our pictures draw as 2 + 2 + 12.
+# "Planned" is the planner's, "rehearsed" is what torch did, and the last column is their ratio. States differ a little, because torch cuts every tensor by its rows: "as tensors are cut" allows for that. The rows in the middle are the bytes of a microbatch's collectives.
 #
 # The last row is the peak: nearly all of it is what the ranks gather and compute for a moment. It is the hardest number on the list, because it depends on what a program keeps alive. And neither number has the context, some GB of each process, nor the gaps of an allocator. If you plan to the last GB, measure it.
+#
+# <details><summary>The bytes of these rows</summary>
+#
+# Parameters are kept in fp32 here, and sent in bf16: FSDP's 16 bytes are 4 + 4 + 8, which our pictures draw as 2 + 2 + 12. All layers are gathered twice, what lies outside of them once.
+#
+# </details>
 #
 # So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Megatron's, with its assumed 3 GB, nobody has rehearsed. Now let the planner choose.
 
@@ -562,7 +584,7 @@ print(*now.warnings())
 #
 # ## Which strategy when?
 #
-# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? (It treats FSDP and ZeRO 3 as two; here both are ZeRO 3.) Here is one model for each line. For 13 B we take 8 GPUs, and for 175 B 128 and a cut, since the rule names neither:
+# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? Here is one model for each line; FSDP and ZeRO 3, two lines there, are both ZeRO 3 here. For 13 B we take 8 GPUs, and for 175 B 128 and a cut, since the rule names neither:
 
 # %%
 rule = {
@@ -603,7 +625,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the planner's error, 12 %, as a cautious limit? (Its constants are Megatron's, and none of their runs has shards.)
+# For how many of the five do the kinds differ by more than the planner's error, 12 %?
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -627,10 +649,16 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits. (For 175 B shards come out behind a cut here, and ahead of one under "Our first lines again". There were 1,536 GPUs and as many sequences, and the cut was the paper's, `tp` 8 and `pp` 12, all recomputed. Here there are 128 and 512, and the cut is the best that was found.)
+# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits.
 #
-# - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. (A bad cut it can, such as `tp` 8 above.) Choose by what is simple.
+# - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. A bad cut it can, such as `tp` 8 above. Choose by what is simple.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, by one early program, and lost it; how today's FSDP does, the planner doesn't know.
+#
+# <details><summary>Why were shards ahead of a cut under "Our first lines again"?</summary>
+#
+# There were 1,536 GPUs and as many sequences, and the cut was the paper's, `tp` 8 and `pp` 12, all recomputed. Here there are 128 and 512, and the cut is the best that was found. And the 12 % are a cautious limit: they are Megatron's, and none of the runs behind its constants has shards.
+#
+# </details>
 #
 # ### In which parts?
 #
@@ -643,14 +671,20 @@ cuts = [best.but(tp=8, pp=4, vpp=2, mbs=4), best]
 lab.table(plan.row() for plan in cuts)
 
 # %% [markdown]
-# The planner prefers little tensor parallelism and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, both rows are above 56 % MFU, and the advice came from measurements. So try both.
+# The planner prefers little tensor parallelism and many stages: with thin chunks (`vpp`) and a large batch stages hardly wait. But the difference is about its error, and the advice came from measurements. So try both.
 #
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Across machines do so only if you have measured that your program's messages hide. It needs no change to the model.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. How much of each, try. (Where the states fit in one machine, HSDP is another way: chapter 10's mesh shards inside a machine and copies across. The planner doesn't have it.)
-# 4. Recompute last, because it makes all computing about a third longer. (Where attention's scores are kept, begin with those: computing them again costs a few per cent.)
+# 3. Else cut: `tp` inside a machine, stages with chunks between. How much of each, try.
+# 4. Recompute last, because it makes all computing about a third longer.
+#
+# <details><summary>Two ways that the planner doesn't have</summary>
+#
+# Where the states fit in one machine, HSDP shards inside a machine and copies across (chapter 10's mesh). Where attention's scores are kept, recompute those first: it costs a few per cent.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 3. Choose a layout
@@ -694,13 +728,13 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# And this is your regret, case by case (in the book: that of one solution). "Network" is what a card sends from machine to machine:
+# This is your regret, case by case; the book shows that of one solution. "Network" is what a card sends from machine to machine:
 
 # %%
 lab.table(check.regrets(my_layout), units={"regret": "share"})
 
 # %% [markdown]
-# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time, or for a copy. (Where less than 5 % of a card is left, the table says "perhaps": no plan knows the gaps of an allocator. Torch's copies have parameters and gradients in fp32. ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed for our 7 B model on 64 GPUs? There is room for more sequences at a time, or for a copy. Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay:
 
 # %%
 copied = same.plan.but(zero=1, recipe="fp32")
@@ -713,7 +747,7 @@ planner.card(single, shards[-1])
 # %% [markdown]
 # A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide. Then shards are as fast as a copy, with two thirds of its memory or less: a tie that rule 1 doesn't see.
 #
-# The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it.
+# The whole gain is smaller than the planner's error, 20 %, and the warning about machines stands. So try it. ("Perhaps" stands where less than 5 % of a card is left.)
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -738,7 +772,7 @@ few = lab.guess("fewest GPUs for LLaMA-2 70B", between=(1, 512))
 few.score(fewest("LLaMA-2 70B"))
 
 # %% [markdown]
-# And how long would it take, on the fewest and the most GPUs that the rule has for each model? (For the last, "128 or more", we take our first lines' 1,536 as the most.)
+# And how long would it take, on the fewest and the most GPUs that the rule has for each model? Of "128 or more" we take our first lines' 1,536 as the most:
 
 # %%
 ranges = {"GPT-2 XL": (8, 32), "LLaMA 7B": (8, 32)}
@@ -752,7 +786,13 @@ for model, gpus in ((model, each) for model in ranges for each in ranges[model])
 lab.table(answers)
 
 # %% [markdown]
-# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years. (It would see 3.5 T tokens here, twelve times those of our first lines, and 512 sequences are few for 1,536 GPUs: stages wait, and MFU falls.) Where MFU is above 56 %, the time is rather too short, and the rule no better for it.
+# About memory ("fewest") the rule is careful. About time it holds at one end at most. GPT-2 XL, of 1.5 B, takes days or hours, not a week or two. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128, not weeks: that a model fits doesn't mean that anybody can wait for it. For 175 B "months" needs some thousand GPUs; on 128 it is years.
+#
+# <details><summary>Why 237 days here, and 23 in our first lines?</summary>
+#
+# At 20 tokens a parameter 175 B would see 3.5 T of them, twelve times as many. And 512 sequences are few for 1,536 GPUs: stages wait, and MFU falls.
+#
+# </details>
 
 # %% [markdown]
 # ## When is a planner worth it?

@@ -23,7 +23,7 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# Yes: this is predicted, nothing has run. What hangs over the line is too much. (Even so the plan is too kind; case 1 says why.)
+# Yes: this is predicted, nothing has run. What hangs over the line is too much.
 #
 # **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards for games.
 #
@@ -120,7 +120,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### And any other layout?
 #
-# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size. (Cards of 24 GB are A10G, which are slower and have no NVLink. Megatron has Adam on the host by `--optimizer-cpu-offload`.)
+# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size; those of 24 GB are A10G, which are slower and have no NVLink.
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -174,7 +174,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: 10 billion in one machine
 #
-# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ. (Megatron has shards by now, `--use-megatron-fsdp`. Our constants are not from them.)
+# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -205,10 +205,10 @@ lab.show(planner.time_bars(bars))
 #
 # For two reasons.
 #
-# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. (It isn't the gathering: by either program's constants nearly all of it is hidden.)
+# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. It isn't the gathering, of which by either program's constants nearly all is hidden.
 # - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer weighs as much as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it weighs half of one of 40: 10.5, and 40.5 / 4 = 10.1. So the pipeline loses less there.
 #
-# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two.
+# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two. (Megatron has shards by now, `--use-megatron-fsdp`, but our constants are not from them.)
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -219,9 +219,9 @@ lab.show(planner.time_bars(bars))
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# They don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work. (On cards of 24 GB it would be otherwise. There, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.)
+# They don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work.
 #
-# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them.
+# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
@@ -232,14 +232,14 @@ lab.show(planner.memory_bars(case_studies.stories.plans()))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads ("E", "F" and "H" below). Is that a good idea?
+# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads ("E", "F" and "H" below). Is that a good idea?
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up. (Those of the heads were added up before, while the encoders still went backward.) (The two ranks of the fusion have different attention heads, so they have nothing to add up.)
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before. The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
 #
 # ### Two other ways
 #
@@ -278,7 +278,7 @@ together.predict()
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart, both on four ranks? (The picture of *apart* had eight.)
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart, both on four ranks? The picture of *apart* had eight.
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -345,12 +345,12 @@ lab.table(slow)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # The slow ones come nearer to the 1.77 that were predicted.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. (A net with many more bytes of weights than of features may turn that round: count both.) If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. A net with many more bytes of weights than of features may turn that round: count both. If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. "Per layer" is what the textbook advises (the four messages of features, as in case 3, stay as they are):
+# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. How they travel is a **policy**, and "per layer" is the one that the textbook advises:
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
@@ -359,7 +359,8 @@ lab.table(slow)
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms *late* | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# - Bytes are those that a rank hands in, and a message's time is counted by them. (Of top-k, each rank then *receives* what all others hand in.)
+# - The four messages of features, as in case 3, stay as they are.
+# - Bytes are those that a rank hands in, and a message's time is counted by them. Of top-k, each rank then *receives* what all others hand in.
 # - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
 # - *Late* means that the gradients of norms don't travel. Instead, their weights are averaged every fourth step.
 #
@@ -421,7 +422,9 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. (One message for all kinds would be sooner still; here each kind has its own. And on four ranks each *receives* what three others send by top-k: would the number of weights rise or fall if you counted that?)
+# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. One message for all kinds would be sooner still; here each kind has its own.
+#
+# To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
 
 
 # %%
@@ -468,7 +471,7 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. By DeepSpeed that is all that stays of the states. (We counted it, on a pretend device: 2 bytes a parameter after each backward, in place of 16.) By Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit.
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. By DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. By Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit.
 #
 # ### What does that cost?
 #

@@ -23,7 +23,6 @@ import torch
 import labkit as lab
 from labkit import planner, your_own
 from labkit.footprint import PARTS
-from labkit.planner.real.here_run import speeds
 from labkit.profiling.recording import record
 from labkit.your_own import check
 
@@ -66,7 +65,7 @@ whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Nothing has run so far, and nothing of 6 GB was built: the module was made without bytes. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way. (The line is at 40 x 10⁹ bytes. The card's 40 GiB are 7 % more, and CUDA, NCCL and gaps between tensors need some of that.)
+# Nothing has run so far, and nothing of 6 GB was built: the module was made without bytes. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
 #
 # `Step` is a training step of a module that you give. These are its methods:
 #
@@ -109,7 +108,13 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## A module
 #
-# The planner sent the batch once through the module, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below. (So our plan has no masks of dropout either. They need memory too: to plan a training with dropout, give `module.train()`.)
+# The planner sent the batch once through the module, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below.
+#
+# <details><summary>What the plan leaves out</summary>
+#
+# Masks of dropout need memory too: to plan a training with dropout, give `module.train()`. The card's line is at 40 x 10⁹ bytes. Its 40 GiB are 7 % more, and CUDA, NCCL and gaps between tensors need some of that.
+#
+# </details>
 #
 # One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
 
@@ -129,7 +134,7 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 #
 # ### What helps?
 #
-# A smaller microbatch, or recomputation. (So does bf16, which you would take anyway; here the rows differ in one thing at a time.) Which would you try first?
+# A smaller microbatch, or recomputation. Which would you try first? (Bf16 helps too, and you would take it anyway. Here the rows differ in one thing at a time.)
 
 # %%
 tries = {"two sequences": shards.but(mbs=2, batch=32)}
@@ -146,7 +151,7 @@ lab.show(planner.memory_bars({"shards": shards, **tries}))
 # %% [markdown]
 # ### What are the activations?
 #
-# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each is four times as wide as the model: 4 numbers for each token and dimension, in every layer. So how much is saved? (With yours, leave this cell out.)
+# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each is four times as wide as the model: 4 numbers for each token and dimension, in every layer. So how much is saved?
 
 # %%
 fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
@@ -238,9 +243,9 @@ both.score(in_both / (4 * step.shape().params))
 halves
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module (5 % of the large one). After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. (`cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.)
+# In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
 #
 # <details><summary>What does Step write for you?</summary>
 #
@@ -262,7 +267,7 @@ halves
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Every process began with the same seed. One process took the batch whole, shards took a half on each rank, stages took two halves one after the other. So all losses should agree, also after updates. (The tokens are random: with equal samples, a cut that mixes them up would show no difference.)
+# Every process began with the same seed. One process took the batch whole, shards took a half on each rank, stages took two halves one after the other. So all losses should agree, also after updates.
 
 # %%
 one = step.but(engine="ddp", ranks=1).run()[0]
@@ -271,7 +276,7 @@ for way, rank in ran.items():
     print(way, *(format(loss, ".5f") for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update, after it, and after the second. (Of the stages, the last one has the loss; of the shards it is the mean of both ranks.) A gradient that nobody averaged would show here, since the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large. (SGD would.)
+# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large. SGD would.
 #
 # If yours differ, look for one of these first:
 #
@@ -283,7 +288,7 @@ for way, rank in ran.items():
 # %% [markdown]
 # ### Where does it run out of memory?
 #
-# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? (Its states are 16 bytes for each of 0.9 million parameters.)
+# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? Its states are 16 bytes for each of 0.9 million parameters.
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -304,7 +309,7 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. (The error names no line of ours, so we looked: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.)
+# Copies die, and shards train, with the losses from above. Copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
 #
 # The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
 
@@ -341,7 +346,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, in each case another time. (The check compares by a formula and allows 12 %, so a clock's noise hardly counts.)
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, in each case another time. The check compares by a formula and allows 12 %, so a clock's noise hardly counts.
 
 
 # %%
@@ -431,7 +436,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch. (And in a recording this short nobody has read the first batch ahead.)
+# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
 #
 # ### Four readers
 #
@@ -442,7 +447,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. (With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.) (Each reader keeps one batch in hand, `prefetch_factor=1`, not two as usual: with eight batches in hand, most of the seven steps would have been read before.)
+# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -464,6 +469,12 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 # %% [markdown]
 # The last row was computed, the others were recorded. How near are the last two? If four readers take longer than the rule says, the rest hasn't stayed what it was.
 #
+# <details><summary>Why <code>prefetch_factor=1</code>?</summary>
+#
+# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the seven steps would have been read before the recording. And readers that begin together also deliver together: a long wait, then some quick steps. Five recorded steps are few for that.
+#
+# </details>
+#
 # ### What is in the way now?
 #
 # Here is the new recording, and then what a step is made of, before and after:
@@ -482,13 +493,13 @@ lab.table(
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks are at your cores at once. That was the cure's price, and on a machine with a core for each it wouldn't be. (Readers that begin together also deliver together: a long wait, then some quick steps. Five recorded steps are few for that.)
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks are at your cores at once. That was the cure's price, and on a machine with a core for each it wouldn't be.
 #
 # If the advice names readers again, it may be right, or too many may be fighting for the cores: it is a guess, until a run proves it. Try two.
 #
 # **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
 #
-# (To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.)
+# To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.
 
 # %% [markdown]
 # ## A machine
@@ -496,7 +507,7 @@ lab.table(
 # A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
 
 # %%
-here = speeds(2)
+here = planner.speeds(2)
 lab.table(
     [
         {
@@ -526,14 +537,16 @@ near.score(fastest_us / plan.time().step_us)
 # %% [markdown]
 # ### Where did the time go?
 #
-# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. (FSDP names its own work in a recording. We leave those marks out.)
+# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. FSDP names its own work in a recording; we leave those marks out.
 
 # %%
 seen = run.timeline()
 seen.select(seen.lane != "mark")
 
 # %% [markdown]
-# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way. (Gloo has no reduce-scatter of its own, and takes an all-reduce. A long message may be a wait for the other rank.) While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar (a recording makes it longer, but not as much).
+# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
+#
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
@@ -552,7 +565,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. Nearly all of it is in the second, which the bar calls "launches". On a GPU a layer took a fifth of a millisecond. (`begun=` says where the fit begins: at the constants of our plan.)
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. Nearly all of it is in the second, which the bar calls "launches". On a GPU a layer took a fifth of a millisecond.
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -585,7 +598,9 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. (It saw other layers and sequences, but no other width.) If yours is farther off, something else is running (time more steps, `timed=20`, or go through again from `plain`), or a term is missing, as below.
+# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
+#
+# Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or go through again from `plain`. Or a term is missing, as below.
 #
 # **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do; what you will get, measure at another hour too.
 
@@ -609,7 +624,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 3. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? (The machines are made up; they keep to this rule.)
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
 
 
 # %%
@@ -664,7 +679,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Of what crosses between the machines each of the eight cards carries an eighth.) That count holds; how long it takes doesn't. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. That count holds; how long it takes doesn't. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other

@@ -146,3 +146,10 @@ def test_no_rows_are_said():
 def test_what_is_no_list_of_rows_is_refused(rows):
     with pytest.raises(ValueError, match="got"):
         table(rows)
+
+
+def test_numbers_under_each_other_are_written_alike():
+    rates = table([{"rate": rate} for rate in (1144, 512, 13_900, -2048)])
+    assert [row[0] for row in rates.cells] == ["1,144", "512", "13,900", "-2,048"]
+    assert [row[0] for row in table([{"gpus": 1536}, {"gpus": 8}]).cells] == ["1536", "8"]
+    assert table([{}, {}]).cells == ((), ())

@@ -339,3 +339,11 @@ def test_dots_that_a_fit_saw_are_hollow_and_named() -> None:
     assert len({line.colour for line in dots}) == 1
     assert "seen by the fit" in words_of(drawn)
     assert drawn.table[0][1:] == ("ring —", "ring ●", "ring ○")
+
+
+def test_beside_a_cloud_of_dots_a_line_and_a_single_dot_can_be_seen() -> None:
+    cloud, best = (Series(f"{n}", SIZES[:1].repeat(n), SIZES[:1].repeat(n), True) for n in (60, 1))
+    drawn = curves.curves([cloud, Series("", [1, 2], [1, 2]), best], **NAMED)
+    dots, edge, dot = curves_of(drawn)[:3]
+    assert dots.width_px < edge.width_px < dot.width_px
+    assert dots.opacity < 1

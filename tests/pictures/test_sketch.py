@@ -166,3 +166,18 @@ def test_a_badge_is_said_in_the_language() -> None:
 def test_things_that_are_counted_have_sixteen_looks_that_bear_ink() -> None:
     assert len(set(style.CYCLE)) == 16
     assert all((rgb(colour) @ (0.299, 0.587, 0.114)) > 120 for colour, _ in style.CYCLE)
+
+
+@pytest.mark.parametrize(
+    "low, high, most, expected",
+    [
+        (3.4, 24, 8, [4, 5, 6, 8, 10, 20]),
+        (0.4, 2.5, 6, [0.4, 0.5, 0.6, 0.8, 1, 2]),
+        (3.6, 30, 6, [5, 10, 20, 30]),
+        (1, 100, 8, [1, 2, 5, 10, 20, 50, 100]),
+    ],
+)
+def test_a_short_logarithmic_axis_has_more_than_two_or_three_ticks(
+    low: float, high: float, most: int, expected: list[float]
+) -> None:
+    assert sketch.ticks(low, high, most, log=True).tolist() == pytest.approx(expected)
