@@ -84,13 +84,20 @@ def format_number(number: float, unit: str = "") -> str:
 
 def alike(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """Rows whose numbers stand under each other: where one of a column has a comma, 13,900, each
-    from a thousand on has one: 1,144."""
+    from a thousand on has one: 1,144. Raises ValueError for what is no list of rows of texts."""
+    given = isinstance(rows, Sequence) and all(map(_is_row, rows))
+    if not given or len(set(map(len, rows))) > 1:
+        raise ValueError(f"rows are lists of as many texts each; got {brief(rows)}")
     columns = []
     for column in zip(*rows, strict=True):
         if any(re.fullmatch(r"-?\d+(,\d{3})+", text) for text in column):
             column = [re.sub(r"^(-?\d)(\d{3})$", r"\1,\2", text) for text in column]
         columns.append(column)
     return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+
+
+def _is_row(texts: object) -> bool:
+    return isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)
 
 
 def check_whole(least: int = 1, most: int = 10**15, /, **numbers: int) -> None:

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 20 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
+# *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, and the script dies in its first step. Could one have known?
+# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, so the script must die at once. Could one have known?
 
 # %%
 import labkit as lab
@@ -25,23 +25,11 @@ case
 # %% [markdown]
 # Yes: this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1. 1 and 2 are large models, 3 and 4 a net of unequal parts, 5 a few cards for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1. Cases 1 and 2 are about large models, 3 and 4 about a net of unequal parts, 5 about a few cards for games.
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" how much that is more than nine tenths of the card. In the pictures the line is the whole card.
 #
-# ### Who runs a layout
-#
-# That decides how many bytes a layout needs, and whose constants a plan takes:
-#
-# | layout | run by | bytes a parameter | constants |
-# | --- | --- | --- | --- |
-# | ZeRO 3 | FSDP | 16 | FSDP's |
-# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
-# | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
-#
-# (FSDP's 16 bytes are 4 for the weights, 4 for gradients and 8 for moments, all in fp32. The pictures split them as 2 + 2 + 12, with the same sum. DeepSpeed sends each gradient to the host as it arises, so none stays on the card: chapter 06.)
-#
-# **When you are done** you can judge a plan that somebody gives you before anything is rented.
+# **When you are done** you can judge a plan that somebody gives you before anything is rented: by planning it, and by running it small.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
@@ -66,11 +54,11 @@ cures = case_studies.llama.cures()
 saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 
 # %% [markdown] sections="8.10"
-# Next to nothing, because activations are not what is too much: 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
+# Next to nothing, because activations are not what is too much. FSDP keeps weights, gradients and both moments in fp32, 4 + 4 + 8 bytes. 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
 #
 # ### Plan: what would cure it?
 #
-# Here are four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. How many of the four fit?
+# Here are four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. By the plan, how many of the four fit?
 
 # %%
 fitting = lab.guess("changes of the four that fit", choices=("0", "1", "2", "3", "4"))
@@ -82,7 +70,7 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host takes the gradients along, 18 x 13 = 234 GB together, and needs DeepSpeed, since FSDP can't move Adam's states alone. The last two cost money.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host needs DeepSpeed, since FSDP can't move Adam's states alone. It takes the gradients along, 18 x 13 = 234 GB together: DeepSpeed sends each to the host as it arises (chapter 06). The last two cost money.
 #
 # ### Run: the same script, small
 #
@@ -107,9 +95,9 @@ lab.table(case_studies.trained_by())
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# So the plans were too kind, but for the first row, which is before Adam has any moments. The script dies in its first step. Neither eight cards nor bf16 save it, and on cards of 80 GB less than the tenth that should stay free is left. Planning didn't show that, running it small did.
+# The first row is a moment before Adam has any moments, and already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Planning didn't show that, running it small did.
 #
-# With this argument only shards of the gradients are kept. Every gradient then travels 16 times a step, which is what our plans counted all along:
+# With this argument only shards of the gradients are kept. Every gradient then travels 16 times a step. Our plans counted that all along: over NVLink nearly all of it hides.
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -120,7 +108,15 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### And any other layout?
 #
-# What if any layout is allowed, and not only FSDP? Here is the best for four cards of each size; those of 24 GB are A10G, which are slower and have no NVLink.
+# What if any layout is allowed, and not only FSDP? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in cases 2 and 5:
+#
+# | layout | run by | bytes a parameter | constants |
+# | --- | --- | --- | --- |
+# | ZeRO 3 | FSDP | 16 | FSDP's |
+# | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
+# | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
+#
+# Here is the best for four cards of each size; those of 24 GB are A10G, which are slower and have no NVLink.
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -128,7 +124,7 @@ lab.table(case_studies.llama.on_four_cards())
 # %% [markdown] sections="8.10"
 # *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. On cards of 80 GB 64 layouts fit, and a pipeline is the fastest. With Adam on the host every size will do.
+# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. 64 layouts fit cards of 80 GB, and a pipeline is the fastest. With Adam on the host every size will do.
 #
 # How much does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants and with the line of above:
 
@@ -149,7 +145,7 @@ lab.table(plan.row() for plan in mine)
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than that of the fastest layout that keeps these two (without `vpp`).
 #
-# Each of the nine has such a layout. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# Each of the nine pairs of a card and a length has such a layout. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -172,9 +168,9 @@ check.four_cards(my_four_cards)
 check.hint("four_cards")
 
 # %% [markdown] sections="10.7.1"
-# ## Case 2: 10 billion in one machine
+# ## Case 2: models that tell stories
 #
-# **Question.** A story model of 10 billion parameters is wanted, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
+# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -199,16 +195,16 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# By Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. With `tp` 8 every layer waits for its messages.
+# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. With `tp` 8 every layer waits for its messages.
 #
 # ### Why was the pipeline ahead in case 1?
 #
 # For two reasons.
 #
-# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. It isn't the gathering, of which by either program's constants nearly all is hidden.
-# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer weighs as much as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it weighs half of one of 40: 10.5, and 40.5 / 4 = 10.1. So the pipeline loses less there.
+# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. Gathering is not the reason: with either program's constants nearly all of it is hidden.
+# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer (50,257 tokens) weighs as much as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it weighs half of one of 40: 10.5, and 40.5 / 4 = 10.1. So the pipeline loses less there.
 #
-# **Verdict.** `tp` 8 is last in any case. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two. (Megatron has shards by now, `--use-megatron-fsdp`, but our constants are not from them.)
+# **Verdict.** `tp` 8 is last by far. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two. (Megatron has shards by now, `--use-megatron-fsdp`, but our constants are not from them.)
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -219,7 +215,7 @@ lab.show(planner.time_bars(bars))
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# They don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work.
+# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work.
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.
 #
@@ -239,7 +235,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before. The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before (the strip at some 100 ms). The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
 #
 # ### Two other ways
 #
@@ -278,7 +274,7 @@ together.predict()
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as together is a step apart, both on four ranks? The picture of *apart* had eight.
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as *together* is a step *apart*, both on four ranks? The picture of *apart* had eight.
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -337,15 +333,21 @@ lab.table(slow)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # If it is far from four times, most of the delay of *together* is in what is not paced. Do the two others agree? Where one has doubled, some of it may be paced after all, or it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
 #
-# In steps this long a delay matters less. How many times as long as together is apart, measured, first in the quick steps, then in the slow ones?
+# <details><summary>What came out for us?</summary>
+#
+# When this chapter was written, the delays were 16, 12 and 8 ms, and 25, 10 and 7 ms when all was four times as slow: 1.6, 0.8 and 0.9 times as long. For *together* that is 13 ms that are not paced and 3 that are: 13 + 4 x 3 = 25.
+#
+# </details>
+#
+# In steps this long a delay matters less. How many times as long as *together* is *apart*, measured, first in the quick steps, then in the slow ones?
 
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The slow ones come nearer to the 1.77 that were predicted.
+# The slow ones should come nearer to what was predicted, 853 / 482 = 1.77.
 #
-# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where together sends 180, mostly features. A net with many more bytes of weights than of features may turn that round: count both. If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where *together* sends 180 kB, mostly features. A net with many more bytes of weights than of features may turn that round: count both. If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -400,14 +402,14 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # Do real steps agree, and does a policy spoil the training? This was recorded of 48 steps by each, on four real ranks:
 #
-# | policy | step, predicted | step, measured | last loss | steps until it is below 0.8 |
+# | policy | step, predicted | step, measured | last loss | steps until the loss is below 0.8 |
 # | --- | --- | --- | --- | --- |
 # | plain | 63.1 ms | 98.5 ms | 0.500 | 20 |
 # | fp16 | 61.0 ms | 95.7 ms | 0.498 | 20 |
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
 # **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
 
@@ -422,7 +424,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? And from how many weights on is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. One message for all kinds would be sooner still; here each kind has its own.
+# By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. One message for all kinds would be sooner still; here each kind has its own.
 #
 # To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
 
@@ -471,11 +473,11 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. By DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. By Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit.
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (ZeRO 3 is what DeepSpeed offloads with; on one card there is hardly anything to gather, so the purple part is rather too large.)
 #
 # ### What does that cost?
 #
-# It is slow ("token rate"), since by DeepSpeed gradients go to the host and come back in each microbatch. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: their gradients cross once a step, and its products are faster. On eight, all fits on the cards, if only just: 21.5 of the 21.6 GB that we allow. With Adam on the host they are as good as equally fast.
+# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: their gradients cross once a step, and its products are faster. On eight, all fits on the cards, if only just: 21.5 of the 21.6 GB that we allow. With Adam on the host they are about as fast.
 #
 # All rates rest on constants of A100 cards and on links that nobody measured: believe the large differences, not the digits.
 #
@@ -490,7 +492,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | cards | what to do |
 # | --- | --- |
 # | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only a few new weights beside frozen ones (adapters). |
-# | 2 | The same, in shards (ZeRO 3), with a larger microbatch. |
+# | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
 #

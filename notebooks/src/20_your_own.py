@@ -29,7 +29,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there. The cells on GELU and on four readers are for ours alone: skip them with yours, or adapt them.
 
 
 # %%
@@ -130,11 +130,11 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. (By 1F1B it never keeps more microbatches than there are stages.) Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
 #
 # ### What helps?
 #
-# A smaller microbatch, or recomputation. Which would you try first? (Bf16 helps too, and you would take it anyway. Here the rows differ in one thing at a time.)
+# A smaller microbatch, or recomputation. Which would you try first? (Bf16 helps too, and you would take it anyway. Here all rows are in fp32.)
 
 # %%
 tries = {"two sequences": shards.but(mbs=2, batch=32)}
@@ -146,7 +146,7 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence.
+# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence; a third would fit as well, but does not divide four.
 
 # %% [markdown]
 # ### What are the activations?
@@ -161,14 +161,15 @@ numbers = 48 * 4 * 1024 * 1600  # layers, sequences, tokens, dimensions
 lab.table(
     {
         "GELU": name,
-        "numbers kept": round(plan.memory().parts["activations"] / 4 / numbers, 1),
+        "kept, a token and dimension": plan.memory().parts["activations"] / 4 / numbers,
         "peak_bytes": plan.memory().peak_bytes,
+        "step_us": plan.time().step_us,
     }
     for name, plan in gelus.items()
 )
 
 # %% [markdown]
-# Twelve of 29 numbers were not needed. Without them four sequences fit, and it costs no time: fewer operators read and write. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
+# Twelve of 29 numbers were not needed. Without them four sequences fit, and the step is a quarter shorter, because fewer operators read and write. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
 #
 # ### What does each cost?
 #
@@ -223,7 +224,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. The plan has two layers there, the gradients of a third and those of the output layer: nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. In its row "gathered" the plan has two layers, and whole gradients of one more layer and of the output layer. That is nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -309,7 +310,7 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. Copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
+# Copies die, and shards train, with the losses from above. We looked more closely: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
 #
 # The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
 
@@ -346,7 +347,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, in each case another time. The check compares by a formula and allows 12 %, so a clock's noise hardly counts.
+# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, an amount that differs from test to test. The check compares by the formula behind these steps and allows 12 %, so a clock's noise hardly counts.
 
 
 # %%
@@ -401,7 +402,7 @@ check.hint("odd_module")
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# *A good place to rest. The module is done; a script, a machine and a cluster take about 30 minutes.*
+# *A good place to rest. The module is done; a script, a machine and a cluster take about 45 minutes, exercise 3 included.*
 #
 # A script needs no change at all. This one reads its batches as it goes and trains with DDP. With yours, replace the whole cell by its path, `script = Path("train.py")`; the file stays as it is:
 
@@ -493,11 +494,11 @@ lab.table(
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks are at your cores at once. That was the cure's price, and on a machine with a core for each it wouldn't be.
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks may be at your cores at once: the cure's price, which a machine with more cores wouldn't ask.
 #
-# If the advice names readers again, it may be right, or too many may be fighting for the cores: it is a guess, until a run proves it. Try two.
+# If "input" is still the largest, a batch every 12 ms still sets the pace, and more readers can help until the rest is longer. If the rest has grown, fewer may be better. The advice is a guess, until a run proves it: try six, or two.
 #
-# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. Nor whether the steps of an hour later are like these.
+# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. It can't know either whether the steps of an hour later are like these.
 #
 # To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.
 
@@ -565,7 +566,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. Nearly all of it is in the second, which the bar calls "launches". On a GPU a layer took a fifth of a millisecond.
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How the two share it differs from run to run. So by a fit the whole is nearer, and no longer its parts: the bar puts all of it into "matrix products" and "launches". On a GPU a layer took a fifth of a millisecond.
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -574,7 +575,7 @@ lab.show(planner.time_bars({"by GPUs": plan, "by four runs": by_fit}))
 # %% [markdown]
 # ### Does it hold farther out?
 #
-# On the four runs a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
+# On the four runs even a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
@@ -598,7 +599,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines the fit came within a quarter there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
+# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was between 0.75 and 1.25 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
 #
 # Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or go through again from `plain`. Or a term is missing, as below.
 #
@@ -607,9 +608,9 @@ lab.table(
 # %% [markdown]
 # ### Was a term missing?
 #
-# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then it is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
+# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
 #
-# Here are our own five steps, in milliseconds. If they show the pattern, fit the first four by pencil: what do three costs say of the fifth?
+# Here are our own five steps, in milliseconds. If they show the pattern, try three costs by pencil: so much for each step, so much for each layer, and so much for each sequence in each layer. What do the first four say of the fifth? (The planner moves one constant for every two rows, so that half of what you measured can contradict it.)
 
 # %%
 {(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
@@ -655,7 +656,7 @@ two = shards.but(gpus=16, mbs=1, batch=16)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed. How it depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+# So how long a step of the shards takes is not to be believed. How it depends on the network in this plan is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -679,7 +680,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. That count holds; how long it takes doesn't. On fast ones the plan has them lose, because every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Each of a machine's eight cards carries an eighth of what crosses.) These counts hold; the times don't. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -713,11 +714,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
-# | Most errors are echoes: look for the rank that came first, or not at all. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
+# | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms of each step are reading | [15](15_profiling_and_scaling.ipynb) |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
-# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by ZeRO 3 and one program, 23 by a cut and another | [18](18_which_layout.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here

@@ -2,12 +2,13 @@
 here."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from labkit import words
 from labkit.devices.mistakes import NO_BACKEND
-from labkit.launching.verdicts import diagnosis, disagreement, verdict
+from labkit.launching.verdicts import diagnosis, disagreement, introspect, verdict
 from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
@@ -318,3 +319,29 @@ def test_without_a_line_the_odd_ones_are_all_that_said_the_same():
     said = ["pretend:0 is full, 12 free", "pretend:1 is full, 4 free", "no such key: pretend"]
     outcomes = [raised(rank, line=None, message=each) for rank, each in enumerate(said)]
     assert verdict.judge_failure(outcomes, [""] * 3).finding.ranks == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "files, named",
+    [
+        (("labkit/x.py", "site-packages/nets/gpt.py", "site-packages/torch/ops.py"), "gpt.py"),
+        (("labkit/x.py", "site-packages/torch/ops.py"), "ops.py"),
+        (("mine.py", "site-packages/nets/gpt.py", "site-packages/torch/ops.py"), "mine.py"),
+    ],
+)
+def test_an_error_deep_in_a_package_names_a_line_of_it(files, named):
+    """The learner's own line if there is one, else the package's that was called, else torch's."""
+    root = str(Path(introspect.__file__).parents[3])
+    call = None
+    for file in reversed(files):
+        path = f"{root}/{file}" if file.startswith("labkit") else f"/elsewhere/{file}"
+        space = {"call": call}
+        exec(compile("def f():\n call() if call else 1 / 0", path, "exec"), space)
+        call = space["f"]
+    with pytest.raises(ZeroDivisionError) as caught:
+        call()
+    frame = caught.value.__traceback__
+    caught.value.__traceback__ = frame.tb_next
+    found = introspect.describe(caught.value, {})
+    assert found["where"]["file"] == named
+    assert named in found["traceback"]

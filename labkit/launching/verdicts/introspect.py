@@ -114,19 +114,22 @@ def where(frame: types.FrameType | None, sources: Sources) -> dict:
 
 def describe(error: BaseException, sources: Sources) -> dict:
     """An exception as text: its ``type`` and ``message``, a ``traceback`` of the learner's own
-    frames and the last one, cells named as in the notebook, and ``where`` it was raised."""
+    frames and the last one, cells named as in the notebook, and ``where`` it was raised. Where no
+    frame is the learner's, the innermost of a package that is not torch stands for them."""
     found = traceback.extract_tb(error.__traceback__)
     # torch's default device stands between a cell and the operation that it called
     frames = [frame for frame in found if not frame.filename.endswith(_DEFAULT_DEVICE)]
     mine = [frame for frame in frames if is_own(frame.filename, sources)]
+    mine = mine or [frame for frame in frames if _is_a_packages(frame.filename)][-1:]
     kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
     shown = traceback.TracebackException.from_exception(error)
     shown.stack = traceback.StackSummary.from_list(
         (_shown_name(each.filename, sources), each.lineno, each.name, each.line) for each in kept
     )
     place = {}
-    if mine:
-        place = _place(mine[-1].filename, mine[-1].lineno, mine[-1].name, sources)
+    if kept:
+        last = (mine or kept)[-1]
+        place = _place(last.filename, last.lineno, last.name, sources)
         place["file"] = os.path.basename(place["file"])
     return {
         "type": type(error).__name__,
@@ -144,6 +147,12 @@ def is_own(file: str, sources: Sources) -> bool:
     return not file.startswith(("<frozen", sys.base_prefix, _LABKIT)) and (
         "site-packages" not in file
     )
+
+
+def _is_a_packages(file: str) -> bool:
+    """Whether a file is of an installed package that is neither torch nor ours."""
+    package = file.rpartition(f"site-packages{os.sep}")[2].partition(os.sep)[0]
+    return "site-packages" in file and package != "torch" and not file.startswith(_LABKIT)
 
 
 def _is_public_call(code: types.CodeType) -> bool:
