@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # Yes: this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1. Cases 1 and 2 are about large models, 3 and 4 about a net of unequal parts, 5 about a few cards for games.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1.
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" how much that is more than nine tenths of the card. In the pictures the line is the whole card.
 #

@@ -29,7 +29,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there. The cells on GELU and on four readers are for ours alone: skip them with yours, or adapt them.
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
@@ -81,6 +81,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # <details><summary>What to bring, and a second example</summary>
 #
 # - `mine` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. The sections on a machine call `mine(layers, sequences)`.
+# - The cells on GELU and on four readers are for ours alone: skip them with yours, or adapt them.
 # - Layers need no names: the longest row of modules that are alike is taken.
 # - `next_token` is the loss: of the output's first tensor of floats, and the batch. If you have none, delete `loss=next_token` below: then an output that is a single number is the loss, and for any other a stand-in is.
 # - `gpu=` takes a card by its name ("H100 80 GB", "A10G 24 GB"); a wrong one raises an error that lists all.
@@ -599,7 +600,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was between 0.75 and 1.25 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
+# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was within a quarter of 1 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
 #
 # Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or go through again from `plain`. Or a term is missing, as below.
 #

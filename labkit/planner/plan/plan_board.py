@@ -71,7 +71,7 @@ _WORDS = (
     ),
     (
         "toy",
-        "Nothing was started. A small model, divided alike, can be: plan.toy().run() ({}).",
+        "Nothing was started. A small model, divided alike, runs by a Plan's toy().run() ({}).",
     ),
     ("no toy", "Nothing was started, and no small experiment divides by tensor parallelism alone."),
     ("operators", "by operators"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import log
 
+from labkit.pictures.axes import Mark
 from labkit.pictures.curves import Series, curves
 from labkit.pictures.sketch import Sketch
 from labkit.planner.plan.layout import written
@@ -26,6 +27,7 @@ WORDS = catalogue(
         ("constants", "constants of"),
         ("x", "time of a step, logarithmic"),
         ("y", "memory of the fullest GPU"),
+        ("error", "{:.0%} slower: the error"),
         ("nothing", "No layout divides"),
     ]
 )
@@ -37,8 +39,8 @@ _DOTS = 60
 
 def layouts(search: Search, *, language: str | None = None) -> Sketch:
     """Every layout that fits: time of a step against memory, coloured by what it does with the
-    model, the frontier as a line, the fastest named. Where none fits: those that are too large, and
-    the nearest to fitting."""
+    model, the frontier as a line, the fastest named, and how far its error reaches. Where none
+    fits: those that are too large, and the nearest to fitting."""
     shown = search.fitting or search.too_large
     if not shown:
         return _nothing(search, language)
@@ -58,6 +60,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
             x_format=format_us,
             y_format=format_bytes,
             log_x=True,
+            marks=_within_error(search, say),
             numbers=[
                 *((say[key], f"{count:,}") for key, count in told),
                 (say["constants"], ", ".join(sorted({each.stack for each in shown}))),
@@ -85,6 +88,15 @@ def _series(
     series.append(_of(named, shown[:1], points=True))
     has = shown[0].device_bytes
     return [*series, Series(device, (min(times), max(times)), (has, has))]
+
+
+def _within_error(search: Search, say: Mapping[str, str]) -> list[Mark]:
+    """The time up to which a layout is as fast as the fastest, by the error of its constants."""
+    if not search.fitting:
+        return []
+    best = search.fitting[0]
+    spread = search.plan.stack_for(best.layout.zero).spread
+    return [Mark(say["error"].format(spread), (1 + spread) * best.step_us, upright=True)]
 
 
 def _kind(found: Candidate) -> str:
