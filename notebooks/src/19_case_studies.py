@@ -209,13 +209,13 @@ lab.show(planner.time_bars(bars))
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. They are the first row and the last below. We plan the 5 B on 8 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time, and the 20 B on 32 of them, with one of 2,048. Do they need Adam on the host, and the recomputation?
+# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. We plan the 5 B on 8 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time, and the 20 B on 32 of them, with one of 2,048. Do they need Adam on the host, and the recomputation?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept, so nothing need be computed again, which would be about a third more work.
+# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept. Nothing need be computed again.
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.
 #
@@ -235,7 +235,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before (the strip at some 100 ms). The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before. The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
 #
 # ### Two other ways
 #
