@@ -3,8 +3,9 @@
     python benchmarks/suite.py [--json]
 
 Each step of it by itself, one after another, in the order of the Makefile; the environment is made
-before. Seconds are on the wall; ``passed`` is what pytest counted at the ends of its runs in the
-step. What the steps print goes to stderr once each is over.
+before. Seconds are on the wall; ``cpu`` are those of all processes that the step waited for, which
+leaves out what ended by itself (Chromium's, some ranks'); ``passed`` is what pytest counted at the
+ends of its runs in the step. What the steps print goes to stderr once each is over.
 
 What was taken out, on 2026-11-22 and 23, by single files on the same machine while others worked on
 its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
@@ -29,6 +30,7 @@ its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -44,10 +46,12 @@ LIMIT_S = 3600.0
 
 
 def rows() -> Iterator[dict]:
-    """One per step: its name, seconds, and how many tests passed and failed."""
+    """One per step: its name, seconds, the processor's too, and how many tests passed and
+    failed."""
     subprocess.run(["make", "env"], cwd=ROOT, check=True, capture_output=True)
     for step in STEPS:
         began = time.monotonic()
+        cpu_s = _cpu_s()
         done = subprocess.run(
             ["make", "--no-print-directory", step],
             cwd=ROOT,
@@ -60,7 +64,14 @@ def rows() -> Iterator[dict]:
         for ending in re.findall(r"^=*(.* in [\d.]+s.*?)=*$", done.stdout, re.MULTILINE):
             for number, word in re.findall(r"(\d+) (passed|failed)", ending):
                 counts[word] += int(number)
-        yield {"step": step, "seconds": round(time.monotonic() - began), **counts}
+        spent = {"seconds": round(time.monotonic() - began), "cpu": round(_cpu_s() - cpu_s)}
+        yield {"step": step, **spent, **counts}
+
+
+def _cpu_s() -> float:
+    """Seconds of the processor that finished children took so far."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def main() -> None:
