@@ -52,7 +52,7 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
     cells = []
     for position, (kind, text, options) in enumerate(rows):
         make = new_markdown_cell if kind == "markdown" else new_code_cell
-        cells.append(make(text, id=fingerprint(f"{position} {text}"), metadata=options))
+        cells.append(make(text, id=fingerprint(f"{position} {text}"), metadata=dict(options)))
     title = chapter.cells[0]
     about = {
         "chapter": chapter.name[:2],

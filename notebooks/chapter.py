@@ -1,6 +1,7 @@
 """A chapter as its sources have it: the code and the English of ``notebooks/src/NN_name.py``
 (jupytext's percent format), each prose cell joined to its Chinese (``chinese.py``)."""
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,13 +84,19 @@ def prose(source: Path) -> list[str]:
 
 def read(source: Path) -> Chapter:
     """A chapter from its two sources. Raises ValueError that lists all faults."""
-    raw = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    file = chinese_of(source)
+    chinese_text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return _joined(source, source.read_text(encoding="utf-8"), chinese_text)
+
+
+@functools.lru_cache(maxsize=64)
+def _joined(source: Path, english_text: str, chinese_text: str) -> Chapter:
+    """The same texts are read once."""
+    raw = jupytext.reads(english_text, fmt="py:percent")
     header = raw.metadata.get("labkit", {})
     cells = [_cell(each) for each in raw.cells]
     english = [cell.source for cell in cells if cell.kind == "markdown"]
-    file = chinese_of(source)
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    text, remarks, comment_faults = comments.split(text)
+    text, remarks, comment_faults = comments.split(chinese_text)
     translations, chinese_faults = chinese.pair(english, text, source.stem[:2])
     code = [cell.source for cell in cells if cell.kind == "code"]
     chinese_faults += comment_faults + comments.faults(code, remarks)
@@ -101,7 +108,7 @@ def read(source: Path) -> Chapter:
     for cell in cells:
         faults += _option_faults(cell) + _solution_faults(cell)
     faults = [f"{source.name}: {fault}" for fault in faults]
-    faults += [f"zh/{file.name}: {fault}" for fault in chinese_faults]
+    faults += [f"zh/{source.stem}.md: {fault}" for fault in chinese_faults]
     if faults:
         raise ValueError("\n".join(faults))
     return Chapter(name=source.stem, header=dict(header), cells=tuple(cells), remarks=remarks)

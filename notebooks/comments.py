@@ -14,6 +14,7 @@ Nothing else of a cell can change: ``bare`` is what is left of code without all 
 """
 
 import ast
+import functools
 import io
 import re
 import textwrap
@@ -62,8 +63,13 @@ def split(text: str) -> tuple[str, dict[str, str], list[str]]:
     return prose, chinese, faults
 
 
-def remarks(source: str) -> Iterator[Remark]:
+@functools.lru_cache(maxsize=4096)
+def remarks(source: str) -> tuple[Remark, ...]:
     """The comments and docstrings of a code cell; the markers of solutions are none."""
+    return tuple(_remarks(source))
+
+
+def _remarks(source: str) -> Iterator[Remark]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("###"):
             row, column = token.start

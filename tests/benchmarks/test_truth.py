@@ -89,8 +89,8 @@ def untrue(truth, cases):
     return faults
 
 
-def test_the_last_case_of_every_third_picture_is_true(truth):
-    some = list(truth.MEASURED.items())[::3]
+def test_the_last_case_of_every_sixth_picture_is_true(truth):
+    some = list(truth.MEASURED.items())[::6]
     assert untrue(truth, {name: list(make())[-1:] for name, make in some}) == {}
 
 

@@ -133,6 +133,7 @@ def test_every_theme_can_be_read(chapter, dark):
     chapter.dark(False)
 
 
+@pytest.mark.again
 def test_collectives_and_buckets_step_play_and_run(opened, tmp_path):
     path = gallery.notebook(
         tmp_path,
@@ -165,6 +166,7 @@ def test_collectives_and_buckets_step_play_and_run(opened, tmp_path):
         comes(lab, ddp, "实测", timeout_s=60)
 
 
+@pytest.mark.again
 def test_a_busy_kernel_freezes_no_picture_and_says_that_it_is_busy(opened, tmp_path):
     with opened(gallery.notebook(tmp_path, BOARD_CELL), BUSY_COMMS) as lab:
         lab.run_all()

@@ -46,6 +46,7 @@ def shot(lab):
     return matplotlib.image.imread(io.BytesIO(pixels))
 
 
+@pytest.mark.again
 def test_forty_thousand_boxes_are_zoomed_asked_and_measured_without_the_kernel(viewed):
     assert drawn_ms(viewed) < 600, "ten times the bound; the exact figure is a benchmark's"
     with viewed.occupied(COMPUTING):

@@ -24,7 +24,6 @@ RIGHT = """
 """
 ANSWERS = {
     "right": (RIGHT, 1.0),
-    "own right": (RIGHT, 1.0),
     "wrong": ('    return "ring"', 0.0),
     "hangs": ("    while True:\n        pass", 0.0),
     "forks": (
@@ -40,6 +39,7 @@ ANSWERS = {
     ),
 }
 MORE = {  # graded in `make test-all`
+    "own right": (RIGHT, 1.0),
     "own wrong": ('    return "ring"', 0.0),
     "loud": ("    print('x' * 5_000_000)\n" + RIGHT, 1.0),
     "kills": ("    import os\n    os.kill(os.getppid(), 9)\n    while True:\n        pass", 0.0),

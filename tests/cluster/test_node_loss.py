@@ -8,6 +8,7 @@ from labkit import cluster
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.again
 def test_training_goes_on_from_the_last_checkpoint(two_nodes):
     found = cluster.lose_node(steps=12, kill_after=4, timeout_s=80)
     assert (found.ranks_before, found.ranks_after, found.last_step) == (2, 1, 12)

@@ -58,6 +58,7 @@ def function(name):
     return re.search(rf"^def {name}\(.*?(?=\n\n\n)", SOURCE.read_text(), re.DOTALL | re.M)[0]
 
 
+@pytest.mark.again
 @pytest.mark.real
 def test_the_script_trains_and_saves(tmp_path):
     cells = "\n\n".join([function("sharded"), function("setup_fsdp_model")])

@@ -1,4 +1,4 @@
-"""Plain code, as functions: each takes one file's text and returns (line, what is wrong) pairs.
+"""Plain code, as functions: each takes the nodes of one file and gives (line, what is wrong) pairs.
 
 ruff format breaks lines and statements; these rules hold what it leaves: several things said at
 once. They hold for the package, the tests, the benchmarks and the scripts of the notebooks.
@@ -17,20 +17,20 @@ TWO_LOOPS = "a comprehension with two loops: write them"
 def plain_faults(text: str, *, strict: bool = True) -> list[Fault]:
     """Everything that this file says of a text, by line; where it is not strict, a comprehension
     may have two loops."""
-    module = ast.parse(text)
+    nodes = list(ast.walk(ast.parse(text)))
     rules = (tuple_faults, comprehension_faults, choice_faults, walrus_faults, index_faults)
     found = []
     for rule in rules:
-        found += rule(module)
-    found += line_faults(module)
+        found += rule(nodes)
+    found += line_faults(nodes)
     if not strict:
         found = [(line, what) for line, what in found if what != TWO_LOOPS]
     return sorted(found)
 
 
-def tuple_faults(module: ast.Module) -> Iterator[Fault]:
+def tuple_faults(nodes: list[ast.AST]) -> Iterator[Fault]:
     """A tuple as a statement, and a tuple-packed assignment of more than names and constants."""
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Tuple):
             yield node.lineno, "a tuple is no statement: a line for each"
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
@@ -40,9 +40,9 @@ def tuple_faults(module: ast.Module) -> Iterator[Fault]:
             yield node.lineno, "a packed assignment: a line for each"
 
 
-def comprehension_faults(module: ast.Module) -> Iterator[Fault]:
+def comprehension_faults(nodes: list[ast.AST]) -> Iterator[Fault]:
     """A comprehension inside another, or with two loops."""
-    for node in ast.walk(module):
+    for node in nodes:
         if not isinstance(node, COMPREHENSIONS):
             continue
         inner = [each for each in ast.walk(node) if isinstance(each, COMPREHENSIONS)]
@@ -52,9 +52,9 @@ def comprehension_faults(module: ast.Module) -> Iterator[Fault]:
             yield node.lineno, TWO_LOOPS
 
 
-def choice_faults(module: ast.Module) -> Iterator[Fault]:
+def choice_faults(nodes: list[ast.AST]) -> Iterator[Fault]:
     """A conditional expression inside another."""
-    for node in ast.walk(module):
+    for node in nodes:
         if not isinstance(node, ast.IfExp):
             continue
         inner = [each for each in ast.walk(node) if isinstance(each, ast.IfExp)]
@@ -62,18 +62,18 @@ def choice_faults(module: ast.Module) -> Iterator[Fault]:
             yield node.lineno, "a choice inside a choice: if, elif, else"
 
 
-def walrus_faults(module: ast.Module) -> Iterator[Fault]:
+def walrus_faults(nodes: list[ast.AST]) -> Iterator[Fault]:
     """A name given inside a comprehension, an f-string or a call; ``if`` and ``while`` may."""
-    for node in ast.walk(module):
+    for node in nodes:
         if not isinstance(node, (*COMPREHENSIONS, ast.JoinedStr)):
             continue
         if any(isinstance(each, ast.NamedExpr) for each in ast.walk(node)):
             yield node.lineno, "a name given inside an expression: a line before it"
 
 
-def index_faults(module: ast.Module) -> Iterator[Fault]:
+def index_faults(nodes: list[ast.AST]) -> Iterator[Fault]:
     """Truth used as a number: a slice from bool(...), a product with a comparison."""
-    for node in ast.walk(module):
+    for node in nodes:
         bounds = (node.lower, node.upper) if isinstance(node, ast.Slice) else ()
         for bound in bounds:
             if isinstance(bound, ast.Call) and ast.unparse(bound.func) == "bool":
@@ -83,10 +83,10 @@ def index_faults(module: ast.Module) -> Iterator[Fault]:
             yield node.lineno, "a truth value is no factor: say it with if"
 
 
-def line_faults(module: ast.Module) -> list[Fault]:
+def line_faults(nodes: list[ast.AST]) -> list[Fault]:
     """Two statements on a line, or a statement on its header's line."""
     faults = []
-    for node in ast.walk(module):
+    for node in nodes:
         body = getattr(node, "body", None)
         if not isinstance(body, list) or not body:
             continue

@@ -70,7 +70,7 @@ AFTER = {
 }
 
 
-@pytest.mark.a_few(1)
+@pytest.mark.again
 @pytest.mark.parametrize("ending", AFTER)
 def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
     path = tmp_path / "train.py"

@@ -282,7 +282,7 @@ def test_the_cheat_sheet_prints_on_two_pages(chrome, tmp_path, language):
 @pytest.mark.parametrize(
     "which",
     [
-        "every tenth, light",
+        pytest.param("every tenth, light", marks=pytest.mark.again),
         pytest.param("light", marks=pytest.mark.again),
         pytest.param("dark", marks=pytest.mark.again),
         pytest.param("others", marks=pytest.mark.again),
