@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two and a half hours, with three places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
+# *About two and a half hours and Exercise 3, with three places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
 # A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
 #
@@ -27,9 +27,9 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. For now look at the step and the memory; MFU, "constants" and the lines below come later. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage: what stays grey there is the wait for gradients and for updated parameters. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. For now look at the step and the memory; MFU, "constants" and the lines below come later. Set the pipeline stages to 4, and look at the grey hatched stretches of the timeline at the bottom, where GPUs are paid for and wait. Then go back to 1 stage: what stays grey there is the wait for gradients and for updated parameters. (Four microbatches are drawn, so all grey looks larger than in the whole step; the bar above counts all.) Is there still room on the card with ZeRO at stage 0?
 #
-# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, you can make a short list of a thousand layouts in a second, and you know when not to believe the answer.
+# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, you can make a short list from a thousand layouts in a second, and you know when not to believe the answer.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
@@ -273,7 +273,7 @@ lab.show(planner.time_bars(ways))
 lab.table(plan.row() for plan in ways.values())
 
 # %% [markdown]
-# With chunks the stages wait less, and send more. Both stages and recomputing buy memory: a stage has an eighth of the layers, and recomputing leaves next to no activations.
+# With chunks the stages wait less, and send more. Both stages and recomputing buy memory: a stage has an eighth of the layers, and recomputing leaves next to no activations. (Not an eighth of the memory: the first stage keeps eight microbatches, and without copies ZeRO 1 shards nothing.)
 #
 # The bars are of the slowest stage, the last. It has the output layer as well, so its products take longer. Here that costs about as much as the bubble, which is a little shorter than by hand.
 
@@ -337,11 +337,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how the ZeRO runs fall from 144 to 44 TFLOP/s while the others hardly lose anything: our first lines are the right ends of the two 175 B curves. The three hollow dots were fitted, one of those ends among them, so they count for nothing now.
+# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of the two 175 B curves. The three hollow dots were fitted, one of those ends among them, so they count for nothing now.
 #
 # <details><summary>Which rows, and what did they move?</summary>
 #
-# The three were chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. A fit moves one constant for every two rows, first the products'. So one constant moved, that of the ZeRO program, which had two of the three rows. These TFLOP/s count recomputed FLOPs.
+# The three were chosen by `seed`: the last of `ptd` 175 B, the middle one of `z3` 175 B, the first of `z3` 530 B. A fit moves one constant for every two rows, first the products'. So one constant moved, that of the ZeRO program, which had two of the three rows.
 #
 # </details>
 #
@@ -360,7 +360,7 @@ lab.table(errors, units={"median": "share", "p90": "share"})
 # %% [markdown]
 # The naive answer gives itself away by its large errors, where it says about three times what was reached: it can't see ZeRO slow down. So judge a planner by its `p90`, and not by its median.
 #
-# But this exam was mild. Only one constant was fitted. The others came with the planner, fitted on these two programs, and whoever fitted them had seen this table. What if nobody had?
+# But this exam was mild. Only one constant was fitted. The others came with the planner, fitted on these two programs, and we had seen this table. What if nobody had?
 #
 # ### Constants do not travel
 #
@@ -420,7 +420,7 @@ lab.table(
 lab.table([four.constants()], units=dict.fromkeys(four.constants(), "share"))
 
 # %% [markdown]
-# Two runs moved the products, and miss by a factor of three. Four moved the network too. Now the fit has found how little of it that program reached, and is within a tenth for both runs that it never saw. Those had twice as many GPUs as the largest of the four, not ten times.
+# Two runs moved the products, and miss by a factor of three. Four moved the network too. Now the fit has found how little of it that program reached, and is within a tenth for both runs that it never saw. Each had twice as many GPUs as the largest fitted run of the same model, not ten times.
 #
 # If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. If that is the network, let them differ in the number of GPUs. For this planner two constants want four runs. A run of yours is a dict like this one, with the seconds of its step:
 #
@@ -441,7 +441,7 @@ lab.table(plan.row() for plan in (wide, wide.but(stack=fitted)))
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
 #
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` takes a run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun`, where a fit starts, may be left out).
+# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` makes one run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun`, where a fit starts, may be left out).
 #
 # The check has three such programs. One has a slow network, one has slow products, one has both, and your function isn't told which it got. Their runs are computed, by the planner's own formulas with constants that nobody shows you, and the clock errs by up to 2 %. On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in?
 #
@@ -543,9 +543,9 @@ for each in (single, single.but(mbs=4)):
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# By one program the regret is 16 %, and by two it was 21 (4.36 s against 3.60): the difference is the program.
+# By one program the regret is 16 %, and by two it was 21 (4.36 s against 3.60): the difference goes with the program.
 #
-# Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. But 16 % are less than the planner's error: a tie, until you measure.
+# Are the 16 % the doing of ZeRO 3? With one sequence at a time they are, for the larger part: by hand it needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). The rest is that products of one sequence are slower. With four at a time ZeRO 3 is as good as anything. But the share of the network is assumed, so across machines nobody knows how far off these 16 % are: measure.
 #
 # Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it.
 
@@ -577,14 +577,14 @@ now = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536)
 print(*now.warnings())
 
 # %% [markdown]
-# The 3.8 times are our slow run itself, as you saw it by FSDP's constants. Nor do Megatron's constants know any run with shards, nor those of the early program a cut. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. They didn't show that ZeRO 3 is, nor that it isn't.
+# The 3.8 times are our slow run itself, as you saw it by FSDP's constants. Megatron's constants know no run with shards, and the early program's know no cut. So what did those 51 days show? That this program with this layout was the wrong choice for 1,536 GPUs. About ZeRO 3 in general they show nothing.
 
 # %% [markdown] sections="8.12"
 # *A third place to rest. What is left takes about 40 minutes, and Exercise 3 its own time.*
 #
 # ## Which strategy when?
 #
-# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? Here is one model for each line: 7 B, which has 6.7, is about the largest for DDP. FSDP and ZeRO 3, two lines there, are both ZeRO 3 here. For 13 B we take 8 GPUs, and for 175 B 128 and a cut, since the rule names neither:
+# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. Is it any good? Here is one model for each line. LLaMA 7B has 6.7 billion, so by the rule it is about the largest for DDP. FSDP and ZeRO 3 are both ZeRO 3 here. The 13 B gets 8 GPUs, and the 175 B gets 128 and a cut, since the rule names neither:
 
 # %%
 rule = {
@@ -625,7 +625,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the planner's error, 12 %?
+# For how many of the five do the kinds differ by more than 12 %? That is the planner's error for copies and cuts. For shards, which Megatron's constants never saw, nobody knows it.
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -649,10 +649,10 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits. The line is the error for cuts and copies; for shards, which Megatron's constants never saw, nobody knows it.
+# Only the 70 B's shards cross the dashed line, and barely. The kind at 0 % is the fastest; where a row is missing, nothing of that kind fits.
 #
-# - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. A bad cut it can, such as `tp` 8 above. Choose by what is simple.
-# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were too, by one early program, and lost it; how today's FSDP does, the planner doesn't know.
+# - **In one machine** the planner can't tell the best copies, the best shards and the best cut apart. It does see a bad cut, such as `tp` 8 above. Choose by what is simple.
+# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards were measured too, with one early program, and lost it. Of today's FSDP the planner doesn't know.
 #
 # <details><summary>Why were shards ahead of a cut under "Our first lines again"?</summary>
 #
@@ -677,8 +677,8 @@ lab.table(plan.row() for plan in cuts)
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Across machines do so only if you have measured that your program's messages hide. It needs no change to the model.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. How much of each, try.
-# 4. Recompute last: it makes a step about a third longer. A small cut costs less (above, `tp` 2 or eight stages: a sixth), a large one more (`tp` 8: twice as long).
+# 3. Else cut: `tp` inside a machine, stages with chunks between. Begin with `tp` 2, and try `tp` 8 too.
+# 4. Recompute before you cut far. It makes a step about a third longer, and frees activations only; above, `tp` 2 or eight stages cost a sixth, `tp` 8 doubled the step.
 #
 # <details><summary>Two ways that the planner doesn't have</summary>
 #
@@ -689,7 +689,7 @@ lab.table(plan.row() for plan in cuts)
 # %% [markdown]
 # ## Exercise 3. Choose a layout
 #
-# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner: its own clock decides, more finely than its error. The four rules say where to begin.
+# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner: the check compares its numbers, however small the difference. The four rules say where to begin.
 #
 # Your function gets the number of GPUs and `ask`, which plans by one program, Megatron, shards included:
 #
@@ -728,10 +728,11 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# This is your regret, case by case; the book shows that of one solution. "Network" is what a card sends from machine to machine:
+# This is your regret, case by case; the book shows that of one solution. (Without `heads=` the table has your layouts too.)
 
 # %%
-lab.table(check.regrets(my_layout), units={"regret": "share"})
+shown = ["model", "gpus", "batch", "best_s", "yours_s", "regret", "questions"]
+lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 
 # %% [markdown]
 # ## Our 7 B model, before and after
@@ -747,9 +748,9 @@ lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 planner.card(single, shards[-1])
 
 # %% [markdown]
-# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences those hide. Then shards are as fast as a copy, with two thirds of its memory or less: a tie that rule 1 doesn't see.
+# A second sequence alone gets most of the gain, and so does a copy alone. Why the copy? It sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide. Then shards are as fast as a copy, with two thirds of its memory or less: a tie that rule 1 doesn't see.
 #
-# The whole gain is smaller than the planner's error, 20 %: a tie, to be tried. ("Perhaps" stands where less than 5 % of a card is left.)
+# The whole gain is small, and across machines the error isn't known: try it. ("Perhaps" stands where less than 5 % of a card is left.)
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -808,7 +809,7 @@ lab.table(answers)
 #
 # - tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
 # - States can be counted, once the recipe is known; the peak wants a measurement; time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute last.
+# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before you cut far.
 # - MFU without its convention is no number. A prediction without its error and its warnings is none either.
 # - Judge a planner by its large errors, not by its median.
 # - Constants do not travel: measure four runs, fit, then plan. And compare layouts by one program, or you compare programs.

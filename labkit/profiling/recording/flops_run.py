@@ -1,6 +1,7 @@
 """The floating-point operations of a recorded script, from the shapes of its matrix products; and
 the most that this machine does, measured by one."""
 
+import functools
 import json
 import time
 from collections.abc import Sequence
@@ -70,9 +71,10 @@ def _products(name: str, shapes: Sequence) -> float:
     return 2.0 * products * right[-1]
 
 
+@functools.lru_cache(maxsize=8)
 def peak_flops(ranks: int) -> float:
     """Operations per second of all ranks together while each multiplies matrices of float32, the
-    best of twelve on each."""
+    best of twelve on each. It is read once for a number of ranks."""
     return sum(launch(_multiply, ranks=ranks))
 
 
