@@ -25,9 +25,9 @@ case
 # %% [markdown]
 # Yes: this is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 looks back at 1.
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use a table of 1 ("Who runs a layout?").
 #
-# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" how much that is more than nine tenths of the card. In the pictures the line is the whole card.
+# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" by how much that exceeds nine tenths of the card. In the pictures the line is the whole card.
 #
 # **When you are done** you can judge a plan that somebody gives you before anything is rented: by planning it, and by running it small.
 
@@ -70,7 +70,7 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host needs DeepSpeed, since FSDP can't move Adam's states alone. It takes the gradients along, 18 x 13 = 234 GB together: DeepSpeed sends each to the host as it arises (chapter 06). The last two cost money.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host needs DeepSpeed. (FSDP's own offload moves the weights too, and fetches them back for every layer.) DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB. The last two cost money.
 #
 # ### Run: the same script, small
 #
@@ -80,11 +80,11 @@ lab.show(case_studies.drawn(cures))
 lab.table(case_studies.trained_by())
 
 # %% [markdown] sections="8.10"
-# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"), and the losses agree.
+# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"; numbers of elements), and the losses agree.
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card.
+# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. (On two ranks, as above, both are the same number of bytes.)
 #
 # The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments:
 #
@@ -95,9 +95,9 @@ lab.table(case_studies.trained_by())
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# The first row is a moment before Adam has any moments, and already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Planning didn't show that, running it small did.
+# In the first row Adam has nothing yet, and it is already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Planning didn't show that, running it small did.
 #
-# With this argument only shards of the gradients are kept. Every gradient then travels 16 times a step. Our plans counted that all along: over NVLink nearly all of it hides.
+# This is the line. With it only shards of the gradients are kept, and every gradient travels 16 times a step. Our plans counted that all along: over NVLink nearly all of it hides.
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -106,9 +106,9 @@ lab.table(case_studies.trained_by())
 # **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare.
 
 # %% [markdown] sections="8.10"
-# ### And any other layout?
+# ### Who runs a layout?
 #
-# What if any layout is allowed, and not only FSDP? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in cases 2 and 5:
+# What if any layout is allowed, and not only FSDP? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
@@ -170,7 +170,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: models that tell stories
 #
-# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? We plan as if one program, Megatron, ran all three, so that only the layouts differ.
+# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? First we plan as if one program, Megatron, ran all three, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -186,7 +186,7 @@ steps_us = {name: plan.time().step_us for name, plan in zip(names, cuts, strict=
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %%
-by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="mixed")  # 16 bytes
+by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
 tries = (story, story.but(zero=1), *cuts, by_fsdp)
 lab.table(plan.row() for plan in tries)
 
@@ -199,12 +199,10 @@ lab.show(planner.time_bars(bars))
 #
 # ### Why was the pipeline ahead in case 1?
 #
-# For two reasons.
-#
 # - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. Gathering is not the reason: with either program's constants nearly all of it is hidden.
-# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer (50,257 tokens) weighs as much as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it weighs half of one of 40: 10.5, and 40.5 / 4 = 10.1. So the pipeline loses less there.
+# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer (a vocabulary of 50,257) takes as long as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it takes half as long as one of 40: the last stage has 10.5, and an even share is 40.5 / 4 = 10.1. So the pipeline loses less there.
 #
-# **Verdict.** `tp` 8 is last by far. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two. (Megatron has shards by now, `--use-megatron-fsdp`, but our constants are not from them.)
+# **Verdict.** `tp` 8 is last by far. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -274,7 +272,7 @@ together.predict()
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as *together* is a step *apart*, both on four ranks? The picture of *apart* had eight.
+# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as *together* is a step *apart*, both on four ranks?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -291,8 +289,12 @@ groups.score(steps_us["apart"] / steps_us["together"])
 ways["apart"].predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Sending only to those who need it would shorten the messages, not the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms.
-#
+# Sending only to those who need it would shorten the messages, not the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
+
+# %%
+ways["copied"].predict()
+
+# %% [markdown] sections="19.6.1, 19.6.2"
 # ### Does it come out so?
 #
 # All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was.
@@ -310,7 +312,7 @@ lab.table(quick)
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced. Where it takes longer even so, a pace was missed ("overran"), since two cores are busy with four ranks. All else is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
+# Predicted above, measured below; the line under the picture splits the difference. Computing is paced. Where it takes longer even so, a pace was missed ("overran"), as it may be where four ranks share two cores. All else is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
 #
 # ### Does the delay grow if all is slower?
 #
@@ -331,7 +333,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If it is far from four times, most of the delay of *together* is in what is not paced. Do the two others agree? Where one has doubled, some of it may be paced after all, or it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
+# If it is far from four times, most of the delay of *together* is in what is not paced. Do the two others agree? Where one has doubled, some of it may be paced after all; where one has become less, it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
 #
 # <details><summary>What came out for us?</summary>
 #
@@ -396,7 +398,7 @@ title = {"title": "A step, link of 1 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# All steps are longer, since the fusion's features cross the link too. Now the plain way is the slowest of the four, and the others are within 3 %. By this count, that is: it is a prediction, case 3 saw how far real steps may be off, and what top-k receives isn't in it. So call it a tie. Copied is far ahead, as no features travel.
+# All bytes take ten times as long, and *together* most of them are the fusion's features. Now the plain way is the slowest of the four, and the others are within 3 %. This is a prediction: case 3 saw how far real steps may be off, and what top-k receives isn't counted. So call it a tie. Copied is far ahead, as no features travel.
 #
 # ### Which policy, then?
 #
@@ -411,7 +413,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
-# **Verdict.** First choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
+# **Verdict.** By the count, first choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -424,7 +426,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | fp16 | 1 | 2 a weight |
 # | top-k | 2 | 4 x weights / 16 |
 #
-# By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls. One message for all kinds would be sooner still; here each kind has its own.
+# By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls.
 #
 # To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
 
@@ -473,11 +475,11 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (ZeRO 3 is what DeepSpeed offloads with; on one card there is hardly anything to gather, so the purple part is rather too large.)
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (On one card there is hardly anything to gather: the purple part is rather too large.)
 #
 # ### What does that cost?
 #
-# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: their gradients cross once a step, and its products are faster. On eight, all fits on the cards, if only just: 21.5 of the 21.6 GB that we allow. With Adam on the host they are about as fast.
+# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards. The fastest layout only just does, 21.5 of the 21.6 GB that we allow; in all 77 fit. With Adam on the host they are about as fast.
 #
 # All rates rest on constants of A100 cards and on links that nobody measured: believe the large differences, not the digits.
 #
@@ -494,7 +496,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only a few new weights beside frozen ones (adapters). |
 # | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
-# | 8 | All on the cards. If the measured peak is too high even so, Adam on the host. |
+# | 8 | All on the cards. If the measured peak is too high, a layout with more room, then Adam on the host. |
 #
 # Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches (`lab.table(case_studies.ran())` does so here).
 
