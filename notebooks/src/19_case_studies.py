@@ -84,7 +84,7 @@ lab.table(case_studies.trained_by())
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. To save messages, the Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. (On two ranks, as above, both are the same number of bytes.)
+# The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. (On two ranks, as above, both are the same number of bytes.)
 #
 # The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments:
 #
@@ -95,7 +95,7 @@ lab.table(case_studies.trained_by())
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# In the first row Adam has nothing yet, and it is already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Planning didn't show that, running it small did.
+# In the first row Adam has nothing yet, and it is already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Only running it small showed that.
 #
 # This is the line. With it only shards of the gradients are kept, and every gradient travels 16 times a step. Our plans counted that all along: over NVLink nearly all of it hides.
 #
@@ -108,7 +108,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### Who runs a layout?
 #
-# What if any layout is allowed, and not only FSDP? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
+# What if any layout is allowed? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
@@ -116,7 +116,7 @@ lab.table(case_studies.trained_by())
 # | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
 # | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
 #
-# Here is the best for four cards of each size; those of 24 GB are A10G, which are slower and have no NVLink.
+# Here is the best for four cards of each size (those of 24 GB are A10G, without NVLink).
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -213,7 +213,7 @@ lab.show(planner.time_bars(bars))
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept. Nothing need be computed again.
+# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept.
 #
 # **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.
 #
@@ -333,7 +333,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If it is far from four times, most of the delay of *together* is in what is not paced. Do the two others agree? Where one has doubled, some of it may be paced after all; where one has become less, it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
+# If it is far from four times, most of the delay of *together* is in what is not paced. Where one has doubled, some of it may be paced after all; where one has become less, it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
 #
 # <details><summary>What came out for us?</summary>
 #

@@ -131,7 +131,7 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor do stages help, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. (By 1F1B it never keeps more microbatches than there are stages.) Both are hardly above the line, and a plan errs by more than that; with a tenth of the card kept free for what no plan knows, both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor are stages enough, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. (By 1F1B it never keeps more microbatches than there are stages.) Both are hardly above the line, and a plan errs by more than that. But a tenth of the card should stay free for what no plan knows, so both are out.
 #
 # ### What helps?
 #
@@ -147,7 +147,7 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence; a third would fit as well, but does not divide four.
+# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. (Copies need DDP's `gradient_as_bucket_view=True`: otherwise its buckets hold the gradients once more.) So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence; a third would fit as well, but does not divide four.
 
 # %% [markdown]
 # ### What are the activations?
@@ -174,13 +174,13 @@ lab.table(
 #
 # ### What does each cost?
 #
-# Guess the order before you look. Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
+# Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. Of the rows that fit, shards with two sequences are the fastest. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest; with GELU as one operator four would fit, and be faster. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -207,7 +207,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Left bars are the plan, right ones were read out, at four moments: before the forward, after it ("F"), in the backward ("B"), at the update ("step"). Here are the bytes at the update, then at the peak:
+# Left bars are the plan, right ones were read out, at four moments of a later step: before the forward, after it ("F"), in the backward ("B"), at the update ("step"). Here are the bytes at the update, then at the peak:
 
 
 # %%
@@ -269,7 +269,7 @@ halves
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Every process began with the same seed. One process took the batch whole, shards took a half on each rank, stages took two halves one after the other. So all losses should agree, also after updates.
+# Every process began with the same seed. One process took the batch whole, shards took a half on each rank (their loss is the mean over ranks), stages took two halves one after the other (the last has the loss). So all losses should agree, also after updates.
 
 # %%
 one = step.but(engine="ddp", ranks=1).run()[0]
@@ -311,9 +311,9 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. We looked more closely: copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
+# Copies die, and shards train, with the losses from above. We looked (not shown): copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
 #
-# The shards had been counted already. For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
+# For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
 
 # %%
 roomy = copies.compare()
@@ -473,7 +473,7 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # <details><summary>Why <code>prefetch_factor=1</code>?</summary>
 #
-# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the seven steps would have been read before the recording. And readers that begin together also deliver together: a long wait, then some quick steps. Five recorded steps are few for that.
+# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the seven steps would have been read before the recording. And readers that begin together also deliver together: four batches at once, then a long wait. Five recorded steps may hold one such wait or two, so a step may come out longer or shorter than the rule says.
 #
 # </details>
 #
@@ -495,9 +495,9 @@ lab.table(
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If computing or messages have, or "idle", where nothing is recorded, then eight readers and two ranks may be at your cores at once: the cure's price, which a machine with more cores wouldn't ask.
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If "waiting" has, the readers of one rank were late, and the other rank waited in its message: it is still the data. If computing, messages or "idle" have, readers and ranks may be at your cores at once.
 #
-# If "input" is still the largest, a batch every 12 ms still sets the pace, and more readers can help until the rest is longer. If the rest has grown, fewer may be better. The advice is a guess, until a run proves it: try six, or two.
+# If "input" is still the largest, a batch every 12 ms still sets the pace, and more readers can help until the rest is longer. The advice doesn't know that there are readers, so it may name them again: a guess, until a run proves it.
 #
 # **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. It can't know either whether the steps of an hour later are like these.
 #
@@ -525,7 +525,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# The speeds were just measured. But a program reaches only a part of them. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+# A program reaches only a part of these speeds. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -539,7 +539,7 @@ near.score(fastest_us / plan.time().step_us)
 # %% [markdown]
 # ### Where did the time go?
 #
-# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well, and it isn't the fastest of five. FSDP names its own work in a recording; we leave those marks out.
+# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well. FSDP names its own work in a recording; we leave those marks out.
 
 # %%
 seen = run.timeline()
@@ -548,7 +548,7 @@ seen.select(seen.lane != "mark")
 # %% [markdown]
 # In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
 #
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar.
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar, even if the recorder made half of it.
 #
 # ### Fit, then plan
 #
@@ -567,7 +567,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How the two share it differs from run to run. So by a fit the whole is nearer, and no longer its parts: the bar puts all of it into "matrix products" and "launches". On a GPU a layer took a fifth of a millisecond.
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How the two share it differs from run to run. So after a fit the whole is nearer, but the names of its parts no longer tell: it all stands in "matrix products" and "launches".
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -600,7 +600,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was within a quarter of 1 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw. It saw other layers and sequences, but no other width.
+# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was within a quarter of 1 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw.
 #
 # Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or go through again from `plain`. Or a term is missing, as below.
 #
@@ -609,9 +609,9 @@ lab.table(
 # %% [markdown]
 # ### Was a term missing?
 #
-# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
+# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? In some of our runs it was, in others only half. Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
 #
-# Here are our own five steps, in milliseconds. If they show the pattern, try three costs by pencil: so much for each step, so much for each layer, and so much for each sequence in each layer. What do the first four say of the fifth? (The planner moves one constant for every two rows, so that half of what you measured can contradict it.)
+# Here are our own five steps, in milliseconds. If they show the pattern, try three costs by pencil: so much for each step, so much for each layer, and so much for each sequence in each layer. What do the first four say of the fifth?
 
 # %%
 {(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
@@ -681,7 +681,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. (Each of a machine's eight cards carries an eighth of what crosses.) These counts hold; the times don't. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. These counts hold. The times don't: the planner assumes that each of a machine's eight cards carries an eighth of what crosses, at half of what its data sheet says. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
