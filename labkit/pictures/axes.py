@@ -95,6 +95,8 @@ class Mark(NamedTuple):
     """where on its axis"""
     upright: bool = False
     """True: at an x; False: at a y"""
+    low: bool = False
+    """of an upright one: whether its words stand at the bottom"""
 
 
 def across(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[Shape]:
@@ -103,15 +105,16 @@ def across(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[Shape]:
     bottom, top = y_axis.start_px, y_axis.end_px
     shapes: list[Shape] = []
     for mark in marks:
+        height = bottom - 6 if mark.low else top + 10
         at = (x_axis if mark.upright else y_axis).px([mark.value])[0]
         way = ((at, bottom), (at, top)) if mark.upright else ((left, at), (right, at))
         shapes.append(Line(way, dash=(4, 3), width_px=1.2, opacity=0.8))
         if not mark.upright:
             shapes.append(Words(left + 6, at - 5, mark.words, "start", 11.5))
         elif at > (left + right) / 2:  # words go where there is room
-            shapes.append(Words(at - 5, top + 10, mark.words, "end", 11.5))
+            shapes.append(Words(at - 5, height, mark.words, "end", 11.5))
         else:
-            shapes.append(Words(at + 5, top + 10, mark.words, "start", 11.5))
+            shapes.append(Words(at + 5, height, mark.words, "start", 11.5))
     return shapes
 
 

@@ -161,6 +161,14 @@ def test_a_search_draws_its_frontier_and_names_its_best(gpus):
     assert min(x for x, _ in dots.points_px) >= frontier[0][0] - 1e-6
     assert max(y for _, y in dots.points_px) <= frontier[-1][1] + 1e-6
     assert "measured" not in said
+    # the line of the error: what is left of it is as fast as the fastest
+    (error,) = (line for line in drawn.only(Line) if line.dash == (4, 3))
+    spread = found.plan.stack_for(found.best.zero).spread
+    near = [
+        each for each in found.fitting if each.step_us < (1 + spread) * found.best.time().step_us
+    ]
+    at = error.points_px[0][0]
+    assert 0 < sum(x < at for x, _ in frontier) <= len(near) and f"{spread:.0%} slower" in said
     bundle = found.bundle()
     assert set(bundle) == {"text/html", "image/png", "text/plain"}
     assert len(bundle["text/html"]) < 700_000

@@ -96,7 +96,7 @@ def _within_error(search: Search, say: Mapping[str, str]) -> list[Mark]:
         return []
     best = search.fitting[0]
     spread = search.plan.stack_for(best.layout.zero).spread
-    return [Mark(say["error"].format(spread), (1 + spread) * best.step_us, upright=True)]
+    return [Mark(say["error"].format(spread), (1 + spread) * best.step_us, True, low=True)]
 
 
 def _kind(found: Candidate) -> str:
