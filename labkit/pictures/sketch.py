@@ -175,15 +175,14 @@ def _decades(low: float, high: float, most: int) -> np.ndarray | None:
         found = np.outer(powers, digits).ravel()
         return found[(found >= 0.999 * low) & (found <= 1.001 * high)]
 
-    plain = times(1, 2, 5)
-    whole = times(1)
-    finer = [each for each in (times(1, 2, 3, 4, 5, 6, 8), times(1, 2, 3, 5)) if len(each) <= most]
-    if 2 <= len(plain) < 4 and finer:
-        return finer[0]
-    for found in (plain, whole):
+    kinds = [(1, 2, 5), (1,)]
+    if 2 <= len(times(1, 2, 5)) < 4:
+        kinds = [(1, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), *kinds]
+    for digits in kinds:
+        found = times(*digits)
         if 2 <= len(found) <= most:
             return found
-    return whole[:: -(-len(whole) // most)] if len(whole) > most else None
+    return found[:: -(-len(found) // most)] if len(found) > most else None
 
 
 def _round_numbers(low: float, high: float, most: int) -> np.ndarray:

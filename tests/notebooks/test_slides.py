@@ -20,14 +20,12 @@ from labkit.pictures import mime
 
 PICTURE = '<svg viewBox="0 0 9 9"><title>Drawn</title></svg>'
 SCORE = "<div>the question: <b>it is 27.</b> You made no guess.</div>"
+BOTH = ["en", pytest.param("zh", marks=pytest.mark.again)]
 
 
 @pytest.fixture(scope="module")
 def chapters():
     return [read(path) for path in sources(ROOT)]
-
-
-BOTH = ["en", pytest.param("zh", marks=pytest.mark.again)]
 
 
 def ran(chapter, language="en"):

@@ -61,7 +61,7 @@ class Gpu:
     @property
     def family(self) -> str:
         """Its generation: "A100" of "A100 80 GB"."""
-        return self.name.split()[0].rstrip(",")
+        return self.name.split()[0]
 
     @functools.cached_property
     def node_link(self) -> tuple[float, float]:
