@@ -74,7 +74,7 @@ lab.show(case_studies.drawn(cures))
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The three run at once, for up to half a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The library is transformers 5.23. The three run at once, for up to half a minute.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -511,7 +511,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # - Is a formula wrong, or something late? Slow down all that it counts, and see whether the difference grows.
 # - The fewest bytes may be the slowest way: count messages too.
 #
-# A word that was new: [fusion](GLOSSARY.md#fusion).
+# Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
 #
 # **Next:** [your own](20_your_own.ipynb): bring a module, a script, a machine, and see what they need.
 
