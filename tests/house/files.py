@@ -60,22 +60,32 @@ def files(root: Path) -> Iterator[Path]:
 def deprecated_faults(name: str, text: str) -> list[str]:
     """Names that torch has deprecated or removed, in code (prose may speak of them)."""
     code = "\n".join("pass" if re.match("[%!]", line) else line for line in text.splitlines())
-    module = ast.parse(code)
+    nodes = list(ast.walk(ast.parse(code)))
     alias = {}
     used = set()
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Import):
             alias |= {each.asname: each.name for each in node.names if each.asname}
             used |= {each.name for each in node.names}
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             used |= {f"{node.module}.{each.name}" for each in node.names}
         elif isinstance(node, ast.Attribute):
-            head, _, rest = ast.unparse(node).partition(".")
-            used.add(f"{alias.get(head, head)}.{rest}")
+            head, *rest = _dotted(node)
+            used.add(".".join([alias.get(head, head), *rest]))
     dotted = tuple(f"{each}." for each in used)
     found = [old for old in DEPRECATED if _below(old, dotted)]
     return [f"{name} uses {old}" for old in found]
+
+
+def _dotted(node: ast.AST) -> list[str]:
+    """The names in ``a.b.c``; where it does not begin with a name, "" is the first."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    names.append(node.id if isinstance(node, ast.Name) else "")
+    return names[::-1]
 
 
 def _below(old: str, dotted: tuple[str, ...]) -> bool:
