@@ -299,7 +299,7 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. (FSDP's are off by 20 %, on rows that are not kept here.) `warnings()` says where a plan lies outside of the runs that the constants are from. Those runs all recompute something, and this layout nothing, so part of its higher MFU may be real. Most tables of this chapter, and its first board, are above 56 % somewhere: there a step may well take longer. Ask for both, because a number without them is a guess with decimals.
+# `trust()` says whose constants these are, and how far off they usually are. (FSDP's are off by 20 %, on rows that are not kept here.) `warnings()` says where a plan lies outside of the runs that the constants are from. Those runs all recompute something, and this layout nothing, so part of its higher MFU may be real. The first board has that warning too, and so have many plans below. Ask for both, because a number without them is a guess with decimals.
 #
 # The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: choose what your program does well. (Two layouts by one program share part of the error, but how much nobody has measured.)
 #
