@@ -25,6 +25,13 @@ RIGHT = """
 ANSWERS = {
     "right": (RIGHT, 1.0),
     "wrong": ('    return "ring"', 0.0),
+    "patches": (
+        "    from labkit.check.verdict import Verdict\n"
+        "    Verdict.require = lambda verdict: None\n    return 'ring'",
+        0.0,
+    ),
+}
+MORE = {  # graded in `make test-all`; their limits by themselves are in test_kernel_run
     "hangs": ("    while True:\n        pass", 0.0),
     "forks": (
         "    import os, time\n    for _ in range(300):\n        if os.fork() == 0:\n"
@@ -32,13 +39,6 @@ ANSWERS = {
         "    time.sleep(60)",
         0.0,
     ),
-    "patches": (
-        "    from labkit.check.verdict import Verdict\n"
-        "    Verdict.require = lambda verdict: None\n    return 'ring'",
-        0.0,
-    ),
-}
-MORE = {  # graded in `make test-all`
     "own right": (RIGHT, 1.0),
     "own wrong": ('    return "ring"', 0.0),
     "loud": ("    print('x' * 5_000_000)\n" + RIGHT, 1.0),
@@ -180,8 +180,6 @@ def test_a_late_answer_gets_what_it_is_worth(more, student):
     ("student", "words"),
     [
         ("wrong", "NotPassed"),
-        ("hangs", "no answer within 10 s"),
-        ("forks", "more than 24 processes"),
         ("patches", "GraderChanged"),
     ],
 )
@@ -191,7 +189,13 @@ def test_feedback_says_why(course, student, words):
 
 @pytest.mark.again
 @pytest.mark.parametrize(
-    ("student", "words"), [("fills", "more than 4 GB"), ("kills", "the kernel was ended")]
+    ("student", "words"),
+    [
+        ("hangs", "no answer within 10 s"),
+        ("forks", "more than 24 processes"),
+        ("fills", "more than 4 GB"),
+        ("kills", "the kernel was ended"),
+    ],
 )
 def test_late_feedback_says_why(more, student, words):
     assert says(more, student, words)

@@ -13,6 +13,7 @@ from labkit.pictures.sketch import Sketch
 from labkit.units import format_bytes, format_us
 
 
+@pytest.mark.a_few(16)
 @pytest.mark.parametrize("what", collectives_board.CHOICES, ids="-".join)
 @pytest.mark.parametrize("num_ranks", [2, 5, 16])
 def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_ranks):

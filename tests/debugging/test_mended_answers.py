@@ -173,6 +173,7 @@ def one_number_each(losses):
 
 
 @pytest.mark.a_few(8)
+@pytest.mark.a_few(8)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

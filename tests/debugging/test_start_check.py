@@ -29,6 +29,7 @@ def right_check():
     assert x.item() == size * (size + 1) / 2
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     ("name", "answer"),
     [("waits", right_waits), ("mean_of_all", right_mean), ("honest_check", right_check)],

@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from public import parsed
+
 PACKAGE = "labkit"
 STAGE = ("machine", "devices", "launching", "measure", "pictures", "widgets", "check")
 """The folders that serve every subject; each imports from those to its left."""
@@ -90,7 +92,7 @@ def subject(name: str) -> str:
 
 def imports(name: str, tree: Tree, *, at_load: bool) -> set[str]:
     """The modules of the package that one module imports: those at load time, or all of them."""
-    module = ast.parse(tree[name])
+    module = parsed(tree[name])
     found = set()
     for node in _loaded(module.body) if at_load else ast.walk(module):
         for target in _targets(name, node, tree):
@@ -247,7 +249,7 @@ def engine_faults(tree: Tree) -> list[str]:
     """torch and the like where one thinks or draws; accelerate or deepspeed at import time."""
     faults = []
     for name, text in tree.items():
-        module = ast.parse(text)
+        module = parsed(text)
         if (
             role(name) in ("noun", "theory", "stage pictures", "picture", "front")
             and name not in TORCH_NOUNS
@@ -276,7 +278,7 @@ def _heads(nodes: Iterator[ast.AST]) -> set[str]:
 def functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method in a module, nested ones included."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return [node for node in ast.walk(parsed(text)) if isinstance(node, kinds)]
 
 
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -326,7 +328,7 @@ def name_faults(tree: Tree) -> list[str]:
     function."""
     faults = []
     for name, text in tree.items():
-        module = ast.parse(text)
+        module = parsed(text)
         kinds = (ast.ClassDef, ast.FunctionDef)
         defined = [node.name for node in ast.walk(module) if isinstance(node, kinds)]
         for each in (*name.split("."), *defined):

@@ -146,7 +146,7 @@ def test_the_readmes_first_screen_is_in_order():
 
 @pytest.mark.timeout(180)
 @pytest.mark.real
-@pytest.mark.parametrize("device", ["cpu", "pretend"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.again), "pretend"])
 def test_the_readmes_six_lines_of_python_run(device):
     if device == "pretend" and (reason := library.why_not("pretend")):
         pytest.skip(reason)

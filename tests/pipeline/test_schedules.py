@@ -170,6 +170,7 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
     return calls
 
 
+@pytest.mark.a_few(8)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -252,6 +252,7 @@ def test_in_flight_reads_the_same_from_order_and_from_time(name):
     assert in_flight(made).dtype == np.int64 and in_flight(made).shape == (4,)
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
 def test_64_stages_and_1024_microbatches_simulate_in_ten_times_the_second_they_should_take(name):
     made = schedules.SCHEDULES[name](64, 1024)

@@ -78,6 +78,7 @@ def again(training, fn=one_rank, *args, starts=None, ranks=None):
 REFERENCES = dict(zip(EXERCISES, (safe, by_formula, again), strict=True))
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])

@@ -291,6 +291,7 @@ def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
         widgets.pipeline_parallelism("fr")
 
 
+@pytest.mark.a_few(14)
 @pytest.mark.parametrize("name", [name for name in gallery.homes() if name != "architectures"])
 @pytest.mark.parametrize(("language", "is_chinese"), [("en", False), ("zh", True)])
 def test_what_a_board_asks_for_is_named_in_its_language(name, language, is_chinese):
