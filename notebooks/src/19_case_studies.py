@@ -108,7 +108,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### Who runs a layout?
 #
-# What if any layout is allowed? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
+# And any other layout? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
@@ -145,7 +145,7 @@ lab.table(plan.row() for plan in mine)
 # - Adam goes to the host only where it has to.
 # - The step is at most a quarter longer than that of the fastest layout that keeps these two (without `vpp`).
 #
-# Each of the nine pairs of a card and a length has such a layout. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# All nine pairs of a card and a length have one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -289,7 +289,7 @@ groups.score(steps_us["apart"] / steps_us["together"])
 ways["apart"].predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Sending only to those who need it would shorten the messages, not the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
+# Sending only to those who need it would not shorten the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
 
 # %%
 ways["copied"].predict()

@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.12", "19.7", "19.8.6", "D-next"]
 #     needs: ["chapters 06 to 08, 15 and 18", "transformers (installed with labkit)"]
-#     minutes: 110
+#     minutes: 100
 # ---
 
 # %% [markdown]
 # # Your own
 #
-# *Almost two hours with ours, exercises included, and as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
+# *About 100 minutes with ours, exercises included, and as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 
