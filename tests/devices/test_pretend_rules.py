@@ -235,7 +235,7 @@ for _ in range(2):
     update.step()
 Halved.apply(model.loss(net(tokens), targets)).backward()
 """
-NUM_ENDS = 3
+NUM_ENDS = 2
 
 
 @pytest.mark.a_few(1)

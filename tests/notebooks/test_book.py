@@ -156,6 +156,7 @@ def test_the_contents_have_every_chapter_of_the_course(tmp_path):
             assert title.replace("'", "&#39;") in contents
 
 
+@pytest.mark.a_few(7)
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_every_formula_of_a_chapter_becomes_mathml(chapter):
     for language in ("en", "zh"):
@@ -168,6 +169,7 @@ def test_every_formula_of_a_chapter_becomes_mathml(chapter):
                 assert not re.search(r"\$[^$\s][^$]*\$|\\(frac|sqrt|cdot)", prose), raw.source
 
 
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_flipbook_has_all_its_pages_where_no_kernel_is(name):
     board = getattr(widgets, name)(language="zh")

@@ -105,6 +105,7 @@ PEAKS = (
 )
 
 
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("fields", PEAKS)
 def test_the_peak_is_what_torchs_own_operators_hold(fields):
     plan = planner.Plan(model=FEW, zero=3, recipe="fp32", **fields)
