@@ -242,8 +242,7 @@ def look(request: Request) -> Report:
     """Where the main thread is. It moves on while we look: what then can't be read is left out."""
     told = {"where": {}, "pending": (), "groups": {}, "last": None}
     with contextlib.suppress(Exception):
-        frame = sys._current_frames().get(threading.main_thread().ident)
-        told["where"] = introspect.where(frame, request.sources)
+        told["where"] = introspect.where(threading.main_thread().ident, request.sources)
         told |= introspect.collectives()
     return Report(**told)
 

@@ -2,6 +2,7 @@
 raised."""
 
 import contextlib
+import itertools
 import json
 import linecache
 import os
@@ -10,6 +11,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator, Mapping
+from operator import attrgetter, itemgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,8 @@ _PROGRAMS = os.path.join(_LABKIT, "debugging", "faults.py")
 """The one file of ours whose lines a learner shall see: its programs are launched as they stand,
 and a verdict on them names the line that is at fault. By its path, for launching stands left of
 debugging and may not import it."""
+_PEERS = {"send": "dst", "recv": "src"}
+"""torch's calls that name another rank, and what they call it."""
 
 
 def collectives() -> dict:
@@ -95,21 +99,45 @@ def inductor_left_alone() -> Iterator[None]:
         del sys.modules["torch._inductor.config"]
 
 
-def where(frame: types.FrameType | None, sources: Sources) -> dict:
-    """The innermost torch.distributed call of a stack (``call``), the ``peer`` of a send or recv,
-    and the innermost own line."""
+def where(thread: int, sources: Sources) -> dict:
+    """The innermost torch.distributed call of a thread's stack (``call``), the ``peer`` of a send
+    or recv, and the innermost own line."""
     found = {"call": None, "peer": None}
-    while frame is not None:
-        code = frame.f_code
+    for depth, (code, line) in enumerate(_stack(thread)):
         if is_own(code.co_filename, sources):
-            return found | _place(code.co_filename, frame.f_lineno, code.co_name, sources)
+            return found | _place(code.co_filename, line, code.co_name, sources)
         if _is_public_call(code):
             found = {"call": code.co_name, "peer": None}
-            if code.co_name in ("send", "recv"):
-                # a rank of the world, also where there is a group; None where the call names none
-                found["peer"] = frame.f_locals.get("dst", frame.f_locals.get("src"))
-        frame = frame.f_back
+            if code.co_name in _PEERS:
+                found["peer"] = _peer(thread, depth, _PEERS[code.co_name])
     return found
+
+
+def _frames(thread: int) -> Iterator[types.FrameType]:
+    """A thread's frames, innermost first. To be used up by one call of C's, as here, where Python
+    runs in no other thread.
+
+    Who holds a frame while its function returns is left its locals, and they end where it is let
+    go. torch's guards are such locals (one for each tensor that is printed): ended by another
+    thread they change their own thread's state in the midst of its work, which then fails with
+    "Attempted to make a tensor into a differentiable view", or goes on in the wrong state.
+    """
+    innermost = map(itemgetter(thread), iter(sys._current_frames, None))
+    steps = itertools.chain(itertools.islice(innermost, 1), itertools.repeat("f_back"))
+    return itertools.takewhile(bool, itertools.accumulate(steps, getattr))
+
+
+def _stack(thread: int) -> list[tuple[types.CodeType, int]]:
+    """The code of each of a thread's frames and the line that it is at, innermost first."""
+    return list(map(attrgetter("f_code", "f_lineno"), _frames(thread)))
+
+
+def _peer(thread: int, depth: int, name: str) -> int | None:
+    """What a frame calls ``name``: a rank of the world, also where there is a group. None where the
+    call names none, or the thread has moved on since."""
+    frame = itertools.islice(_frames(thread), depth, depth + 1)
+    peers = list(map(methodcaller("get", name), map(attrgetter("f_locals"), frame)))
+    return peers[0] if peers and isinstance(peers[0], int) else None
 
 
 def describe(error: BaseException, sources: Sources) -> dict:
