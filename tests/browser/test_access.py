@@ -135,6 +135,7 @@ def comes(page, slider, text):
     page.wait_for_function(SAYS, arg=[slider.element_handle(), text])
 
 
+@pytest.mark.a_few(13)
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_table(seen, tree, name):
     nodes = tree(name)

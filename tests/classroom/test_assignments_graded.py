@@ -201,6 +201,7 @@ def test_late_feedback_says_why(more, student, words):
     assert says(more, student, words)
 
 
+@pytest.mark.again
 def test_a_notebook_without_a_check_is_refused(course):
     path = course / "submitted" / "strange" / NAME / f"{NAME}.ipynb"
     path.parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ from labkit.zero.offload_times import ADAM_BYTES, tokens_that_hide
 from labkit.zero.stages import MODES, Offload
 
 
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("model", ["small", "7B"])
 def test_every_page_of_the_stages_has_its_bill(stage, model):
