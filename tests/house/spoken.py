@@ -42,8 +42,9 @@ def of_code(source: str) -> Iterator[str]:
 
 
 def _in_order(source: str) -> list[ast.AST]:
-    """The nodes of a module as they stand in its text."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")]
+    """The calls and assignments of a module as they stand in its text."""
+    kinds = (ast.Call, ast.Assign)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     return sorted(nodes, key=lambda node: (node.lineno, node.col_offset))
 
 
