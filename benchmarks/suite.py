@@ -24,6 +24,9 @@ its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
   rank that computes 1.1, now 0.3.
 - DeepSpeed, and the compiler that it imports, are imported ahead once a launch names it: 1.3 to 2.8
   a notebook. Chapters start fewer scripts: 07 took 76, now 47; 05 45, now 27; 03 53, now 37.
+- On 2026-11-28: the right answers of exercises, which the chapters' own solutions are already; a
+  hang and a swarm of processes under nbgrader; about half of what has many cases (rubbish, boards
+  of the gallery, pages of books, experiments on pretend devices).
 - ``make test-all`` has what says a law once more (marked ``again``): the gallery, the pages and the
   guesses in Chinese, chapter 08 from top to bottom in JupyterLab, 40 pieces of rubbish for each
   function where ``make test`` has 15, a crowd of notebooks.
