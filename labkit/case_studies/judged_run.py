@@ -48,13 +48,14 @@ def placed(slowed: float = 1.0) -> list[dict[str, object]]:
 def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]]:
     """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of all
     that is not gradients, of starting their messages, and of carrying their bytes. Then all of them
-    exactly in one message for all kinds, and last the whole net copied, which is one message
-    too. Raises ValueError for a link that can't be."""
+    in one message for all kinds, exactly and as fp16, and last the whole net copied, which is one
+    message too. Raises ValueError for a link that can't be."""
     rows = foreseen(mb_per_s)
-    plain = rows[0]
-    saved_us = (plain["messages"] - 1) * QUICK.latency_us
-    rows.append(plain | {"policy": say("plain, one message"), "messages": 1})
-    rows[-1]["predicted_us"] = plain["predicted_us"] - saved_us
+    plain, fp16 = rows[:2]
+    for name, row in ((say("plain, one message"), plain), (say("fp16, one message"), fp16)):
+        saved_us = (row["messages"] - 1) * QUICK.latency_us
+        rows.append(row | {"policy": name, "messages": 1})
+        rows[-1]["predicted_us"] = row["predicted_us"] - saved_us
     copied = QUICK.but(placement="copied", mb_per_s=mb_per_s)
     sent = copied.gradient_messages()
     rows.append({"policy": say("copied, plain"), "messages": len(sent)})

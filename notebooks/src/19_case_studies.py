@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. By our plan each card would have to hold 59 GB, so the script must die at once. Could one have known?
+# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. Does it fit?
 
 # %%
 import labkit as lab
@@ -23,7 +23,7 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# Yes: this is predicted, nothing has run. What hangs over the line is too much.
+# It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. ("recipe fp32" means that the states stay in fp32, though products are in bf16.)
 #
 # **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use a table of 1 ("Who runs a layout?").
 #
@@ -70,7 +70,7 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). Adam on the host needs DeepSpeed. (FSDP's own offload moves the weights too, and fetches them back for every layer.) DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB. The last two cost money.
+# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). With ZeRO 3, Adam on the host needs DeepSpeed. (FSDP's own offload moves the weights too.) DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB.
 #
 # ### Run: the same script, small
 #
@@ -86,24 +86,24 @@ lab.table(case_studies.trained_by())
 #
 # The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. (On two ranks, as above, both are the same number of bytes.)
 #
-# The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments:
+# The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
 #
 # | | weights | moments | gradients | all else, as planned | together | planned |
 # | --- | --- | --- | --- | --- | --- | --- |
-# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 | 59.4 |
+# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 | 59.4, of which 26 moments |
 # | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# In the first row Adam has nothing yet, and it is already too much: the script dies in its first step. In the second step, all plans were too kind. Neither eight cards nor bf16 save the script, and on cards of 80 GB less than the tenth that should stay free is left. So of the four changes one remains, Adam on the host. Only running it small showed that.
+# In the first row Adam has no moments yet, and it is already too much: the script dies in its first step. From the second step on, gradients and moments are there together, and all plans were too kind. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. So of the four changes one remains, Adam on the host. (Case 5 runs that small as well.) Only running it small showed that.
 #
-# This is the line. With it only shards of the gradients are kept, and every gradient travels 16 times a step. Our plans counted that all along: over NVLink nearly all of it hides.
+# This is the line. With it only shards of the gradients are kept, and every gradient travels in each microbatch. Our plans counted that all along.
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. Both keep to shards; what other layouts do follows.
 
 # %% [markdown] sections="8.10"
 # ### Who runs a layout?
@@ -143,9 +143,9 @@ lab.table(plan.row() for plan in mine)
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
-# - The step is at most a quarter longer than that of the fastest layout that keeps these two (without `vpp`).
+# - The step is at most a quarter longer than that of the fastest layout that does both (without `vpp`).
 #
-# All nine pairs of a card and a length have one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Your function may plan as many layouts as it likes, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# For all nine pairs of a card and a length there is one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Plan as many as you like, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -195,12 +195,12 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. With `tp` 8 every layer waits for its messages.
+# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. A pipeline's last stage has the output layer as well (a vocabulary of 50,257, which takes as long as one of the 48 layers), and all others wait for it: it has 6 + 1, and an even share is 49 / 8 = 6.1. With `tp` 8 every layer waits for its messages, and its smaller products run at a lower rate.
 #
 # ### Why was the pipeline ahead in case 1?
 #
-# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too. Gathering is not the reason: with either program's constants nearly all of it is hidden.
-# - A pipeline's last stage has the output layer as well, and all others wait for it. Here the output layer (a vocabulary of 50,257) takes as long as one of the 48: the last stage has 6 + 1, and an even share is 49 / 8 = 6.1. In case 1 it takes half as long as one of 40: the last stage has 10.5, and an even share is 40.5 / 4 = 10.1. So the pipeline loses less there.
+# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too.
+# - In case 1 the output layer takes half as long as one of 40: the last stage has 10.5, and an even share is 40.5 / 4 = 10.1. So the pipeline loses less there.
 #
 # **Verdict.** `tp` 8 is last by far. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two.
 
@@ -215,7 +215,7 @@ lab.show(planner.memory_bars(case_studies.stories.plans()))
 # %% [markdown] sections="10.6.2"
 # On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept.
 #
-# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation.
+# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation (planned, not drawn).
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
@@ -233,7 +233,7 @@ apart = case_studies.Perception(placement="apart", ranks=8)
 apart.predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up; those of the heads were added up before. The two ranks of the fusion have nothing to add up, since each has its own part of the attention (its heads, chapter 09; not the heads that say where things are).
+# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up.
 #
 # ### Two other ways
 #
@@ -272,7 +272,7 @@ together.predict()
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: 5 MB/s, and 4 ms for each message. By the prediction, how many times as long as *together* is a step *apart*, both on four ranks?
+# Computing and links are paced here: they take stated times. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*, both on four ranks?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -283,13 +283,13 @@ steps_us = {way: step.step_us() for way, step in ways.items()}
 groups.score(steps_us["apart"] / steps_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Together, a rank computes for 52.5 ms, and messages take 68. Apart, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Here is that step:
+# *Together*, a rank computes for 52.5 ms, and messages take 68. *Apart*, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Here is that step:
 
 # %%
 ways["apart"].predict()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Sending only to those who need it would not shorten the 150 ms. Copied, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
+# Sending only to those who need it would not shorten the 150 ms. *Copied*, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
 
 # %%
 ways["copied"].predict()
@@ -306,7 +306,7 @@ lab.table(quick)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### How late are they?
 #
-# The order is as predicted, and all are late. Here is one step together, of another run, and not its fastest:
+# The order is as predicted, and all are late. Here is one step *together*, of another run, and not its fastest:
 
 # %%
 together.compare()
@@ -333,7 +333,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If it is far from four times, most of the delay of *together* is in what is not paced. Where one has doubled, some of it may be paced after all; where one has become less, it is chance: these are the fastest of four steps each. Whether cores, Python or gloo are late, this experiment doesn't tell.
+# If it is far from four times, most of the delay of *together* is in what is not paced. Where one has doubled, some of it may be paced after all. Four steps are few: the fastest and the slowest of them may lie as far apart as these delays. Whether cores, Python or gloo are late, this experiment doesn't tell.
 #
 # <details><summary>What came out for us?</summary>
 #
@@ -341,7 +341,7 @@ lab.table(slow)
 #
 # </details>
 #
-# In steps this long a delay matters less. How many times as long as *together* is *apart*, measured, first in the quick steps, then in the slow ones?
+# *Apart* took how many times as long as *together*, first in the quick steps, then in the slow ones?
 
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
@@ -368,7 +368,7 @@ lab.table(slow)
 # - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
 # - *Late* means that the gradients of norms don't travel. Instead, their weights are averaged every fourth step.
 #
-# The net is placed together, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
+# The net is placed *together*, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -390,7 +390,7 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. The two last bars send everything plainly, and in one message. In the first all kinds of layers share it, and that alone beats all four policies. The other is case 3's third way, the whole net copied. On a link of 1 MB/s it is another matter:
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still. The last bar is case 3's third way, the whole net copied. On a link of 1 MB/s:
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
@@ -398,11 +398,11 @@ title = {"title": "A step, link of 1 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# All bytes take ten times as long, and *together* most of them are the fusion's features. Now the plain way is the slowest of the four, and the others are within 3 %. This is a prediction: case 3 saw how far real steps may be off, and what top-k receives isn't counted. So call it a tie. Copied is far ahead, as no features travel.
+# All bytes take ten times as long, and *together* most of them are the fusion's features. Now fewer bytes save more (up to 26 ms) than fewer messages (9 ms), and fp16 in one message does both. The three others are within 3 %, and this is a prediction, in which what top-k receives isn't counted: a tie. *Copied* is far ahead, as no features travel.
 #
 # ### Which policy, then?
 #
-# Do real steps agree, and does a policy spoil the training? This was recorded of 48 steps by each, on four real ranks:
+# Do real steps agree, and does a policy spoil the training? These were recorded, 48 steps by each, on four real ranks:
 #
 # | policy | step, predicted | step, measured | last loss | steps until the loss is below 0.8 |
 # | --- | --- | --- | --- | --- |
@@ -411,9 +411,9 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# "Measured" is the median step (case 3 had the fastest). The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+# "Measured" is the median step. The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
-# **Verdict.** By the count, first choose the placement, then how many messages there are, and the policy last. No policy is good in itself: count messages and bytes for your link, and ranks too, since what top-k gathers grows with them.
+# **Verdict.** By the count, first choose the placement. Then, where messages cost most, join them; where bytes do, send fewer. No policy is good in itself: count both for your link, and ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -428,7 +428,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls.
 #
-# To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
+# To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it? And would all kinds in one message, as fp16, beat your answer on these links?
 
 
 # %%
@@ -475,11 +475,11 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (On one card there is hardly anything to gather: the purple part is rather too large.)
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (On one card there is hardly anything to gather, so the purple part is too large, and it fits more easily.)
 #
 # ### What does that cost?
 #
-# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards. The fastest layout only just does, 21.5 of the 21.6 GB that we allow; in all 77 fit. With Adam on the host they are about as fast.
+# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards. The fastest layout only just does, 21.5 of the 21.6 GB that we allow; in all 77 fit. With Adam on the host eight cards are about as fast, and have more room.
 #
 # All rates rest on constants of A100 cards and on links that nobody measured: believe the large differences, not the digits.
 #
@@ -489,7 +489,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # </details>
 #
-# ### Verdict: so what do you do?
+# ### Verdict: so what do you do with 7 B on 24 GB?
 #
 # | cards | what to do |
 # | --- | --- |
@@ -498,7 +498,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high, a layout with more room, then Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches (`lab.table(case_studies.ran())` does so here).
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches (`lab.table(case_studies.ran())` does).
 
 # %% [markdown]
 # ## Summary

@@ -141,8 +141,8 @@ def test_what_small_clusters_do():
 
 def test_a_step_is_split_into_messages_bytes_and_all_else():
     for link in (10, 1):
-        *split, together, copied = policy_parts(link).values()
-        assert together == {**split[0], "messages": 3e3}
+        *split, plain, fp16, copied = policy_parts(link).values()
+        assert (plain, fp16) == tuple({**each, "messages": 3e3} for each in split[:2])
         step = QUICK.but(placement="copied", mb_per_s=link)
         assert sum(copied.values()) == pytest.approx(step.step_us())
         assert copied["messages"] == 3e3 and copied["bytes"] == pytest.approx(57652 / link)
