@@ -53,7 +53,7 @@ def _of_layers(shape: Counted) -> list[tuple[str, str]]:
         found.append(
             (
                 say("what to do with tied weights in two stages: the plan counts them on both"),
-                say("add their gradients up after each backward; labkit's cut does so"),
+                say("add their gradients up once a step, before the update; labkit's cut does so"),
             )
         )
     found.append(

@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.12", "19.7", "19.8.6", "D-next"]
-#     needs: ["chapters 06 to 08, 15 and 18", "transformers (installed with labkit)"]
+#     needs: ["chapters 06 to 08, 15 and 18; for a cluster 10 and 13", "transformers (installed with labkit)"]
 #     minutes: 100
 # ---
 
 # %% [markdown]
 # # Your own
 #
-# *About 100 minutes with ours, exercises included, and as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
+# *100 minutes with ours, half an hour for the exercises, as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 
@@ -36,7 +36,7 @@ lab.begin("en", deadline_s=60)
 from transformers import GPT2Config, GPT2LMHeadModel
 
 
-# the fit at the end calls mine(layers, sequences)
+# the fit in "A machine" calls mine(layers, sequences)
 def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, **more}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
@@ -65,7 +65,7 @@ whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Nothing has run so far, and nothing of 6 GB was built: the module was made without bytes. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
+# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
 #
 # `Step` is a training step of a module that you give. These are its methods:
 #
@@ -147,12 +147,12 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. (Copies need DDP's `gradient_as_bucket_view=True`: otherwise its buckets hold the gradients once more.) So it was activations that had to shrink. Beside copies, what shards add is room for a second sequence; a third would fit as well, but does not divide four.
+# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. (Copies need DDP's `gradient_as_bucket_view=True`: otherwise its buckets hold the gradients once more.) So it was activations that had to shrink. Compared with copies, shards leave room for two sequences at a time; three would fit as well, but don't divide four.
 
 # %% [markdown]
 # ### What are the activations?
 #
-# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. Each is four times as wide as the model: 4 numbers for each token and dimension, in every layer. So how much is saved?
+# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. (With yours, skip this cell.) Each of these tensors is four times as wide as the model: 4 numbers for each token and dimension, in every layer. So how much is saved?
 
 # %%
 fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
@@ -174,13 +174,13 @@ lab.table(
 #
 # ### What does each cost?
 #
-# Products are in TF32 here, which torch uses only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
+# Products are in TF32 here, though the rest is fp32; torch uses it only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) take less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest; with GELU as one operator four would fit, and be faster. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest; with GELU as one operator four would fit, and be faster. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -193,7 +193,7 @@ lab.table(your_own.doubts(your_own.Step(make=large)))
 # %% [markdown]
 # Read this table before you believe a plan. Two rows need a word:
 #
-# - **The loss.** A plan never calls one. Ours took the output for logits, and counted what a loss over them keeps ("logits" in the pictures). A run does call one, so the small module gets ours, `next_token`.
+# - **The loss.** A plan never calls one. It took the output for logits, and counted what a loss over them keeps ("logits" in the pictures). A run does call one, so the small module gets ours, `next_token`.
 # - **Attention** was counted in full. GPT-2's is causal, and a kernel that skips the masked half needs half of that part of the time. We leave it at that: "attention" is a small part of the bars.
 
 # %% [markdown]
@@ -225,7 +225,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. In its row "gathered" the plan has two layers, and whole gradients of one more layer and of the output layer. That is nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. In its row "gathered" the plan has two layers and what lies outside of them, and whole gradients of one more layer and of the output layer. That is nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -245,7 +245,7 @@ both.score(in_both / (4 * step.shape().params))
 halves
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. After each backward, and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. Once a step, after the last backward and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
 # In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
 #
@@ -313,7 +313,7 @@ step.but(devices=card).run()[0]["losses"]
 # %% [markdown]
 # Copies die, and shards train, with the losses from above. We looked (not shown): copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
 #
-# For the copies the plan was all that we had, and it was right to say no. How near was it? With room enough, this is what they really take, and about the smallest card for each:
+# For the copies the plan was all that we had, and it was right to say no. How near was it? Here is what both really take where there is room enough:
 
 # %%
 roomy = copies.compare()
@@ -330,7 +330,7 @@ lab.table(
 # %% [markdown]
 # The pretend device's allocator agrees with our count of tensors, and the plan is above both, for shards by nearly a quarter: it errs on the safe side here.
 #
-# **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch. Leave a tenth of the card free.
+# **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch.
 #
 # **The second time through**, with yours: which part is farthest from its plan, and why? If the losses differ, for which reason?
 #
@@ -348,7 +348,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a step on two real ranks and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without. Recomputation takes a third longer, and every microbatch costs something by itself, an amount that differs from test to test. The check compares by the formula behind these steps and allows 12 %, so a clock's noise hardly counts.
+# Now without a plan. `trial(microbatch, recompute)` takes a made-up step on two real ranks, whose time follows a formula, and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without, and what is smaller than what fits does too. Recomputation takes a third longer, and every microbatch costs something by itself, an amount that differs from test to test. The check allows 12 %.
 
 
 # %%
@@ -438,7 +438,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names it. But why does it save so little? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
+# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names the reading. Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
 #
 # ### Four readers
 #
@@ -449,7 +449,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy: `cured = Path("cured.py")`.
+# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -465,11 +465,12 @@ gain.score(1 - again.step_us / found.step_us)
 
 # %%
 steps_us = {"as it was": found.step_us, "four readers": again.step_us}
-steps_us["the longer of the two"] = max(12_000, rest_us)
+quarter_us = found.step_us * found.advice.share("input") / 4
+steps_us["the longer of the two"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, the others were recorded. How near are the last two? If four readers take longer than the rule says, the rest hasn't stayed what it was.
+# The last row was computed, from a quarter of the recorded wait for data (a little more than 12 ms, since a `sleep` lasts a little longer than it says). How near are the last two? If four readers take longer than that, reading a batch takes longer beside others, or the rest does.
 #
 # <details><summary>Why <code>prefetch_factor=1</code>?</summary>
 #
@@ -499,12 +500,14 @@ lab.table(
 #
 # If "input" is still the largest, a batch every 12 ms still sets the pace, and more readers can help until the rest is longer. The advice doesn't know that there are readers, so it may name them again: a guess, until a run proves it.
 #
-# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why. It can't know either whether the steps of an hour later are like these.
+# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why.
 #
 # To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.
 
 # %% [markdown]
 # ## A machine
+#
+# *Another place to rest.*
 #
 # A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
 
@@ -567,7 +570,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How the two share it differs from run to run. So after a fit the whole is nearer, but the names of its parts no longer tell: it all stands in "matrix products" and "launches".
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How much of it each of them takes differs from run to run. So after a fit the whole is nearer to the clock (a table below shows it), but the names of its parts no longer tell: it all stands in "matrix products" and "launches".
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -602,24 +605,20 @@ lab.table(
 # %% [markdown]
 # The first four rows were fitted, the last is the test. On quiet machines measured over fitted was within a quarter of 1 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw.
 #
-# Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or go through again from `plain`. Or a term is missing, as below.
+# Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or run the cells again from `plain = ...` on. Or a term is missing, as below.
 #
-# **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do; what you will get, measure at another hour too.
+# **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do. What you will get on a busy day shows only if you measure at other hours too.
 
 # %% [markdown]
 # ### Was a term missing?
 #
-# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for 2 layers, too high for 4, and higher still far out. Is it so in the table? In some of our runs it was, in others only half. Any other pattern is the clock, or something else that is missing (logits, for instance, grow with the sequences alone).
+# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for few layers, too high for many, and higher still far out. In a table of five steps the clock may hide that.
 #
-# Here are our own five steps, in milliseconds. If they show the pattern, try three costs by pencil: so much for each step, so much for each layer, and so much for each sequence in each layer. What do the first four say of the fifth?
-
-# %%
-{(row.shape.layers, row.layout.gbs): round(row.step_us() / 1000) for row in runs}
-
-# %% [markdown]
-# <details><summary>What came out for us?</summary>
+# When this chapter was written, it showed. There the fifth step took 161 ms, and the planner's fit said 197. We fitted three costs to the same four steps: 24 ms for each step, 15 ms for each layer, and 0.6 ms for each sequence in each layer. By hand, what do these say of the fifth, with 6 layers and 12 sequences?
 #
-# When the chapter was written, a step took 24 ms by itself, 15 ms for each layer and 0.6 ms for each sequence in a layer. That makes 156 ms for the fifth, which took 161. The planner's fit, without the first of the three, said 197.
+# <details><summary>Answer</summary>
+#
+# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms, in place of 161: nearer than with two constants.
 #
 # </details>
 
@@ -650,7 +649,7 @@ check.hint("forecast")
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take the large module on two machines: 16 cards, with one sequence each. The plan warns first:
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take the large module on two machines: 16 cards, with one sequence each, 16 in a step. The plan warns first:
 
 # %%
 two = shards.but(gpus=16, mbs=1, batch=16)
@@ -671,7 +670,7 @@ starved.score(nic[6.25] / nic[25])
 
 # %%
 ways = {"shards": two, "copies": two.but(zero=0)}
-speeds_gb = [1.5625, 3.125, 6.25, 12.5, 25]
+speeds_gb = [1.5, 3, 6.25, 12.5, 25]
 curves = {
     name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
     for name, plan in ways.items()
@@ -712,7 +711,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, send fewer, send smaller ones; more messages of fewer bytes may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
@@ -735,8 +734,6 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
 # | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | for learning |
-#
-# Alpa's idea is that of chapter 18: let a program choose. Why do most people still choose by hand? You have seen one reason: constants do not travel.
 
 # %% [markdown]
 # ## Summary
