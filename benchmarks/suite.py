@@ -29,7 +29,7 @@ its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
   of the gallery, pages of books, experiments on pretend devices).
 - ``make test-all`` has what says a law once more (marked ``again``): the gallery, the pages and the
   guesses in Chinese, chapter 08 from top to bottom in JupyterLab, 40 pieces of rubbish for each
-  function where ``make test`` has 15, a crowd of notebooks.
+  function where ``make test`` has four, a crowd of notebooks.
 """
 
 import argparse

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two hours and Exercise 3, with two places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
+# *About two hours, and half an hour more for Exercise 3, with two places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
 # A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
 #
@@ -83,7 +83,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# What a program keeps of each parameter, and in how many bytes, is its **recipe**. Left alone, the planner takes the usual one of the program. FSDP's, at ZeRO 3, has 16 bytes too; Megatron's adds gradients up in fp32, which makes 18, an eighth more. So find out first which one yours has.
+# What a program keeps of each parameter, and in how many bytes, is its **recipe**. If you name none, the planner takes the program's usual one. FSDP's, at ZeRO 3, has 16 bytes too. Megatron keeps its gradients in fp32, which makes 18, an eighth more. So find out first which one yours has.
 #
 # Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
 
@@ -98,7 +98,7 @@ lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
 #
-# Here is a bill from a published calculator (EleutherAI's cookbook, `calc_transformer_mem.py`; the rules are theirs, the words ours). Gradients have 4 bytes there. The layout is one of our first lines' paper, on cards of 80 GB:
+# Here is a bill from a published calculator (EleutherAI's cookbook, `calc_transformer_mem.py`; the rules are theirs, the words ours). Gradients have 4 bytes there. The layout, on cards of 80 GB, is from the paper of our first lines:
 
 
 # %%
@@ -178,11 +178,11 @@ plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms.)
+# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. The MFU in the picture counts attention too; by 6 a parameter it is 48 %.)
 #
 # ### Constants
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: the shares that products and attention reach of the peak and messages of the network, and a fixed time for each layer. Together they are the program's `stack`. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network messages get, and a fixed time for each layer. Together they are the program's `stack`. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours:
 
@@ -218,11 +218,11 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time, and waits a quarter as often. So take as little tensor parallelism as you need, and keep it inside a machine.
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, and wait. With 64 sequences, one at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
+# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
 
 # %%
 batch64 = node.but(batch=64)
@@ -232,14 +232,14 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the slowest stage, the last, which has the output layer as well. All these knobs cost time. What they buy is memory:
+# The bars are of the slowest stage, the last, which has the output layer as well; that costs as much as the bubble. All these knobs cost time. What they buy is memory:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave an eighth of the parameters and gradients. The rest shrinks less: Adam was in shards before, buffers stay, and the first stage keeps the activations of eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before, and buffers stay. `tp` 8 shrinks the activations as well; with `pp` 8 the first stage keeps those of eight microbatches. Recomputing frees activations only.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -271,11 +271,11 @@ title = {
     "x": "GB/s of a network card",
     "y": "seconds per step",
 }
-plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.2}}
+plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.25}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.2, the number by hand, each halving of the network doubles the step: now everybody waits for it. (At 11.2 itself the planner doesn't let all of them hide yet.) The same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.25 itself not all of them hide yet: what lies outside of the layers, the planner gathers with nothing beside it. The same layout is fine on one cluster and a disaster on another.
 
 # %% [markdown]
 # ## Search
@@ -287,7 +287,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within the planner's error of the fastest. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -331,7 +331,7 @@ lab.table(regrets, units={"regret": "share"})
 # %% [markdown]
 # By one program the regret is 16 %, and by two it was 21: the difference goes with the program. Many a comparison of strategies compares two programs, so name yours.
 #
-# One sequence at a time needs twice the 11.2 GB/s from above, nearly all that the network has, so 0.46 s of its messages don't hide ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
+# One sequence at a time needs twice the 11.25 GB/s from above. That is nearly all that the network has, and not all can hide: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
 
 # %%
 print(*single.warnings())
@@ -359,7 +359,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of these two curves.
+# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch, and ZeRO's microbatches of the 175 B shrink from 4 to 1. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of these two curves.
 #
 # The planner sees it coming. But this exam was mild: its constants came from these programs, and from this table. What if they hadn't?
 #
@@ -465,12 +465,12 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# States differ a little, because torch cuts every tensor by its rows ("as tensors are cut" allows for that). The middle is what a microbatch sends. The peak is the hardest number, because it depends on what a program keeps alive. So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
+# States differ a little, because torch cuts every tensor by its rows ("as tensors are cut" allows for that). The middle is what a microbatch sends. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# Now we choose. A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. By hand, a full copy of the states is 16 bytes a parameter, so on 80 GB DDP ends at 5 B, with nothing left for activations. And of 70 B each of eight cards would hold 16 x 70 / 8 = 140 GB, even when everything is sharded.
+# Now we choose. A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. It draws a line between FSDP and ZeRO 3, which shard alike. By hand, a full copy of the states is 16 bytes a parameter, so on 80 GB DDP ends at 5 B, with nothing left for activations. And of 70 B each of eight cards would hold 16 x 70 / 8 = 140 GB, even when everything is sharded.
 #
 # ### By what a layout does
 #
@@ -496,7 +496,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five is it no tie? (The 12 % are the error of copies and cuts. For shards, which Megatron's constants never saw, nobody knows it.)
+# For how many of the five is it no tie? The 12 % are the error of copies and cuts. For shards, which Megatron's constants never saw, nobody knows it; we count as if it were the same.
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -506,14 +506,13 @@ sizes = {"GPT-2 XL": 8, "LLaMA 7B": 8, "LLaMA 13B": 8}
 sizes |= {"LLaMA-2 70B": 64, "GPT-3 175B": 128}
 stack = "megatron-a100"
 found = {model: fastest(model, gpus, stack) for model, gpus in sizes.items()}
-error = planner.STACKS[stack].spread
-unlike.score(sum(max(each.values()) > error for each in found.values()))
+spread = planner.STACKS[stack].spread
+unlike.score(sum(max(each.values()) > spread for each in found.values()))
 
 # %%
-error = {"planner's error": error}
 lab.bars(
     found,
-    marks=error,
+    marks={"planner's error": spread},
     unit="share",
     title="Slower than the fastest by",
     badge="predicted",
@@ -529,8 +528,8 @@ lab.bars(
 #
 # 1. Copy the model if it fits: no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Across machines do so only if you have measured that your program's messages hide. It needs no change to the model.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. Try `tp` 2 and `tp` 8: the paper with our two runs advises 8, the planner 2 and more stages, a tie.
-# 4. Recompute before you cut far. It makes a step about a third longer, and frees activations only; above, `tp` 2 or eight stages cost a sixth, `tp` 8 doubled the step.
+# 3. Else cut: `tp` inside a machine, stages with chunks between. Try `tp` 2 and `tp` 8: the paper with our two runs advises 8, the planner (not shown) 2 and more stages, a tie.
+# 4. A small cut (`tp` 2, a few stages) costs less than recomputing, which makes a step about a third longer, and it frees more than activations. Before `tp` 8, which doubled the step above, recompute.
 #
 # <details><summary>Two ways that the planner doesn't have</summary>
 #
@@ -598,7 +597,7 @@ lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 planner.card(single, shards[-1])
 
 # %% [markdown]
-# A copy is faster than shards with one sequence at a time because it sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide. Then it is a tie, with two thirds of the copy's memory or less. ("Perhaps" stands where less than 5 % of a card is left.) The whole gain is small, so try it.
+# A copy is faster than shards with one sequence at a time because it sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide. Then it is a tie, with two thirds of the copy's memory or less. ("Perhaps" stands where less than 5 % of a card is left.) The whole gain is 14 %, less than FSDP's error of 20 %, so by our rule it is a tie too: one short run decides.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -628,7 +627,7 @@ answers = [
 lab.table(answers)
 
 # %% [markdown]
-# The rule is right at one end of its range at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines; on 128 it is years. (All but the last have the warning about MFU, so they will rather take longer.)
+# The rule is right at one end of its range at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines; on 128 it is years. All but the last have the warning about MFU, so they will rather take longer. (Each layout is planned by its own program again.)
 #
 # <details><summary>Why 237 days here, and 23 in our first lines?</summary>
 #
@@ -646,7 +645,7 @@ lab.table(answers)
 #
 # - tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before you cut far.
+# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`.
 # - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.
 # - Constants do not travel: measure four runs, fit, then plan. Compare layouts by one program, or you compare programs.
 #
