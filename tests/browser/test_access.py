@@ -55,6 +55,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
 CHINESE_AGAIN = pytest.param("zh", marks=pytest.mark.again)
 LIGHT_AGAIN = pytest.param(False, id="light", marks=pytest.mark.again)
+EVERY_THIRD = pytest.mark.parametrize("each", [3, pytest.param(1, marks=pytest.mark.again)])
 
 
 @pytest.fixture(params=["en", CHINESE_AGAIN])
@@ -98,7 +99,7 @@ def test_the_gallery_holds_every_widget():
     assert set(gallery.CELLS) == set(widgets.__all__)
 
 
-@pytest.mark.parametrize("each", [3, pytest.param(1, marks=pytest.mark.again)])
+@EVERY_THIRD
 def test_every_slider_says_its_name_and_the_option_it_stands_at(seen, each):
     words = ("from", "to") if seen.language == "en" else ("从", "到")
     for name, board in list(gallery.boards(seen.language).items())[::each]:
@@ -297,7 +298,7 @@ def test_axe_finds_a_choice_without_a_name(seen):
     assert [rule for rule, _ in found] == ["select-name"]
 
 
-@pytest.mark.parametrize("each", [3, pytest.param(1, marks=pytest.mark.again)])
+@EVERY_THIRD
 @pytest.mark.parametrize("dark", [LIGHT_AGAIN, pytest.param(True, id="dark")])
 def test_every_text_of_every_picture_stands_out_from_what_lies_behind_it(seen, dark, each):
     with seen.theme(dark):
