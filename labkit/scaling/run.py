@@ -148,8 +148,15 @@ class _Size:
         step_us = [step() for _ in range(self.scaling.num_steps)]
         with self._recorded():
             step()
-        quickest = min(range(len(step_us)), key=step_us.__getitem__)
+        quickest = self._quickest(step_us)
         return {"step_us": step_us[quickest], "waiting_us": waited_us[quickest]}
+
+    def _quickest(self, step_us: list[float]) -> int:
+        """The step whose slowest rank was quickest: the same one on every rank, so that what the
+        ranks waited in it is waited for one of them."""
+        slowest_us = torch.tensor(step_us, dtype=torch.float64)
+        dist.all_reduce(slowest_us, dist.ReduceOp.MAX, group=self.group)
+        return int(slowest_us.argmin())
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:

@@ -154,8 +154,9 @@ class Scaled(Shown):
 class Scaling(Experiment):
     """A training step of a small transformer on several numbers of ranks, one after the other.
 
-    ``run()[r]`` is a dict: alone_us, together_us, step_us, waiting_us (ranks -> the quickest of
-    this rank's steps: alone on the machine; all computing, nobody sending; the whole step; of that
+    ``run()[r]`` is a dict: alone_us, together_us, step_us, waiting_us (ranks -> this rank's
+    microseconds: its quickest step alone on the machine; its quickest while all compute and nobody
+    sends; the whole step, of which the one is told whose slowest rank was quickest; in that step,
     from this rank's last gradient to the slowest rank's), overruns, machine. Only rank 0 has
     alone_us; a rank has no numbers of a size in which it took no part.
     """
