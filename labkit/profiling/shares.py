@@ -19,7 +19,7 @@ NAMES = {
     "save": to_say("writing checkpoints"),
     "comm": to_say("exposed communication"),
     "waiting": to_say("waiting for other ranks"),
-    "idle": to_say("idle, nothing recorded"),
+    "idle": to_say("nothing recorded"),
 }
 """share -> what it is called"""
 

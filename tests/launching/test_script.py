@@ -99,8 +99,8 @@ def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
     path.write_text(
         "import os, time, pathlib\nprint('waiting', os.getpid(), flush=True)\ntime.sleep(600)\n"
     )
-    with pytest.raises(lab.Timeout, match="given 15 s") as caught:
-        lab.launch_script(path, ranks=2, timeout_s=15, show=False)
+    with pytest.raises(lab.Timeout, match="given 20 s") as caught:
+        lab.launch_script(path, ranks=2, timeout_s=20, show=False)
     pids = [int(log.split()[-1]) for log in caught.value.logs]
     assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
 

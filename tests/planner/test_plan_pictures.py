@@ -89,7 +89,7 @@ def test_bars_of_time_are_the_steps_parts():
     assert sum(second) / scale == pytest.approx(OTHER_CARD.time().step_us)
     spent = [plan.time().parts()[part] for part in picture.TIME_LOOKS]
     assert [width / scale for width in first] == pytest.approx([each for each in spent if each])
-    assert drawn.numbers == ()
+    assert drawn.numbers == (("all rows", "batch 1536"),)
     (step, mfu) = picture.time_bars([("now", plan)]).numbers
     assert step == ("step", format_us(time_us)) and mfu[0] == "MFU"
 

@@ -11,7 +11,7 @@ from labkit.pictures.style import IDLE, KINDS, clipped, text_px
 from labkit.planner.plan import memory, steptime
 from labkit.planner.plan.plan import Plan
 from labkit.units import format_bytes, format_share, format_us
-from labkit.words import catalogue, sentence, speaking
+from labkit.words import both, catalogue, sentence, speaking
 
 WORDS = catalogue(
     [
@@ -39,6 +39,8 @@ WORDS = catalogue(
         ("part", "part"),
         ("card", "GPU"),
         ("stage", "stage {}"),
+        ("stages", "stages of"),
+        ("all", "all rows"),
         ("of", "{} of {}"),
         ("free", "{} left"),
         ("over", "{} too much"),
@@ -71,10 +73,6 @@ TIME_LOOKS = {
     "optimizer": (KINDS["optimizer"].colour, KINDS["optimizer"].hatch),
 }
 """Colour and hatch of each part of a step."""
-MOST_ACTIONS = 32
-"""A step of more on a rank is drawn with fewer microbatches."""
-MOST_BOXES = 2_000
-"""A timeline of more is not drawn."""
 BAR_PX = 24.0
 THIN_PX = 13.0
 """a stage's bar"""
@@ -82,6 +80,7 @@ MOST_STAGES = 16
 """of more, some are drawn: the first, the last, the fullest, and others between them"""
 _RIGHT_PX = 132.0
 _TOP_PX = 62.0
+_SEEN_PX = 1.0
 _TEXT_PX = 32.0
 """half of the widest number in a bar"""
 Bill = Mapping[str, float]
@@ -118,50 +117,50 @@ def _time_badge(plans: Plans, code: str) -> str:
     return badge(plans, code) + (f"; {WORDS[code]['tf32']}" if is_tf32 else "")
 
 
-def shortened(plan: Plan) -> Plan | None:
-    """The plan whose step can be drawn: itself, or its layout with fewer microbatches, two for each
-    stage; None where there would be too much to see."""
-    layout = plan.layout
-    count = layout.num_microbatches
-    if 2 * plan.vpp * count > MOST_ACTIONS:
-        count = min(count, max(4, 2 * plan.pp))
-    if 2 * plan.vpp * count * plan.pp > MOST_BOXES:
-        return None
-    if count == layout.num_microbatches:
-        return plan
-    return plan.but(batch=count * layout.dp * plan.mbs)
-
-
 # --- memory ---
 
 
 def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
-    the first plan, where it has several. What the first is stands beside the heading, where it is
-    the only one, or its stages are drawn. Raises ValueError for a plan whose layout can't be."""
+    the first plan, where it has several. Beside the heading stands what the only plan is, or what
+    all have in common. Raises ValueError for a plan whose layout can't be."""
     plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
-        first = plans[0][1]
-        alone = len(plans) == 1
         heading = WORDS[code]["memory title"]
         bars = [held(said(name, code), plan, code) for name, plan in plans]
         bars = [bar._replace(limit_name=_unsaid(bars, at)) for at, bar in enumerate(bars)]
-        bars += _stages(first, code)
+        bars += _stages(plans[0][1], code)
         shapes, end_px = drawn(bars, MEMORY_LOOKS, code, format_bytes)
         return Sketch(
             shapes=tuple(shapes),
             height_px=end_px,
             heading=heading,
             badge=badge(plans, code),
-            numbers=((bars[0].label, first.title(code)),) if alone or first.pp > 1 else (),
+            numbers=_memory_numbers(plans, bars[0].label, code),
             summary=_summary(heading, bars[: len(plans)], plans, code),
             table=_table(bars, memory.PARTS, code, format_bytes),
             language=code,
         )
 
     return speaking(language, build)
+
+
+def _memory_numbers(plans: Plans, first: str, code: str) -> tuple[tuple[str, str], ...]:
+    """What the only plan is; of several what all have in common, and whose stages are drawn."""
+    plan = plans[0][1]
+    if len(plans) == 1:
+        return ((first, plan.title(code)),)
+    return _in_all(plans, code) + (((WORDS[code]["stages"], first),) if plan.pp > 1 else ())
+
+
+def _in_all(plans: Plans, code: str) -> tuple[tuple[str, str], ...]:
+    """Model and machines of all plans, and their batch, as far as they are the same."""
+    machines = {plan.titles(code)[0] for _, plan in plans}
+    batches = {both("batch {count}", count=plan.layout.gbs)[code] for _, plan in plans}
+    same = [some.pop() for some in (machines, batches) if len(some) == 1]
+    return ((WORDS[code]["all"], ", ".join(same)),) if same else ()
 
 
 def held(label: str, plan: Plan, code: str) -> Bar:
@@ -201,13 +200,13 @@ def _stages(plan: Plan, code: str) -> list[Bar]:
 
 
 def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
-    """Where the time of each plan's step goes on its slowest stage, by part; of a single plan, its
-    step and MFU beside the heading. Raises ValueError for a plan whose layout can't be."""
+    """Where the time of each plan's step goes on its slowest stage, by part; beside the heading the
+    step and MFU of the only plan, or what all have in common. Raises ValueError for a plan whose
+    layout can't be."""
     plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
-        first = plans[0][1]
         bars = [_spent(said(name, code), plan, code) for name, plan in plans]
         shapes, end_px = drawn(bars, TIME_LOOKS, code, format_us)
         heading = WORDS[code]["time title"]
@@ -216,7 +215,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             height_px=end_px,
             heading=heading,
             badge=_time_badge(plans, code),
-            numbers=_first_numbers(first, code) if len(plans) == 1 else (),
+            numbers=_first_numbers(plans[0][1], code) if len(plans) == 1 else _in_all(plans, code),
             summary=_summary(heading, bars, plans, code),
             table=_table(bars, steptime.PARTS, code, format_us),
             language=code,
@@ -256,7 +255,8 @@ def drawn(
     code: str,
     form: Callable[[float], str],
 ) -> tuple[list[Shape], float]:
-    """Bars at one scale, one under another, and their legend; and where all ends."""
+    """Bars at one scale, one under another, and a legend of what is wide enough to be seen; and
+    where all ends."""
     left = 16 + min(230.0, max(1.1 * text_px(bar.label) for bar in bars))
     most = max(max(sum(bar.parts.values()), bar.limit) for bar in bars)
     scale = (WIDTH_PX - left - _RIGHT_PX) / most
@@ -275,7 +275,7 @@ def drawn(
         y += bar.thick_px + (12 if bar.thick_px == BAR_PX else 5)
     samples = []
     for part, look in looks.items():
-        if has(bars, part):
+        if any(bar.parts.get(part, 0.0) * scale >= _SEEN_PX for bar in bars):
             samples.append(((Box(0, -7, 22, 14, *look),), WORDS[code][part]))
     keys, end_px = legend(samples, left, y + 4)
     return shapes + keys, end_px

@@ -47,7 +47,7 @@ _WORDS = (
     ("pp", "pipeline stages (pp)"),
     ("vpp", "chunks a stage (vpp)"),
     ("zero", "ZeRO stage"),
-    ("mbs", "microbatch, sequences"),
+    ("mbs", "microbatch (sequences)"),
     ("recompute", "recomputation"),
     ("batch", "sequences per step"),
     ("seq", "sequence (tokens)"),
@@ -69,11 +69,7 @@ _WORDS = (
         "It does not fit: the fullest GPU needs {} more than its {}; the times are those of "
         "GPUs that had them.",
     ),
-    (
-        "toy",
-        "Nothing was started. A small model, divided alike, runs by a Plan's toy().run() ({}).",
-    ),
-    ("no toy", "Nothing was started, and no small experiment divides by tensor parallelism alone."),
+    ("idle", "Nothing was started: all numbers are predicted."),
     ("operators", "by operators"),
     ("least", "the least"),
     ("impossible", "No such layout: {}."),
@@ -82,6 +78,10 @@ _WORDS = (
     ("fewer", "The same layout with {} microbatches; the step has {:,}"),
     ("long", "The step has too many forwards and backwards to draw them one by one."),
 )
+MOST_ACTIONS = 32
+"""A step of more on a rank is drawn with fewer microbatches."""
+MOST_BOXES = 2_000
+"""A timeline of more is not drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Impossible:
 
 class PlanBoard(Trial):
     """The widget: a page per degree of tensor parallelism, this setting beside the last one. A plan
-    is not run, so there is no button; a line says which experiment runs."""
+    is not run, so there is no button; a line says so."""
 
     options: ClassVar = {
         "tp": (1, 2, 4, 8),
@@ -180,21 +180,12 @@ class PlanBoard(Trial):
         self._now = stands
 
     def _allow(self) -> None:
-        """Why it is not started, and which experiment runs instead. Where the first control has
-        moved, all other pages are drawn anew: they stand beside another setting now."""
-        step = self.step
-        self.why_off.value = "" if isinstance(step, Impossible) else escape(self._toy(step))
+        """That nothing was started. Where the first control has moved, all other pages are drawn
+        anew: they stand beside another setting now."""
+        self.why_off.value = "" if isinstance(self.step, Impossible) else self._words["idle"]
         if self._turned:
             self._turned = False
             self.book.redraw()
-
-    def _toy(self, plan: Plan) -> str:
-        """That a plan is not started, and what runs instead."""
-        try:
-            toy = plan.toy().title(self.language)
-        except ValueError:
-            return self._words["no toy"]
-        return self._words["toy"].format(toy)
 
     # --- what it shows ---
 
@@ -225,7 +216,7 @@ class PlanBoard(Trial):
             svg.html(picture.time_bars(plans, language=self.language)),
         ]
         notes = [_room(step, say)]
-        if drawable := picture.shortened(step):
+        if drawable := shortened(step):
             parts.append(svg.html(self._timeline(step, drawable)))
         else:
             notes.append(say["long"])
@@ -334,3 +325,17 @@ def _cell(tag: str, words: str, scope: str = "") -> str:
     if not words:
         return "<td></td>"
     return f"<{tag}{about} style='{look}'>{escape(words)}</{tag}>"
+
+
+def shortened(plan: Plan) -> Plan | None:
+    """The plan whose step can be drawn: itself, or its layout with fewer microbatches, two for each
+    stage; None where there would be too much to see."""
+    layout = plan.layout
+    count = layout.num_microbatches
+    if 2 * plan.vpp * count > MOST_ACTIONS:
+        count = min(count, max(4, 2 * plan.pp))
+    if 2 * plan.vpp * count * plan.pp > MOST_BOXES:
+        return None
+    if count == layout.num_microbatches:
+        return plan
+    return plan.but(batch=count * layout.dp * plan.mbs)

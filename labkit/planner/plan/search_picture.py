@@ -15,7 +15,8 @@ WORDS = catalogue(
     [
         ("copies", "copies"),
         ("shards", "shards (ZeRO 3)"),
-        ("cut", "cut by tp, pp or cp"),
+        ("cut", "cut by tp or pp"),
+        ("cut cp", "cut by tp, pp or cp"),
         ("too_large", "layouts, all too large"),
         ("frontier", "frontier"),
         ("first fitting", "fastest: {}"),
@@ -81,7 +82,8 @@ def _series(
     kinds: dict[str, list[Candidate]] = {kind: [] for kind in _KINDS}
     for each in others:
         kinds.setdefault(_kind(each) if search.fitting else found, []).append(each)
-    series = [_of(say[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
+    names = {**say, "cut": say["cut cp"]} if any(each.layout.cp > 1 for each in shown) else say
+    series = [_of(names[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
     named = say[f"first {found}"].format(written(shown[0].layout))

@@ -80,7 +80,8 @@ class Stack:
                 stack=self.name,
             )
         return say(
-            "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
+            "time by the constants of {stack} ({source}): nine of ten of these rows within "
+            "{spread:.0%}; others may be further off",
             stack=self.name,
             source=translated(self.source, language()),
             spread=self.spread,
