@@ -10,7 +10,7 @@ from labkit.profiling.graph.waits import messages
 from labkit.timeline import COMM, step_us
 from labkit.words import to_say
 
-SHARES = ("compute", "input", "save", "comm", "waiting", "idle")
+SHARES = ("compute", "input", "save", "comm", "waiting", "unrecorded")
 """What a rank does, the first that holds: it computes; loads; saves; a message is under way that
 all have begun; it waits in one that another rank has not begun; nothing."""
 NAMES = {
@@ -19,7 +19,7 @@ NAMES = {
     "save": to_say("writing checkpoints"),
     "comm": to_say("exposed communication"),
     "waiting": to_say("waiting for other ranks"),
-    "idle": to_say("nothing recorded"),
+    "unrecorded": to_say("nothing recorded"),
 }
 """share -> what it is called"""
 
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     share: str
     """of SHARES"""
     label: str
-    """of the span; "" for idle time"""
+    """of the span; "" where nothing was recorded"""
     start_us: float
     """when it begins"""
     end_us: float
@@ -137,7 +137,7 @@ def _back(graph: Graph, at: int, until: float, parts: list[Part]) -> tuple[int |
         if before is None or spans.start_us[under] + share * took_us >= ended:
             return under, start
     if start - ended > 0:
-        parts.append(Part(int(spans.rank[owner]), "idle", "", ended, start))
+        parts.append(Part(int(spans.rank[owner]), "unrecorded", "", ended, start))
     return before, min(ended, start)
 
 

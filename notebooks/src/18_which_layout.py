@@ -11,7 +11,7 @@
 #
 # *About two hours, and half an hour more for Exercise 3, with two places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. The cards are the same. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it. Keep the program in mind.
+# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it: Megatron the one, an early ZeRO 3 the other.
 #
 # On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours:
 
@@ -48,6 +48,14 @@ planner.board()
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
 # A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (The board's `cp`, chapter 09, is 1 here; `batch` counts a step's sequences, of 2,048 tokens.)
+#
+# Try them on the board, one at a time. From where it opened, which takes much off the 62.8 GB for the least time?
+#
+# <details><summary>Answer</summary>
+#
+# `zero` 2 takes off 24 GB and costs nothing: inside a machine its messages hide. `tp` 8 takes off the most, and the step is nearly twice as long.
+#
+# </details>
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
@@ -65,7 +73,7 @@ held = lab.guess("GB of states on each GPU", between=(0, 1000))
 held.score(16 * 175 / (2 * 4))
 
 # %% [markdown]
-# That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers, and draws it all against the card (`recipe="mixed"` are those 16 bytes):
+# That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers, and draws it all against the card (`recipe="mixed"` are those 16 bytes). The thin bars are the four stages of the first row:
 
 # %%
 big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, recipe="mixed")
@@ -74,11 +82,11 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# What hangs over the line is too much. With ZeRO 3 the states have room, and then the activations come on top. The last row computes them again, and fits, on paper. (Purple is what ZeRO 3 gathers while a layer computes. Few programs run it together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`.)
+# What hangs over the line is too much. With ZeRO 3 the states have room, and then 53 GB of activations come on top. The last row computes them again, and fits, on paper: few programs run ZeRO 3 together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`. (Purple is what ZeRO 3 gathers while a layer computes.)
 #
 # ### The fullest stage, by hand
 #
-# The thin bars are the four stages of the first row. Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
+# Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -93,7 +101,7 @@ small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
 lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It says more: the gradients are in fp32, some activations stay, and every process holds buffers (3 GB, assumed).
+# It says 34 GB: in fp32 the gradients have 5 GB more, some activations stay, and every process holds buffers (3 GB, assumed).
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
@@ -155,7 +163,7 @@ llama = MODELS["LLaMA 7B"]
 round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 
 # %% [markdown]
-# Those are the days for 1 T tokens on eight A100, if they always computed as fast as their data sheet says. They never do. The `share` that they reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile.
+# Those are the days for 1 T tokens on eight A100, if they always computed as fast as their data sheet says. They never do. The `share` that they reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile. (Here those are 6 a parameter and token. The planner counts attention too, which adds a little.)
 #
 # The paper of LLaMA 7B says how many hours of a GPU it took. Which MFU did these experts reach?
 
@@ -178,11 +186,11 @@ plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. The MFU in the picture counts attention too; by 6 a parameter it is 48 %.)
+# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. By 6 a parameter the picture's MFU is 48 %.)
 #
 # ### Constants
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network messages get, and a fixed time for each layer. Together they are the program's `stack`. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network messages get, and a fixed time for each layer. Together they are the program's `stack`. Megatron's were fitted on published tables, FSDP's are from trials of ours. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours:
 
@@ -203,7 +211,7 @@ lab.table([hours | {"published": llama.a100_hours}])
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. Does tensor parallelism make the step shorter or longer there, compared with data parallelism and ZeRO 1?
+# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get (`sp` stays on, since it costs next to nothing). Does tensor parallelism make the step shorter or longer there, compared with data parallelism and ZeRO 1?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -218,7 +226,7 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B costs 175 B less. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
@@ -232,14 +240,14 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the slowest stage, the last, which has the output layer as well; that costs as much as the bubble. All these knobs cost time. What they buy is memory:
+# The bars are of the slowest stage, the last. It has the output layer as well, which costs as much as the bubble. All these knobs cost time. What they buy is memory:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before, and buffers stay. `tp` 8 shrinks the activations as well; with `pp` 8 the first stage keeps those of eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before, and buffers stay. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -248,7 +256,7 @@ lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (nearly the 63 % from above) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends as much in gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (nearly the 63 % from above) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -275,7 +283,7 @@ plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.25}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.25 itself not all of them hide yet: what lies outside of the layers, the planner gathers with nothing beside it. The same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.25 itself not all messages hide yet: while embedding and output layer are gathered, nothing computes. The same layout is fine on one cluster and a disaster on another.
 
 # %% [markdown]
 # ## Search
@@ -287,7 +295,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within the planner's error of the fastest. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within Megatron's error of the fastest (orange dots have FSDP's constants; more on that below). The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -299,9 +307,9 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they usually are. (FSDP's are off by 20 %, on rows that are not kept here.) `warnings()` says where a plan lies outside of the runs that the constants are from. Those runs all recompute something, and this layout nothing, so part of its higher MFU may be real. The first board has that warning too, and so have many plans below. Ask for both, because a number without them is a guess with decimals.
+# `trust()` says whose constants these are, and how far off they are on the very runs that they were fitted to: 12 %, and 20 for FSDP's. On others the error may be larger. `warnings()` says where a plan lies outside of those runs. They all recompute something, which MFU doesn't count. This layout recomputes nothing, so part of its higher MFU may be real. Many plans have that warning. Ask for both, because a number without them is a guess with decimals.
 #
-# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: choose what your program does well. (Two layouts by one program share part of the error, but how much nobody has measured.)
+# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. So choose what your program does well. (Two layouts by one program share part of the error; how much, nobody has measured.)
 #
 # ### ZeRO 3, one sequence at a time
 #
@@ -329,7 +337,7 @@ for each in (single, single.but(mbs=4)):
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# By one program the regret is 16 %, and by two it was 21: the difference goes with the program. Many a comparison of strategies compares two programs, so name yours.
+# By one program the regret is 16 %, and by two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. Who compares strategies by two programs compares the programs as well.
 #
 # One sequence at a time needs twice the 11.25 GB/s from above. That is nearly all that the network has, and not all can hide: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
 
@@ -337,14 +345,14 @@ lab.table(regrets, units={"regret": "share"})
 print(*single.warnings())
 
 # %% [markdown]
-# FSDP's share of the network is assumed, not fitted, so all its plans across machines may take several times as long. Where do the 3.8 times come from?
+# FSDP's share of the network is assumed, not fitted. Where do the 3.8 times come from?
 
 # %% [markdown]
 # *A place to rest.*
 #
 # ## How far may you trust it?
 #
-# The two runs of our first lines stand in a published table (table 2 of that paper), with ten more. We fit the planner on a quarter of the rows, three, and let it predict all. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
+# The two runs of our first lines stand in a published table (table 2 of that paper), with ten more. We fit the planner on a quarter of the rows, three, and let it predict all. The exam is mild: it begins with constants that were once fitted on this whole table. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
 
 # %%
 runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
@@ -361,7 +369,7 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch, and ZeRO's microbatches of the 175 B shrink from 4 to 1. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of these two curves.
 #
-# The planner sees it coming. But this exam was mild: its constants came from these programs, and from this table. What if they hadn't?
+# The planner sees it coming: on the nine rows that this fit didn't see, it is off by at most 8 %. What if its constants came from another program?
 #
 # ### Constants do not travel
 #
@@ -376,7 +384,7 @@ today = planner.STACKS["fsdp-a100"]
 travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %% [markdown]
-# About a quarter: those are the 3.8 times. Which constant is to blame? Here are two of each program's, the share of its peak that products reach (`matmul`), and the share of its promise that a network card gives (`nic`):
+# About a quarter: those are the 3.8 times. Which constant is to blame? Here are two of each program's, the share of the peak that matrix products reach (`matmul`), and the share of its promise that a network card gives (`nic`):
 
 # %%
 then = planner.STACKS["zero3-2021-a100"]
@@ -387,13 +395,13 @@ constants = [
 lab.table(constants, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
-# Not the products. But that early ZeRO 3 ran as if its messages got less than a tenth of what the network could carry, and for FSDP half of it is assumed. By hand: a machine fetches 350 GB of parameters twice and sends as much in gradients once, an eighth of it through each card of 25 GB/s. At 8.4 % that takes 62.5 s, of a step of 66.7. (That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.)
+# Not the products. That early ZeRO 3 ran as if its messages got less than a tenth of the network, where FSDP is assumed to get half. By hand: each GPU had one of the 1,536 sequences. A machine fetches 350 GB of parameters twice and sends 350 GB of gradients, an eighth of it through each card of 25 GB/s. At 8.4 % that takes 62.5 s, of a step of 66.7. (That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.)
 #
 # So our first lines compared two programs as well. Their 51 days show that this program with this layout was the wrong choice for 1,536 GPUs. About ZeRO 3 in general they show nothing.
 #
 # ### Measure four runs
 #
-# `planner.fit` moves one constant for every two runs, so that it doesn't fit noise: the products' first, then the one that helps most. We begin at today's FSDP, and give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
+# `planner.fit` moves one constant for every two runs, so that it doesn't fit noise: first what products reach, then the one that helps most. We begin at today's FSDP, and give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
 
 # %%
 z3 = [run for run in runs if "z3" in run.id]
@@ -410,7 +418,18 @@ lab.table(
 )
 
 # %% [markdown]
-# Two runs moved the products, and miss by a factor of three. Four moved the network too, and are within a tenth for both runs that the fit never saw. (Each had twice as many GPUs as the largest fitted run of its model, not ten times.)
+# Two runs changed what products reach, and miss by a factor of three. Four changed the network's share too, and are within a tenth for both runs that the fit never saw. (Each had twice as many GPUs as the largest fitted run of its model, not ten times.)
+#
+# Now plan our 7 B model with what was fitted, as if that early program ran it:
+
+# %%
+early = four.stack(z3[0])
+plans = [single, single.but(mbs=4)]
+plans += [plan.but(stack=early) for plan in plans]
+lab.table(plan.row() for plan in plans)
+
+# %% [markdown]
+# On such a network four sequences at a time are no tie: one at a time takes more than three times as long.
 #
 # If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. If that is the network, let them differ in the number of GPUs. Such a run is a dict, with the seconds of its step:
 #
@@ -419,7 +438,7 @@ lab.table(
 # run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
 # ```
 #
-# `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. Plans and searches take what was fitted as their `stack`: `four.stack(run)` is the one for a run's card and stage of ZeRO. They don't warn of the network then, though only that machine was measured.
+# `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network, though only one machine was measured.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
@@ -450,7 +469,7 @@ check.hint("four_runs")
 #
 # ## Is the memory true?
 #
-# Nobody has 1,024 GPUs on a laptop. But torch can tell what one rank of them would hold: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a **rehearsal**. FSDP really wraps the model, shards it and steps the optimizer, only without data. Eight of LLaMA 7B's 32 layers will do. Of their 7.5 GB of parameters in fp32 rank 0 keeps a 1,024th, 7.35 MB. How many GB does it hold at its highest point?
+# Nobody has 1,024 GPUs on a laptop. But torch can tell what one rank of them would hold: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a **rehearsal**. FSDP really wraps the model, shards it and steps the optimizer, only without data. Eight of LLaMA 7B's 32 layers will do. Of their 7.5 GB of parameters in fp32 rank 0 keeps a 1,024th, 7.35 MB. How many GB does it hold at its highest point, with one sequence at a time?
 
 # %%
 highest = lab.guess("GB at the peak of rank 0", between=(0, 20))
@@ -465,12 +484,12 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# States differ a little, because torch cuts every tensor by its rows ("as tensors are cut" allows for that). The middle is what a microbatch sends. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
+# States differ a little, because torch cuts every tensor by its rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, and the parameters twice, but once what lies outside of the layers. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# Now we choose. A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. It draws a line between FSDP and ZeRO 3, which shard alike. By hand, a full copy of the states is 16 bytes a parameter, so on 80 GB DDP ends at 5 B, with nothing left for activations. And of 70 B each of eight cards would hold 16 x 70 / 8 = 140 GB, even when everything is sharded.
+# Now we choose. A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. It draws a line between FSDP and ZeRO 3, which shard alike. By hand, a full copy of the states is 16 bytes a parameter, so on 80 GB DDP ends at 5 B, with nothing left for activations. And 70 B on eight cards are 16 x 70 / 8 = 140 GB on each, even when everything is sharded.
 #
 # ### By what a layout does
 #
@@ -496,7 +515,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five is it no tie? The 12 % are the error of copies and cuts. For shards, which Megatron's constants never saw, nobody knows it; we count as if it were the same.
+# For how many of the five do the kinds differ by more than the error? Its 12 % are of copies and cuts. For shards, which Megatron's constants never saw, nobody knows it; we count as if it were the same.
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -519,17 +538,17 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. (Where a row is missing, nothing of that kind fits.)
+# Only the 70 B's shards cross the dashed line, and barely. In the three upper rows shards are first, since inside a machine their messages hide, but not by enough to tell. (Where a row is missing, nothing of that kind fits.)
 #
 # - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
-# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Shards, by one early program, lost it.
+# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Of shards the table has one early program, which lost it: try yours before you trust it.
 #
 # ### Four rules
 #
-# 1. Copy the model if it fits: no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
+# 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Across machines do so only if you have measured that your program's messages hide. It needs no change to the model.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. Try `tp` 2 and `tp` 8: the paper with our two runs advises 8, the planner (not shown) 2 and more stages, a tie.
-# 4. A small cut (`tp` 2, a few stages) costs less than recomputing, which makes a step about a third longer, and it frees more than activations. Before `tp` 8, which doubled the step above, recompute.
+# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing, and frees more than activations.
+# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 doubled the step of our 7 B, and 175 B ran well with it.
 #
 # <details><summary>Two ways that the planner doesn't have</summary>
 #
@@ -586,7 +605,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# What has choosing changed on 64 GPUs? There is room for more sequences at a time, or for a copy. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed on 64 GPUs? We began with shards, one sequence at a time. Rule 1 says: copy, if it fits. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
 copied = same.plan.but(zero=1, recipe="fp32")
@@ -594,10 +613,10 @@ shards = [single, single.but(mbs=4)]
 lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 
 # %%
-planner.card(single, shards[-1])
+planner.card(single, copied)
 
 # %% [markdown]
-# A copy is faster than shards with one sequence at a time because it sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide. Then it is a tie, with two thirds of the copy's memory or less. ("Perhaps" stands where less than 5 % of a card is left.) The whole gain is 14 %, less than FSDP's error of 20 %, so by our rule it is a tie too: one short run decides.
+# It does fit, and it sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide, and shards are as fast with two thirds of the memory. ("Perhaps" stands where less than 5 % of a card is left.) By this plan all four are a tie. But all four cross the network, whose share is assumed, and on a slow one they would not be: one short run of each decides.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -627,7 +646,7 @@ answers = [
 lab.table(answers)
 
 # %% [markdown]
-# The rule is right at one end of its range at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines; on 128 it is years. All but the last have the warning about MFU, so they will rather take longer. (Each layout is planned by its own program again.)
+# For so many tokens the rule is right at one end of its range at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines; on 128 it is years. All but the last have the warning about MFU, so they will rather take longer.
 #
 # <details><summary>Why 237 days here, and 23 in our first lines?</summary>
 #
@@ -638,14 +657,14 @@ lab.table(answers)
 # %% [markdown]
 # ## When is a planner worth it?
 #
-# Before you rent, and when a run takes a third longer than planned: then the program or the plan is wrong. Not on one GPU, nor to break a tie. It can't know your network: that is why you fit. It assumes that nothing fails (chapter 13), and doesn't know how many steps a larger batch needs.
+# Before you rent. And when a run takes longer than planned by more than the planner's error: then the program or the plan is wrong. It isn't worth it on one GPU, and it can't break a tie. It doesn't know your network, so you fit. It assumes that nothing fails (chapter 13), and doesn't know how many steps a larger batch needs.
 
 # %% [markdown]
 # ## Summary
 #
 # - tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`.
+# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`, unless the model is wide.
 # - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.
 # - Constants do not travel: measure four runs, fit, then plan. Compare layouts by one program, or you compare programs.
 #

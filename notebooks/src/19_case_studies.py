@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
-# A textbook prints a script as complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer, so nothing seems left to save. Does it fit?
+# A textbook calls a script complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer. Does it fit?
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. ("recipe fp32" means that the states stay in fp32, though products are in bf16.)
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use a table of 1 ("Who runs a layout?").
+# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use the table of "Who runs a layout?".
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" by how much that exceeds nine tenths of the card. In the pictures the line is the whole card.
 #
@@ -47,18 +47,18 @@ case
 # The usual advice is fewer tokens. One sequence of 512 is a quarter of them: how many of the missing 19 GB does that save?
 
 # %%
-saved = lab.guess("GB that a quarter of the tokens saves", between=(0, 20))
+saved = lab.guess("GB saved by taking only a quarter of the tokens", between=(0, 20))
 
 # %%
 cures = case_studies.llama.cures()
 saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 
 # %% [markdown] sections="8.10"
-# Next to nothing, because activations are not what is too much. FSDP keeps weights, gradients and both moments in fp32, 4 + 4 + 8 bytes. 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
+# Next to nothing, 1.1 GB: activations are not what is too much. FSDP keeps weights, gradients and both moments in fp32, 4 + 4 + 8 bytes. 16 bytes x 13 billion parameters, a quarter on each card, is 52 GB of states alone.
 #
 # ### Plan: what would cure it?
 #
-# Here are four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. By the plan, how many of the four fit?
+# Four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. By the plan, how many of them fit?
 
 # %%
 fitting = lab.guess("changes of the four that fit", choices=("0", "1", "2", "3", "4"))
@@ -70,45 +70,45 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, and each has its price. With bf16 throughout, small updates get lost (chapter 05). With ZeRO 3, Adam on the host needs DeepSpeed. (FSDP's own offload moves the weights too.) DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB.
+# All four do, as planned, at a price. With bf16 throughout, small updates get lost (chapter 05). With ZeRO 3, Adam on the host needs DeepSpeed, as FSDP's own offload moves the weights too. DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB.
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The library is transformers 5.23. The three run at once, for up to half a minute.
+# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The library is transformers 5.23. The three run at once, for half a minute or more.
 
 # %%
 lab.table(case_studies.trained_by())
 
 # %% [markdown] sections="8.10"
-# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and really DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"; numbers of elements), and the losses agree.
+# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"; numbers of elements), and the losses agree.
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. (On two ranks, as above, both are the same number of bytes.)
+# The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. On two ranks, as above, both are the same number of bytes, so bytes would not have shown it: we counted elements.
 #
-# The plans above know nothing of that. By hand, this is the most that a card holds, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
+# The plans above know nothing of that. By hand, a card holds this, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
 #
 # | | weights | moments | gradients | all else, as planned | together | planned |
 # | --- | --- | --- | --- | --- | --- | --- |
-# | 4 x 40 GB, first step | 13 | - | 26 | 7.4 | 46.4 | 59.4, of which 26 moments |
+# | 4 x 40 GB, first step, before Adam | 13 | - | 26 | 7.4 | 46.4 | 59.4 |
 # | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# In the first row Adam has no moments yet, and it is already too much: the script dies in its first step. From the second step on, gradients and moments are there together, and all plans were too kind. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. So of the four changes one remains, Adam on the host. (Case 5 runs that small as well.) Only running it small showed that.
+# The first row is already too much without the moments that its plan counts: the script dies in its first step. From the second step on both are there, and these plans were too kind. Only running it small showed that. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. So one of the four changes remains for sure: Adam on the host, which we counted in a small run, too (case 5).
 #
-# This is the line. With it only shards of the gradients are kept, and every gradient travels in each microbatch. Our plans counted that all along.
+# This is the line. With it only shards of the gradients are kept, and every gradient travels in each microbatch. Our plans counted so all along.
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. Both keep to shards; what other layouts do follows.
+# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. By the plan its step takes 1.6 times as long as FSDP's on four cards.
 
 # %% [markdown] sections="8.10"
-# ### Who runs a layout?
+# ## Who runs a layout?
 #
-# And any other layout? Who runs it decides how many bytes it needs, and whose constants a plan takes. Here and in case 5, and at the end of case 2:
+# Who runs a layout decides its bytes, and whose constants a plan takes. This table holds here, in case 5 and at the end of case 2.
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
@@ -116,17 +116,17 @@ lab.table(case_studies.trained_by())
 # | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
 # | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
 #
-# Here is the best for four cards of each size (those of 24 GB are A10G, without NVLink).
+# Here is the best for four cards of each size. Those of 24 GB are A10G, without NVLink; their steps rest on A100's constants, too.
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
 
 # %% [markdown] sections="8.10"
-# *"layout": the fastest of those that fit, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
+# *"layout": the fastest of those that fit, of 220 tried, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB at 16 or 18 bytes, however you cut: four times 40 GB are less than the states. 64 layouts fit cards of 80 GB, and a pipeline is the fastest. With Adam on the host every size will do.
+# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. On cards of 80 GB a pipeline is the fastest. With Adam on the host every size will do.
 #
-# How much does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants and with the line of above:
+# Does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants and with case 1's line:
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -134,7 +134,7 @@ mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
 lab.table(plan.row() for plan in mine)
 
 # %% [markdown] sections="8.10"
-# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, `tp` 4 longer still.
+# Four plain stages are nearly as fast as the best found. ZeRO 3 takes a fifth longer, and `tp` 4 takes 43 % longer.
 
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
@@ -143,9 +143,9 @@ lab.table(plan.row() for plan in mine)
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
-# - The step is at most a quarter longer than that of the fastest layout that does both (without `vpp`).
+# - The step is at most a quarter longer than that of the fastest layout that does both, of all `tp`, `pp`, `zero` 0, 1 and 3, and `mbs` up to 16, with `recompute` or without (no `vpp`).
 #
-# For all nine pairs of a card and a length there is one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. Plan as many as you like, or go by a rule. `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds (`four` is from the cell above), and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# For all nine pairs of a card and a length there is one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. `four` is the plan of the cell above: `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -170,7 +170,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: models that tell stories
 #
-# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? First we plan as if one program, Megatron, ran all three, so that only the layouts differ.
+# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? First we plan as if one program, Megatron, ran all three, one sequence at a time, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -195,14 +195,15 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. A pipeline's last stage has the output layer as well (a vocabulary of 50,257, which takes as long as one of the 48 layers), and all others wait for it: it has 6 + 1, and an even share is 49 / 8 = 6.1. With `tp` 8 every layer waits for its messages, and its smaller products run at a lower rate.
+# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. A pipeline's last stage has the output layer as well (a vocabulary of 50,257, which takes as long as one of the 48 layers), and all others wait for it: it has 6 + 1, where an even share is 49 / 8 = 6.1, but in whole layers some stage always has 7. With `tp` 8 every layer waits for its messages, its smaller products run at a lower rate, and each card starts the kernels of all layers for all sequences (3.7 s).
 #
-# ### Why was the pipeline ahead in case 1?
+# Larger microbatches don't change the order: with the best for each, and chunks for the pipeline, `tp` 8 gains most, from 75 to 52 s, and is still last. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products. By FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides.
 #
-# - In case 1 ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. With FSDP's constants, in the last row, Megatron's pipeline is ahead here too.
-# - In case 1 the output layer takes half as long as one of 40: the last stage has 10.5, and an even share is 40.5 / 4 = 10.1. So the pipeline loses less there.
+# <details><summary>Why was the pipeline ahead on four cards?</summary>
 #
-# **Verdict.** `tp` 8 is last by far. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products; by FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides: measure these two.
+# There ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. And the output layer takes half as long as one of 40: the last stage has 10.5, where an even share is 40.5 / 4 = 10.1.
+#
+# </details>
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -215,36 +216,36 @@ lab.show(planner.memory_bars(case_studies.stories.plans()))
 # %% [markdown] sections="10.6.2"
 # On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept.
 #
-# **Verdict.** Leave out the host and the recomputation, until a plan or a small run says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation (planned, not drawn).
+# **Verdict.** Measure ZeRO 3 and the pipeline, each with its program. Leave out the host and the recomputation until a plan, or a measured peak, says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation (planned, not drawn).
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
-# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on two ranks: 45 steps on the first 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) (`case_studies.tokenizer()`, 400 of them, by byte pairs; [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls from about 6, which is ln 400, to well below 1, but its `"text"` is more or less the page that it saw. So the loss says that the program works, no more.
+# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on the first 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) (`case_studies.tokenizer()`, 400 tokens, by byte pairs; [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls from about 6, which is ln 400, to well below 1, but its `"text"` is more or less the page that it saw.
 #
 # </details>
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the heads ("E", "F" and "H" below). Is that a good idea?
+# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two output heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the output heads ("E", "F" and "H" below). Is that a good idea?
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
-apart.predict()
+lab.show(apart.predict(), title="Apart, 8 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait: for features, then, on the way back, for gradients. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. The last strips are the weight gradients of the encoders, which have copies to add up.
+# Do you see the staircase? While one group computes, the two others wait. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. Ranks 4 and 5 have two each of the fusion's four attention heads. The last strips add up the weight gradients of copies: of the encoders and, on ranks 6 and 7, of the output heads.
 #
 # ### Two other ways
 #
-# The second way is *together*. Every rank has a copy of encoders and heads, for its share of the batch (data parallel), and some of the fusion's attention heads (tensor parallel). Here on four ranks:
+# The second way is *together*. Every rank has a copy of encoders and output heads, for its share of the batch (data parallel), and some of the fusion's attention heads (tensor parallel). Here on four ranks:
 
 # %%
 together = case_studies.Perception()
-together.predict()
+lab.show(together.predict(), title="Together, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# - Before the fusion, all features are collected.
+# - Before the fusion, all features are collected, again by an all-reduce with zeros.
 # - After it, its parts are added up. On the way back the same happens to gradients.
 # - At the end, the weight gradients of the copies are added up.
 #
@@ -260,65 +261,67 @@ together.predict()
 # loss = heads(fused[mine], boxes[mine])
 # ```
 #
-# On the way back the same two messages carry the gradients of what they carried. Then the gradients of the weights follow, in four messages, one for each kind of layer: eight in all.
+# On the way back the same two messages carry gradients. Then the weights' follow, in one message for each kind of layer: eight in all.
 #
 # </details>
 #
 # A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients. On four ranks:
 #
-# | | encoders | fusion | heads |
+# | | encoders | fusion | output heads |
 # | --- | --- | --- | --- |
 # | apart | ranks 0 and 1, half of the batch each | rank 2 | rank 3 |
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |
 # | copied | every rank, a quarter of the batch | the same | the same |
 #
-# Computing and links are paced here: they take stated times. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*, both on four ranks?
+# ### Which is the fastest?
+#
+# Computing and links are paced here: they take stated times. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
 
 # %%
 ways = {way: together.but(placement=way) for way in ("together", "apart", "copied")}
-steps_us = {way: step.step_us() for way, step in ways.items()}
-groups.score(steps_us["apart"] / steps_us["together"])
+placed_us = {way: step.step_us() for way, step in ways.items()}
+groups.score(placed_us["apart"] / placed_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Together*, a rank computes for 52.5 ms, and messages take 68. *Apart*, encoders, fusion and heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the heads, so their gradients need none. Here is that step:
+# *Together*, a rank computes for 52.5 ms, and messages take 68. *Apart*, encoders, fusion and output heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the output heads, so their gradients need none. Here is that step:
 
 # %%
-ways["apart"].predict()
+lab.show(ways["apart"].predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Sending only to those who need it would not shorten the 150 ms. *Copied*, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
+# If features went only to those who need them, the 150 ms would remain, and they alone are more than a whole step *together*. *Copied*, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
 
 # %%
-ways["copied"].predict()
+lab.show(ways["copied"].predict(), title="Copied, 4 ranks")
+
+# %%
+title = {"title": "A step on four ranks, to scale", "badge": "predicted"}
+lab.bars(placed_us, unit="us", **title)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Does it come out so?
 #
-# All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was.
+# Is the order as predicted? All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was.
 
 # %%
 quick = case_studies.placed()
 lab.table(quick)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# ### How late are they?
+# ### Is the formula wrong, or is something late?
 #
-# The order is as predicted, and all are late. Here is one step *together*, of another run, and not its fastest:
+# All are late. To see why, slow down all that the formula counts. If it counts too little, the delay grows as well. If something that isn't paced is late, the delay stays, or falls, as delays scatter; four ranks may share two cores here. First one step *together*, of another run, and not its fastest:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below; the line under the picture splits the difference. Computing is paced. Where it takes longer even so, a pace was missed ("overran"), as it may be where four ranks share two cores. All else is messages and waiting. Look where each rank begins: if one begins late, all others wait for it in their first message.
+# Predicted above, measured below. Where computing takes longer than stated, a pace was missed ("overran"). Look where each rank begins: if one begins late, all others wait for it in their first message.
 #
-# ### Does the delay grow if all is slower?
-#
-# There are two suspects. The formula may count too little of what is paced, or something is late that isn't paced: four ranks may share two cores here, they don't begin at one moment, and a message is over only when each has had a core for it.
-#
-# So run all with computing and links four times as slow. If it is the formula, the delay becomes four times as much. If it is the cores, it stays. How large will the delay of *together* be, compared with the table above?
+# Now computing and links are four times as slow. If it is the formula alone, the delay becomes four times as large. How large will that of *together* be, compared with the table above?
 
 # %%
 delay = lab.guess(
@@ -333,28 +336,20 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If it is far from four times, most of the delay of *together* is in what is not paced. Where one has doubled, some of it may be paced after all. Four steps are few: the fastest and the slowest of them may lie as far apart as these delays. Whether cores, Python or gloo are late, this experiment doesn't tell.
+# Below 2.5 times, more than half of that delay is in what is not paced: it stays, and the rest becomes four times as large. When this chapter was written, 16 ms became 25, 1.6 times. But delays may scatter by as much as they are: compare the fastest step with the slowest. Whether cores, Python or gloo are late, this doesn't tell.
 #
-# <details><summary>What came out for us?</summary>
-#
-# When this chapter was written, the delays were 16, 12 and 8 ms, and 25, 10 and 7 ms when all was four times as slow: 1.6, 0.8 and 0.9 times as long. For *together* that is 13 ms that are not paced and 3 that are: 13 + 4 x 3 = 25.
-#
-# </details>
-#
-# *Apart* took how many times as long as *together*, first in the quick steps, then in the slow ones?
+# *Apart* over *together*, first quick, then slow; predicted is 853 / 482 = 1.77:
 
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The slow ones should come nearer to what was predicted, 853 / 482 = 1.77.
-#
 # **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then, in one message; here they are 57.7 kB, where *together* sends 180 kB, mostly features. A net with many more bytes of weights than of features may turn that round: count both. If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and heads. The gradients of a kind are one message. How they travel is a **policy**, and "per layer" is the one that the textbook advises:
+# **Question.** Should all gradients travel alike? The car's net of case 3 has four kinds of layers: convolutions, linear layers, norms and output heads ("heads" below). The gradients of a kind are one message. How they travel is a **policy**, and "per layer" is the one that the textbook advises:
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
@@ -364,7 +359,7 @@ lab.table(slow)
 # | top-k all | all by top-k | an eighth |
 #
 # - The four messages of features, as in case 3, stay as they are.
-# - Bytes are those that a rank hands in, and a message's time is counted by them. Of top-k, each rank then *receives* what all others hand in.
+# - Bytes are those that a rank hands in, and a message's time is counted by them. Of top-k, each rank then *receives* what all others hand in, which is not counted.
 # - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
 # - *Late* means that the gradients of norms don't travel. Instead, their weights are averaged every fourth step.
 #
@@ -372,8 +367,8 @@ lab.table(slow)
 
 # %%
 policies = case_studies.foreseen()
-names = tuple(row["policy"] for row in policies)
-longest = lab.guess("policy with the longest step", choices=names)
+choices = tuple(row["policy"] for row in policies)
+longest = lab.guess("policy with the longest step", choices=choices)
 
 # %%
 longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
@@ -382,7 +377,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 lab.table(policies)
 
 # %% [markdown] sections="19.6.3"
-# The fewest bytes are the slowest here. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else.
+# The fewest bytes are the slowest here. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else: computing, and the four messages of features.
 
 # %%
 parts = case_studies.policy_parts()
@@ -390,7 +385,9 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still. The last bar is case 3's third way, the whole net copied. On a link of 1 MB/s:
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still. The last bar is case 3's *copied*.
+#
+# ### And on a link of 1 MB/s?
 
 # %%
 parts = case_studies.policy_parts(mb_per_s=1)
@@ -398,7 +395,7 @@ title = {"title": "A step, link of 1 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# All bytes take ten times as long, and *together* most of them are the fusion's features. Now fewer bytes save more (up to 26 ms) than fewer messages (9 ms), and fp16 in one message does both. The three others are within 3 %, and this is a prediction, in which what top-k receives isn't counted: a tie. *Copied* is far ahead, as no features travel.
+# All bytes take ten times as long, and in the placement *together* most of them are the fusion's features. Now fewer bytes save more ("per layer": 26.1 ms) than fewer messages ("plain, one message": 9 ms), and fp16 in one message does both. Four messages of fp16, "per layer" and "top-k all" are within 3 %, and this is a prediction: a tie. *Copied* is far ahead, as no features travel.
 #
 # ### Which policy, then?
 #
@@ -411,9 +408,9 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# "Measured" is the median step. The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, but it is 61 ms late. It sends twice as many messages, and what it receives and selects isn't counted; which of these it is, the table doesn't tell. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
+# "Measured" is the median step. The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, and 61 ms late; what it receives and selects isn't counted. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
-# **Verdict.** By the count, first choose the placement. Then, where messages cost most, join them; where bytes do, send fewer. No policy is good in itself: count both for your link, and ranks too, since what top-k gathers grows with them.
+# **Verdict.** The advised "per layer" gains nothing that could be measured at 10 MB/s. At 1 MB/s, by the prediction, it ties with fp16 and top-k, and one message of fp16 does as well. So first choose the placement. Then join messages where they cost most, and send fewer bytes where those do: count both for your link. Count ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -428,7 +425,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls.
 #
-# To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it? And would all kinds in one message, as fp16, beat your answer on these links?
+# To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
 
 
 # %%
@@ -475,36 +472,38 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. With Megatron's `--optimizer-cpu-offload` gradients in fp32 stay as well: 6 bytes, 40 GB, too much for one card. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. (On one card there is hardly anything to gather, so the purple part is too large, and it fits more easily.)
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. With Megatron's `--optimizer-cpu-offload` the host has Adam's 81 GB, and gradients in fp32 stay on the card: 6 bytes, 40 GB, too much for one. One card has hardly anything to gather: there the purple part is too large.
 #
 # ### What does that cost?
 #
-# It is slow ("token rate"), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards. The fastest layout only just does, 21.5 of the 21.6 GB that we allow; in all 77 fit. With Adam on the host eight cards are about as fast, and have more room.
+# It is slow ("token rate": tokens a second, of all cards together), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards: 77 layouts do, the fastest only just, with 21.5 of the 21.6 GB that we allow. With Adam on the host eight cards are about as fast, and have more room.
 #
-# All rates rest on constants of A100 cards and on links that nobody measured: believe the large differences, not the digits.
+# All rates rest on A100's constants and on links that nobody measured: believe the large differences, not the digits.
 #
 # <details><summary>What the rates and sizes assume</summary>
 #
-# 32 GB/s between the cards (all that PCIe has), 25 GB/s to the host and 200 GB/s for its memory (a server's), all assumed, not measured, and rather too good, but nothing of it hidden behind computing; constants of A100 cards; DeepSpeed's buckets left out; 24 GB as 24 x 10⁹ bytes.
+# 32 GB/s between the cards (all that PCIe has), 25 GB/s to the host and 200 GB/s for its memory (a server's), all assumed and rather too good, but nothing of it hidden behind computing; DeepSpeed's buckets left out; 24 GB as 24 x 10⁹ bytes.
 #
 # </details>
 #
-# ### Verdict: so what do you do with 7 B on 24 GB?
+# ### So what do you do with 7 B on 24 GB?
+#
+# **Verdict.** By the number of cards:
 #
 # | cards | what to do |
 # | --- | --- |
-# | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only a few new weights beside frozen ones (adapters). |
+# | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only adapters, a few new weights beside the frozen ones. |
 # | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high, a layout with more room, then Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches (`lab.table(case_studies.ran())` does).
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches. Count elements: on two ranks, whole gradients in bf16 weigh as much as half of them in fp32. (`lab.table(case_studies.ran())` counts bytes, as all is fp32 there.)
 
 # %% [markdown]
 # ## Summary
 #
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
-# - A plan doesn't know what a trainer does between microbatches. Run it small, and count.
+# - A plan doesn't know what a trainer does between microbatches. Run it small, and count elements.
 # - Leave out what a plan doesn't need: the host and recomputation have a price, too.
 # - Two layouts that are close may change places with the program. Measure them.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Your own
 #
-# *100 minutes with ours, half an hour for the exercises, as long again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
+# *100 minutes with ours, half an hour for the exercises, and then again with yours. You need chapters 06 to 08, 15 and 18. No GPU is needed.*
 #
 # So far every model was ours. Now bring yours: a module, a script, a machine, a cluster. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 
@@ -75,7 +75,6 @@ lab.show(planner.memory_bars({"copies": whole}))
 # | `predict()` | says how many bytes such a run should hold |
 # | `compare()` | predicts, runs, and draws both |
 # | `but(...)` | gives the same step with something changed |
-# | `row(...)` | a step that you timed, to fit constants with |
 # | `plan(...)` | plans it for cards that you name, as in chapter 18: a plan has `memory()`, `time()`, `warnings()`, and a `but(...)` for its layout (`zero`, `pp`, `mbs`) |
 #
 # <details><summary>What to bring, and a second example</summary>
@@ -131,23 +130,23 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor are stages enough, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has fewer layers and no logits, but keeps the activations of eight microbatches, and 6 layers x 8 are as many as 48 x 1. (By 1F1B it never keeps more microbatches than there are stages.) Both are hardly above the line, and a plan errs by more than that. But a tenth of the card should stay free for what no plan knows, so both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Nor are stages enough, one on each card (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line. But a tenth of the card should stay free for what no plan knows, so both are out.
 #
 # ### What helps?
 #
-# A smaller microbatch, or recomputation. Which would you try first? (Bf16 helps too, and you would take it anyway. Here all rows are in fp32.)
+# Bf16, which you would take anyway: with it shards hold 24 GB and take half the time. We stay in fp32 all the same, because the small run below is in fp32, and bytes are compared. That leaves a smaller microbatch, or recomputation. Which would you try first?
 
 # %%
-tries = {"two sequences": shards.but(mbs=2, batch=32)}
-tries["one sequence"] = shards.but(mbs=1, batch=32)
-tries["recompute"] = shards.but(recompute="full")
+tries = {"shards, two sequences": shards.but(mbs=2, batch=32)}
+tries["shards, one sequence"] = shards.but(mbs=1, batch=32)
+tries["shards, recompute"] = shards.but(recompute="full")
 tries["copies, recompute"] = whole.but(recompute="full")
 tries["copies, one sequence"] = whole.but(mbs=1, batch=32)
 tries["stages, one sequence"] = stages.but(mbs=1)
-lab.show(planner.memory_bars({"shards": shards, **tries}))
+lab.show(planner.memory_bars({"shards, four": shards, **tries}))
 
 # %% [markdown]
-# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. (Copies need DDP's `gradient_as_bucket_view=True`: otherwise its buckets hold the gradients once more.) So it was activations that had to shrink. Compared with copies, shards leave room for two sequences at a time; three would fit as well, but don't divide four.
+# The first row does not fit; it is there to compare. All others do, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB), and stages with one. (Copies need DDP's `gradient_as_bucket_view=True`: otherwise its buckets hold the gradients once more.) So it was activations that had to shrink, and what shards buy is room for a second sequence.
 
 # %% [markdown]
 # ### What are the activations?
@@ -174,24 +173,24 @@ lab.table(
 #
 # ### What does each cost?
 #
-# Products are in TF32 here, though the rest is fp32; torch uses it only after `torch.set_float32_matmul_precision("high")`; without it an A100 has 19.5 TFLOP/s in place of 156, and products take far longer.
+# These times are by constants of other programs on other machines, so look at what grows, not at the digits. Products are in TF32, though the rest is fp32. Torch uses it only after `torch.set_float32_matmul_precision("high")`. Without it an A100 has 19.5 TFLOP/s in place of 156.
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest; with GELU as one operator four would fit, and be faster. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
 #
-# A module says what it computes, and not what it means. Here is what had to be left open:
+# A module says what it computes, and not what it means. So read what had to be left open before you believe a plan:
 
 # %%
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# Read this table before you believe a plan. Two rows need a word:
+# Two rows need a word:
 #
 # - **The loss.** A plan never calls one. It took the output for logits, and counted what a loss over them keeps ("logits" in the pictures). A run does call one, so the small module gets ours, `next_token`.
 # - **Attention** was counted in full. GPT-2's is causal, and a kernel that skips the masked half needs half of that part of the time. We leave it at that: "attention" is a small part of the bars.
@@ -199,7 +198,15 @@ lab.table(your_own.doubts(your_own.Step(make=large)))
 # %% [markdown]
 # ## Run it, read it out
 #
-# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. `split=True` gives each rank half of the batch. Beside the plan you see what was read out: each tensor's bytes were counted as torch made and dropped it.
+# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. These are the lines that do it, in your own script too:
+#
+# ```python
+# for layer in (*module.transformer.h, module):  # each layer, then the whole
+#     fully_shard(layer)
+# optimizer = torch.optim.Adam(module.parameters())  # now of shards
+# ```
+#
+# `Step` writes them. `split=True` gives each rank half of the batch. Beside the plan you see what was counted: each tensor's bytes, as torch made and dropped it.
 
 # %%
 step = your_own.Step(make=mine, loss=next_token, engine="fsdp", ranks=2, split=True)
@@ -207,7 +214,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Left bars are the plan, right ones were read out, at four moments of a later step: before the forward, after it ("F"), in the backward ("B"), at the update ("step"). Here are the bytes at the update, then at the peak:
+# Left bars are the plan, right ones were counted, at four moments of a later step: before the forward, after it ("F"), in the backward ("B"), at the update ("step"). Here are the bytes at the update, then at the peak:
 
 
 # %%
@@ -225,7 +232,7 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is a little too low.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone. At the highest point there was no gradient yet. And one layer was gathered, beside what lies outside of the layers. In its row "gathered" the plan has two layers and what lies outside of them, and whole gradients of one more layer and of the output layer. That is nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet, and only one layer was gathered. The plan's "gathered" has two layers, what lies outside of them, and whole gradients of a third and of the output layer. That is nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -249,14 +256,9 @@ halves
 #
 # In this picture, of rank 0, all but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
 #
-# <details><summary>What does Step write for you?</summary>
-#
-# In shards, each layer is wrapped, then the whole; in stages, torch traces one microbatch:
+# <details><summary>What does Step write for you here?</summary>
 #
 # ```python
-# for layer in (*module.transformer.h, module):
-#     fully_shard(layer)
-#
 # points = {"transformer.h.2": SplitPoint.BEGINNING}
 # pipe = pipeline(module, (), one_microbatch, split_spec=points)
 # schedule = ScheduleGPipe(pipe.build_stage(rank, device), 2, loss_fn=loss)
@@ -278,7 +280,7 @@ for way, rank in ran.items():
     print(way, *(format(loss, ".5f") for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large. SGD would.
+# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large.
 #
 # If yours differ, look for one of these first:
 #
@@ -301,7 +303,7 @@ planned = [each.predict().peak_bytes for each in (copies, step)]
 smallest.score(planned[0] / 1e6)
 
 # %% [markdown]
-# So take a card whose memory lies midway between the two planned peaks, of copies and of shards. Copies have not run yet. Do they die on it, and do shards train?
+# So take a card whose memory lies midway between the two planned peaks, of copies and of shards (in MiB, of 1,048,576 bytes). Copies have not run on two ranks yet. Do they die on it, and do shards train?
 
 # %% tags=["raises-exception"]
 card = lab.pretend(memory_mib=sum(planned) / 2 / 2**20)
@@ -311,7 +313,7 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. We looked (not shown): copies get through one step, since Adam makes its moments in the first update. Then the second forward finds no room.
+# Copies die, and shards train, with the losses from above. (Copies get through one step, since Adam makes its moments only in the first update.)
 #
 # For the copies the plan was all that we had, and it was right to say no. How near was it? Here is what both really take where there is room enough:
 
@@ -348,7 +350,11 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a made-up step on two real ranks, whose time follows a formula, and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials. One sample at a time always fits, with recomputation or without, and what is smaller than what fits does too. Recomputation takes a third longer, and every microbatch costs something by itself, an amount that differs from test to test. The check allows 12 %.
+# Now without a plan. `trial(microbatch, recompute)` takes a made-up step and returns its milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank (the check has 16; a microbatch divides it, and `recompute` is True or False). There are ten ways, and you have six trials.
+#
+# - One sample at a time always fits. If a microbatch fits, every smaller one does.
+# - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
+# - Yours may be 12 % slower than the fastest.
 
 
 # %%
@@ -371,7 +377,7 @@ check.tune(my_tuning)
 check.hint("tune")
 
 # %% [markdown]
-# ## Exercise 2. A module that changes when it is cut
+# ## Exercise 2. A module that changes in two stages
 #
 # GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
 
@@ -405,7 +411,7 @@ check.hint("odd_module")
 #
 # *A good place to rest. The module is done; a script, a machine and a cluster take about 50 minutes, exercise 3 included.*
 #
-# A script needs no change at all. This one reads its batches as it goes and trains with DDP. With yours, replace the whole cell by its path, `script = Path("train.py")`; the file stays as it is:
+# A script needs no change at all. This one reads its batches as it goes and trains with DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.) With yours, replace the whole cell by its path, `script = Path("train.py")`; the file stays as it is:
 
 # %%
 script = Path(tempfile.mkdtemp()) / "train.py"
@@ -438,7 +444,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Eight samples of 6 ms make 48 ms for each batch, and little computes meanwhile. The advice names the reading. Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
+# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading. (We go on with the average rank. On the critical path nobody waits for another rank, so all else has larger shares there.) Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
 #
 # ### Four readers
 #
@@ -492,17 +498,16 @@ lab.table(
         "before_us": found.step_us * found.advice.share(part),
         "after_us": again.step_us * again.advice.share(part),
     }
-    for part in ("input", "compute", "comm", "waiting", "idle")
+    for part in ("input", "compute", "comm", "waiting", "unrecorded")
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If "waiting" has, the readers of one rank were late, and the other rank waited in its message: it is still the data. If computing, messages or "idle" have, readers and ranks may be at your cores at once.
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown? If "waiting" has, the readers of one rank were late, and the other rank waited in its message: it is still the data. If computing, messages or "unrecorded" have, readers and ranks may be at your cores at once.
 #
 # If "input" is still the largest, a batch every 12 ms still sets the pace, and more readers can help until the rest is longer. The advice doesn't know that there are readers, so it may name them again: a guess, until a run proves it.
 #
-# **What labkit can't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use; then `found.told()` says "MFU: not known" and why.
+# **What labkit doesn't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use. Then there is no MFU (chapter 18), and `found.told()` says why.
 #
-# To keep the script short, both ranks read the same samples. Yours wants a `DistributedSampler`.
 
 # %% [markdown]
 # ## A machine
@@ -528,7 +533,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches only a part of these speeds. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+# A program reaches a part of these speeds. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -551,7 +556,7 @@ seen.select(seen.lane != "mark")
 # %% [markdown]
 # In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
 #
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar, even if the recorder made half of it.
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts only the messages. And it counts too little for the update: compare the green part with "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
@@ -570,7 +575,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in these two: messages that wait, FSDP's copies, the update, Python. How much of it each of them takes differs from run to run. So after a fit the whole is nearer to the clock (a table below shows it), but the names of its parts no longer tell: it all stands in "matrix products" and "launches".
+# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copies, the update, Python. Which of them takes it differs from run to run. A "matmul" above 1 is no speed: there the clock hardly grew with the sequences, so the fit made products cheap and layers dear. After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -603,29 +608,41 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. On quiet machines measured over fitted was within a quarter of 1 there in all of seven trials, and nearer than the plan by GPUs, although it had to look beyond what it saw.
-#
-# Is yours farther off? Then something else is running, and you time more steps (`timed=20`), or run the cells again from `plain = ...` on. Or a term is missing, as below.
+# The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of seven trials on quiet machines, and never off by more than a quarter. If yours is, something else is running: time more steps (`timed=20`), or run the cells again from `plain = ...` on. Or a term is missing.
 #
 # **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do. What you will get on a busy day shows only if you measure at other hours too.
 
 # %% [markdown]
 # ### Was a term missing?
 #
-# A step may take some time by itself, however many layers it has. The planner has no constant for that, so a fit presses it into the cost of each layer. Then the fit is too low for few layers, too high for many, and higher still far out. In a table of five steps the clock may hide that.
+# Look at the four fitted rows of your table. How are their errors sorted?
 #
-# When this chapter was written, it showed. There the fifth step took 161 ms, and the planner's fit said 197. We fitted three costs to the same four steps: 24 ms for each step, 15 ms for each layer, and 0.6 ms for each sequence in each layer. By hand, what do these say of the fifth, with 6 layers and 12 sequences?
+# - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. So don't trust the fit in sequences.
+# - **Neither**: that is the clock.
+#
+# Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it, the best fit that knows no time of a step:
+#
+# | layers | sequences | took | fitted |
+# | --- | --- | --- | --- |
+# | 4 | 4 | 94 ms | 98 ms |
+# | 2 | 4 | 59 ms | 49 ms |
+# | 4 | 8 | 103 ms | 108 ms |
+# | 2 | 8 | 64 ms | 54 ms |
+# | 6 | 12 | ? | 176 ms |
+#
+# By hand, what does the fifth step take there?
 #
 # <details><summary>Answer</summary>
 #
-# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms, in place of 161: nearer than with two constants.
+# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit is a tenth too high, and on 48 layers it would be more than a quarter.
 #
 # </details>
 
 # %% [markdown]
 # ## Exercise 3. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. A step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. As on the made-up one, a step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
 
 
 # %%
@@ -666,7 +683,7 @@ nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
 starved.score(nic[6.25] / nic[25])
 
 # %% [markdown]
-# Not four times as long: at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Here are five speeds, and copies beside the shards:
+# Not four times as long: at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Here are shards and copies, on networks of five speeds:
 
 # %%
 ways = {"shards": two, "copies": two.but(zero=0)}
@@ -680,7 +697,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. These counts hold. The times don't: the planner assumes that each of a machine's eight cards carries an eighth of what crosses, at half of what its data sheet says. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. These counts hold. The times rest on what the planner assumes of the network. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -694,7 +711,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
 #
-# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`labkit record`), and compare.
+# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
@@ -711,11 +728,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | in chapter 19, 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb) |
+# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [19](19_case_studies.ipynb) |
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms of each step are reading | [15](15_profiling_and_scaling.ipynb) |
+# | Watch what a step waits for, and prove a cure. | the script above: 48 ms to read a batch, 12 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
@@ -723,22 +740,22 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now. Preprints are numbered by date: 2201 is January 2022.
+# You can read the programs themselves now. (Numbers are of arXiv: 2201 is January 2022.)
 #
 # | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
 # | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
-# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, use that |
+# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, which one should use |
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
-# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | for learning |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | not meant for large runs |
 
 # %% [markdown]
 # ## Summary
 #
-# - A module is planned from one forward without bytes: states exactly, the peak roughly, the time only with constants that you measured.
+# - A module is planned from one forward without bytes: states to a few bytes, the peak roughly, the time only with constants that you measured.
 # - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
 # - Read memory out beside the plan. Compare losses, after updates too, with those of one process, and give each rank samples of its own.
 # - A script is recorded unchanged; a cure is proven by recording again.

@@ -45,6 +45,22 @@ def test_by_the_same_constants_the_pipeline_is_ahead_in_both_cases():
     assert leads == [pytest.approx(1.22, abs=0.01), pytest.approx(1.07, abs=0.01)]
 
 
+def test_larger_microbatches_help_tensor_parallel_most_and_keep_the_order():
+    shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
+    story = planner.Plan(model=shape, gpu="A100 80 GB", gpus=8, batch=512, seq=2048)
+    megatron = story.but(stack="megatron-a100", recipe="megatron")
+
+    def best_s(*plans):
+        tried = [plan.but(mbs=mbs) for plan in plans for mbs in (1, 2, 4, 8, 16)]
+        return min(plan.time().step_us / 1e6 for plan in tried if plan.fits)
+
+    sharded_s = best_s(megatron.but(zero=3))
+    piped_s = best_s(*(megatron.but(pp=8, vpp=vpp) for vpp in (1, 2, 3, 6)))
+    by_fsdp_s = best_s(story.but(zero=3, stack="fsdp-a100", recipe="fp32"))
+    cut_s = best_s(megatron.but(tp=8, sp=True))
+    assert sharded_s < piped_s < by_fsdp_s < cut_s == pytest.approx(52, abs=0.5)
+
+
 def test_what_the_page_says_of_smaller_cards():
     middle = stories.plans()["5B, ZeRO 3"].but(gpu="A10G 24 GB")
     assert [middle.but(mbs=mbs).fits for mbs in (4, 1)] == [False, True]
