@@ -41,7 +41,7 @@ _WORDS = words.catalogue(
         ("step", "Step"),
         ("compute", "computing"),
         ("exposed", "exposed communication"),
-        ("idle", "idle time"),
+        ("idle", "nothing under way"),
     ]
 )
 

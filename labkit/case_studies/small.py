@@ -54,7 +54,7 @@ def cases(
     memory = f"{searched[1, 'none'].plan.cluster.device_bytes / 1e9:.0f} GB"
     found = []
     for count in COUNTS:
-        name = both("{cards} x {memory}, Adam too", cards=count, memory=memory)
+        name = both("{cards} x {memory}, Adam on the cards", cards=count, memory=memory)
         here = searched[count, "none"]
         if not roomy(here, free):
             name = both("{cards} x {memory}, Adam on the host", cards=count, memory=memory)

@@ -49,7 +49,7 @@ planner.board()
 #
 # A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (The board's `cp`, chapter 09, is 1 here; `batch` counts a step's sequences, of 2,048 tokens.)
 #
-# Try them on the board, one at a time. From where it opened, which takes much off the 62.8 GB for the least time?
+# Try them on the board, one at a time (the book's has three of them). From where it opened, which takes much off the 62.8 GB for the least time?
 #
 # <details><summary>Answer</summary>
 #
@@ -163,7 +163,7 @@ llama = MODELS["LLaMA 7B"]
 round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 
 # %% [markdown]
-# Those are the days for 1 T tokens on eight A100, if they always computed as fast as their data sheet says. They never do. The `share` that they reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile. (Here those are 6 a parameter and token. The planner counts attention too, which adds a little.)
+# Those are the days for 1 T tokens on eight A100, if they always computed as fast as their data sheet says. They never do. The `share` that they reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile. (We count the model's by 6 a parameter and token here. The planner counts attention too, which adds a little.)
 #
 # The paper of LLaMA 7B says how many hours of a GPU it took. Which MFU did these experts reach?
 
@@ -179,18 +179,18 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout. It has a formula for each part of a step. LLaMA's paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout, and the planner has a formula for each part of its step. LLaMA's paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach at most 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. By 6 a parameter the picture's MFU is 48 %.)
+# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. By 6 a parameter the picture's MFU is 48 %.)
 #
 # ### Constants
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network messages get, and a fixed time for each layer. Together they are the program's `stack`. Megatron's were fitted on published tables, FSDP's are from trials of ours. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Megatron's were fitted on published tables. FSDP's are from trials on other published runs, which are not kept here, and its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours:
 
@@ -200,7 +200,7 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess.
+# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess, and FSDP's network is another.
 #
 # <details><summary>MFU has conventions</summary>
 #
@@ -226,11 +226,11 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B costs 175 B less. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
+# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08; the picture's share is a little less, of a longer step). With chunks it is less. Recomputing goes through every forward twice:
 
 # %%
 batch64 = node.but(batch=64)
@@ -247,7 +247,7 @@ bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before, and buffers stay. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before (the first stage's are of the embedding, too), and buffers stay. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -267,7 +267,7 @@ network = lab.guess("GB/s of a network card", between=(1, 100))
 network.score(3 * 13.5 / 0.9 / 8 / 0.5)
 
 # %% [markdown]
-# The size of the model cancels here: only the tokens count that a GPU takes at a time. One sequence needs twice as much, whatever the model. Does the planner agree?
+# The size of the model cancels here: all that counts is how many tokens a GPU takes at a time. One sequence needs twice as much, whatever the model. Does the planner agree?
 
 # %%
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
@@ -295,7 +295,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within Megatron's error of the fastest (orange dots have FSDP's constants; more on that below). The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Of 1,094 layouts 982 fit, and each dot is one of those: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within Megatron's error of the fastest (orange dots have FSDP's constants; more on that below). The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -337,7 +337,7 @@ for each in (single, single.but(mbs=4)):
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# By one program the regret is 16 %, and by two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. Who compares strategies by two programs compares the programs as well.
+# By one program the regret is 16 %, and by two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. If you compare strategies by two programs, you compare the programs as well.
 #
 # One sequence at a time needs twice the 11.25 GB/s from above. That is nearly all that the network has, and not all can hide: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
 
@@ -429,16 +429,16 @@ plans += [plan.but(stack=early) for plan in plans]
 lab.table(plan.row() for plan in plans)
 
 # %% [markdown]
-# On such a network four sequences at a time are no tie: one at a time takes more than three times as long.
+# On such a network one and four sequences at a time are no tie: one takes more than three times as long.
 #
-# If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. If that is the network, let them differ in the number of GPUs. Such a run is a dict, with the seconds of its step:
+# If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. Such a run is a dict, with the seconds of its step:
 #
 # ```python
 # run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096}
 # run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
 # ```
 #
-# `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network, though only one machine was measured.
+# (The 6.2 seconds are made up.) `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network, though only that one cluster was measured.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
@@ -484,7 +484,7 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# States differ a little, because torch cuts every tensor by its rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, and the parameters twice, but once what lies outside of the layers. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states, and by this one rehearsal nearly the peak. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
+# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
@@ -515,7 +515,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the error? Its 12 % are of copies and cuts. For shards, which Megatron's constants never saw, nobody knows it; we count as if it were the same.
+# For how many of the five do the kinds differ by more than the error? The 12 % are of copies and cuts. For shards, which Megatron's constants never saw, the error is unknown; we count as if it were the same.
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -538,7 +538,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. In the three upper rows shards are first, since inside a machine their messages hide, but not by enough to tell. (Where a row is missing, nothing of that kind fits.)
+# Only the 70 B's shards cross the dashed line, and barely. By FSDP's constants and their 20 % it is none of the five, and the 70 B's shards are as fast as its cut. In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
 #
 # - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Of shards the table has one early program, which lost it: try yours before you trust it.
@@ -546,11 +546,11 @@ lab.bars(
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Across machines do so only if you have measured that your program's messages hide. It needs no change to the model.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing, and frees more than activations.
-# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 doubled the step of our 7 B, and 175 B ran well with it.
+# 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
+# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing, and frees states as well as activations.
+# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. 175 B ran well with it.
 #
-# <details><summary>Two ways that the planner doesn't have</summary>
+# <details><summary>Two layouts that the planner doesn't have</summary>
 #
 # HSDP shards inside a machine and copies across (chapter 10's mesh). Where attention's scores are kept, recompute those first: it costs a few per cent.
 #
@@ -605,7 +605,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# What has choosing changed on 64 GPUs? We began with shards, one sequence at a time. Rule 1 says: copy, if it fits. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed on 64 GPUs? We began with shards, one sequence at a time. There is room for four, or for a copy, as rule 1 says. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
 copied = same.plan.but(zero=1, recipe="fp32")
@@ -613,10 +613,10 @@ shards = [single, single.but(mbs=4)]
 lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 
 # %%
-planner.card(single, copied)
+planner.card(single, shards[-1])
 
 # %% [markdown]
-# It does fit, and it sends less: ZeRO 1 gathers the updated parameters once a step, ZeRO 3 gathers all of them for every microbatch. With four sequences at a time these messages hide, and shards are as fast with two thirds of the memory. ("Perhaps" stands where less than 5 % of a card is left.) By this plan all four are a tie. But all four cross the network, whose share is assumed, and on a slow one they would not be: one short run of each decides.
+# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 14 % is less than FSDP's error, and the share of the network is assumed. So choosing has brought no speed that anybody could prove. It has told us what each way holds, that how many sequences go at a time counts as much as the strategy, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -646,7 +646,7 @@ answers = [
 lab.table(answers)
 
 # %% [markdown]
-# For so many tokens the rule is right at one end of its range at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines; on 128 it is years. All but the last have the warning about MFU, so they will rather take longer.
+# For so many tokens the rule is right at one end at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (where it saw 0.3 T tokens, not 3.5 T); on 128 it is years. All but the last have the warning about MFU, so they will rather take longer.
 #
 # <details><summary>Why 237 days here, and 23 in our first lines?</summary>
 #
@@ -657,12 +657,12 @@ lab.table(answers)
 # %% [markdown]
 # ## When is a planner worth it?
 #
-# Before you rent. And when a run takes longer than planned by more than the planner's error: then the program or the plan is wrong. It isn't worth it on one GPU, and it can't break a tie. It doesn't know your network, so you fit. It assumes that nothing fails (chapter 13), and doesn't know how many steps a larger batch needs.
+# It is worth it before you rent, and when a run takes longer than planned by more than the planner's error: then the program or the plan is wrong. It isn't worth it on one GPU, and it can't break a tie. It doesn't know your network, so you fit. It assumes that nothing fails (chapter 13), and doesn't know how many steps a larger batch needs.
 
 # %% [markdown]
 # ## Summary
 #
-# - tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
+# - `tp` and `pp` cut everything, `dp` copies, and ZeRO shards what `dp` copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`, unless the model is wide.
 # - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.

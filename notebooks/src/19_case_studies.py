@@ -23,13 +23,13 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. ("recipe fp32" means that the states stay in fp32, though products are in bf16.)
+# It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. With "recipe fp32" the states stay in fp32, though products are in bf16.
 #
 # **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use the table of "Who runs a layout?".
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" by how much that exceeds nine tenths of the card. In the pictures the line is the whole card.
 #
-# **When you are done** you can judge a plan that somebody gives you before anything is rented: by planning it, and by running it small.
+# **When you are done** you can judge a plan before anything is rented: plan it, then run it small.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
@@ -61,7 +61,7 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 # Four other changes: bf16 for Adam too, Adam on the host, eight cards, or cards of 80 GB. By the plan, how many of them fit?
 
 # %%
-fitting = lab.guess("changes of the four that fit", choices=("0", "1", "2", "3", "4"))
+fitting = lab.guess("how many of the four fit", choices=("0", "1", "2", "3", "4"))
 
 # %%
 fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
@@ -74,19 +74,19 @@ lab.show(case_studies.drawn(cures))
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it on two real ranks, with the real Trainer: with FSDP, with FSDP and one argument more, and with ZeRO 3 of DeepSpeed, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). The library is transformers 5.23. The three run at once, for half a minute or more.
+# We give the script a Llama of two layers and run it with the real Trainer on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). All three run at once with transformers 5.23, for half a minute or more.
 
 # %%
 lab.table(case_studies.trained_by())
 
 # %% [markdown] sections="8.10"
-# "trained by" is the class that the model has after the Trainer prepared it: so it really was FSDP, and DeepSpeed. Each rank keeps half of the weights ("kept", of "weights"; numbers of elements), and the losses agree.
+# "trained by" is the class of the prepared model: it really was FSDP, and DeepSpeed. Each rank keeps half of the weights ("kept", of "weights", in elements), and the losses agree.
 #
 # ### One line is missing
 #
-# The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight. Shards in fp32 would be 13 and 6.5 GB. On two ranks, as above, both are the same number of bytes, so bytes would not have shown it: we counted elements.
+# The first row keeps gradients of *all* weights. The Trainer adds them up over ranks only after the last microbatch (`no_sync`, chapter 03), and until then none is a shard. For 13 B in bf16 they are 26 GB on each card, on four as on eight; shards in fp32 would be 13 and 6.5 GB. On two ranks whole gradients in bf16 and half of them in fp32 have as many bytes, so we counted elements.
 #
-# The plans above know nothing of that. By hand, a card holds this, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
+# The plans above took it for granted that only shards are kept. By hand, a card holds this, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
 #
 # | | weights | moments | gradients | all else, as planned | together | planned |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -95,20 +95,20 @@ lab.table(case_studies.trained_by())
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# The first row is already too much without the moments that its plan counts: the script dies in its first step. From the second step on both are there, and these plans were too kind. Only running it small showed that. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. So one of the four changes remains for sure: Adam on the host, which we counted in a small run, too (case 5).
+# Row 1 is too much even without moments: by this count the script dies in its first step. From the second step on a card holds the moments and the whole gradients, so the plans of rows 2 to 4 were too kind. Only the small run showed that. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. One of the four changes remains, by the plan and by a small run (case 5): Adam on the host.
 #
-# This is the line. With it only shards of the gradients are kept, and every gradient travels in each microbatch. Our plans counted so all along.
+# This is **case 1's line**. With it only shards of the gradients are kept, and every gradient travels in each microbatch:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks that line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. By the plan its step takes 1.6 times as long as FSDP's on four cards.
+# **Verdict.** The script lacks this line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB; bf16 throughout would fit too (33.4 GB), but small updates get lost. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. By the plan its step takes 1.6 times as long as FSDP's on four cards of 80 GB.
 
 # %% [markdown] sections="8.10"
 # ## Who runs a layout?
 #
-# Who runs a layout decides its bytes, and whose constants a plan takes. This table holds here, in case 5 and at the end of case 2.
+# Who runs a layout decides its bytes, and whose constants a plan takes.
 #
 # | layout | run by | bytes a parameter | constants |
 # | --- | --- | --- | --- |
@@ -116,7 +116,7 @@ lab.table(case_studies.trained_by())
 # | ZeRO 3, Adam on the host | DeepSpeed, without `tp` or `pp` | 2; its host has 18 | FSDP's, as for all of ZeRO 3 |
 # | all others | Megatron-LM | 18: it adds gradients up in fp32; with Adam on the host 6 | Megatron's |
 #
-# Here is the best for four cards of each size. Those of 24 GB are A10G, without NVLink; their steps rest on A100's constants, too.
+# Here is the best for four cards of each size. Those of 24 GB are A10G, without NVLink; their steps rest on A100's constants.
 
 # %%
 lab.table(case_studies.llama.on_four_cards())
@@ -124,7 +124,7 @@ lab.table(case_studies.llama.on_four_cards())
 # %% [markdown] sections="8.10"
 # *"layout": the fastest of those that fit, of 220 tried, in the words of chapter 18's knobs; where none does, the lightest, without a step.*
 #
-# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. On cards of 80 GB a pipeline is the fastest. With Adam on the host every size will do.
+# With Adam on the card nothing fits into 24 or 40 GB, however you cut: four times 40 GB are less than the states. On 80 GB a pipeline is the fastest. With Adam on the host every size will do.
 #
 # Does the choice matter? Three plain layouts on cards of 80 GB, the second by FSDP's constants and with case 1's line:
 
@@ -139,13 +139,13 @@ lab.table(plan.row() for plan in mine)
 # %% [markdown] sections="8.10"
 # ## Exercise 1. Four cards
 #
-# Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer").
+# Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer"). A rule will do, or a search.
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
-# - The step is at most a quarter longer than that of the fastest layout that does both, of all `tp`, `pp`, `zero` 0, 1 and 3, and `mbs` up to 16, with `recompute` or without (no `vpp`).
+# - The step is at most a quarter longer than that of the fastest layout that keeps the first two rules, of all `tp`, `pp`, `zero` 0, 1 and 3, and `mbs` 1, 2, 4, 8 and 16, with `recompute` or without (no `vpp`).
 #
-# For all nine pairs of a card and a length there is one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. `four` is the plan of the cell above: `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, and raises ValueError where it can't be. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
+# All nine pairs have one. A step has 128 sequences, and ZeRO 3 counts with case 1's line. `four` is the plan of the cell above: `plan = four.but(gpu=card, seq=seq, pp=4)` plans one in milliseconds, and raises ValueError where it can't be. It takes bytes and constants from "Who runs a layout?" by itself, also DeepSpeed's for ZeRO 3 with `offload`; `dp` is what `tp` and `pp` leave. `plan.memory().peak_bytes` is what its fullest card holds, of `plan.cluster.device_bytes`, and `plan.time().step_us` its step.
 
 
 # %%
@@ -170,7 +170,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.1"
 # ## Case 2: models that tell stories
 #
-# **Question.** A model of 10 billion parameters is wanted that tells stories, and there are eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? First we plan as if one program, Megatron, ran all three, one sequence at a time, so that only the layouts differ.
+# **Question.** A model of 10 billion parameters is to tell stories, on eight A100 of 80 GB in one machine. A step has 512 sequences of 2,048 tokens. Shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), or eight stages (`pp` 8): which is the fastest? First we plan as if one program, Megatron, ran all three, one sequence at a time, so that only the layouts differ.
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -195,46 +195,44 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes. A pipeline's last stage has the output layer as well (a vocabulary of 50,257, which takes as long as one of the 48 layers), and all others wait for it: it has 6 + 1, where an even share is 49 / 8 = 6.1, but in whole layers some stage always has 7. With `tp` 8 every layer waits for its messages, its smaller products run at a lower rate, and each card starts the kernels of all layers for all sequences (3.7 s).
+# With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others:
 #
-# Larger microbatches don't change the order: with the best for each, and chunks for the pipeline, `tp` 8 gains most, from 75 to 52 s, and is still last. Of the other two ZeRO 3 is ahead by 13 % where both have the same fast matrix products. By FSDP's own constants it takes 7 % longer than Megatron's stages. So the program decides.
+# - ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes.
+# - `pp` 8 has 49 layers' worth on 8 stages, as the output layer takes as long as a layer. One stage has 7, an even share is 6.1, and all others wait for it: mostly within "matrix products", since bars show the slowest stage, and not in "bubble".
+# - `tp` 8 waits for messages in every layer, its smaller products run at a lower rate, and each card starts the kernels of all layers for all sequences (3.7 s).
 #
-# <details><summary>Why was the pipeline ahead on four cards?</summary>
-#
-# There ZeRO 3 had FSDP's constants, by which the same products take a quarter longer. And the output layer takes half as long as one of 40: the last stage has 10.5, where an even share is 40.5 / 4 = 10.1.
-#
-# </details>
+# One sequence at a time, ZeRO 3 is 13 % ahead of the pipeline by the same constants, and takes 7 % longer by FSDP's own, used above for four cards. The order stays with the best microbatches, and chunks for the pipeline; `tp` 8 gains most, from 75 to 52 s, and is still last. So the program may decide: measure.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
 #
-# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. We plan the 5 B on 8 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time, and the 20 B on 32 of them, with one of 2,048. Do they need Adam on the host, and the recomputation?
+# A textbook prints two layouts, but names no cards. A story model of 5 B has ZeRO 3 and Adam on the host; one of 20 B has `tp` 4, `pp` 4, ZeRO 1, and recomputes everything. We plan the 5 B on 8 A100 of 40 GB, with 4 sequences of 1,024 tokens at a time, and the 20 B on 32 of them, with one of 2,048. Do they need host and recomputation?
 
 # %%
 lab.show(planner.memory_bars(case_studies.stories.plans()))
 
 # %% [markdown] sections="10.6.2"
-# On these cards they don't. ZeRO 3 fits with Adam on the card, if FSDP keeps only shards of the gradients (case 1 has the argument for that); plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept.
+# On these cards they don't. ZeRO 3 fits with Adam on the card, given case 1's line; plain copies (DDP, the third row) are far too much. And the 20 B fits with its activations kept.
 #
-# **Verdict.** Measure ZeRO 3 and the pipeline, each with its program. Leave out the host and the recomputation until a plan, or a measured peak, says that you need them. On cards of 24 GB, with Adam on the card, the 5 B wants a microbatch of one, and the 20 B its recomputation (planned, not drawn).
+# **Verdict.** Measure ZeRO 3 and the pipeline, each with its program. Leave out the host and the recomputation until a plan, or a measured peak, says that you need them.
 #
 # <details><summary>And does a model that was trained so tell stories?</summary>
 #
-# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on the first 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) (`case_studies.tokenizer()`, 400 tokens, by byte pairs; [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls from about 6, which is ln 400, to well below 1, but its `"text"` is more or less the page that it saw.
+# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) (byte pairs, [Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its loss falls well below 1, but its `"text"` is more or less that page.
 #
 # </details>
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** Not every model is a stack of equal layers. A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two output heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the output heads ("E", "F" and "H" below). Is that a good idea?
+# **Question.** A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two output heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the output heads ("E", "F" and "H" below). Is that a good idea?
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
 lab.show(apart.predict(), title="Apart, 8 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? While one group computes, the two others wait. The pink strips are mostly waiting, since here all ranks join when something is handed over: the others add zeros to an all-reduce. Ranks 4 and 5 have two each of the fusion's four attention heads. The last strips add up the weight gradients of copies: of the encoders and, on ranks 6 and 7, of the output heads.
+# Do you see the staircase? While one group computes, the two others wait. The pink strips are mostly waiting: all ranks join each all-reduce that hands something over, the others with zeros. The last strips add up the weight gradients of copies.
 #
 # ### Two other ways
 #
@@ -252,16 +250,16 @@ lab.show(together.predict(), title="Together, 4 ranks")
 # <details><summary>What does a rank call?</summary>
 #
 # ```python
-# whole = torch.zeros(batch, places, width)  # the features of all scenes
+# whole = torch.zeros(batch, places, width)
 # whole[mine] = encoders(scenes[mine])  # my share; elsewhere 0
-# dist.all_reduce(whole)  # now every rank has all of them
+# dist.all_reduce(whole)
 #
 # fused = fusion(whole)  # by my attention head alone
 # dist.all_reduce(fused)  # the sum over heads is the fusion's output
 # loss = heads(fused[mine], boxes[mine])
 # ```
 #
-# On the way back the same two messages carry gradients. Then the weights' follow, in one message for each kind of layer: eight in all.
+# On the way back the same two messages carry gradients.
 #
 # </details>
 #
@@ -275,7 +273,7 @@ lab.show(together.predict(), title="Together, 4 ranks")
 #
 # ### Which is the fastest?
 #
-# Computing and links are paced here: they take stated times. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*?
+# Computing and links are paced here: they take stated times. *Together*, forward takes 10 ms for the encoders, 5 for the fusion and 2.5 for the output heads, and back twice as long. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -286,13 +284,13 @@ placed_us = {way: step.step_us() for way, step in ways.items()}
 groups.score(placed_us["apart"] / placed_us["together"])
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Together*, a rank computes for 52.5 ms, and messages take 68. *Apart*, encoders, fusion and output heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the output heads, so their gradients need none. Here is that step:
+# *Together*, a step is 52.5 ms of computing and 68 ms of messages. *Apart*, encoders, fusion and output heads, forward and back, take 60 + 60 + 30 = 150 ms, since only one group computes at a time. Messages take 63: one rank alone has the output heads, so their gradients need none. Here is that step:
 
 # %%
 lab.show(ways["apart"].predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If features went only to those who need them, the 150 ms would remain, and they alone are more than a whole step *together*. *Copied*, a rank computes for 52.5 ms again, and there is one message of 57.7 kB, 15.5 ms:
+# Even if features went only to those who need them, the 150 ms alone are more than a whole step *together*. *Copied*, a step is 52.5 ms of computing again, and one message of 57.7 kB, 15.5 ms: 68 in all. *Together* sends its weight gradients in four messages, one for each kind of layer. In one, its step would take about 109 ms, still far more than this:
 
 # %%
 lab.show(ways["copied"].predict(), title="Copied, 4 ranks")
@@ -304,7 +302,7 @@ lab.bars(placed_us, unit="us", **title)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Does it come out so?
 #
-# Is the order as predicted? All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was.
+# Is the order as predicted? All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Where the slowest step of one is shorter than the fastest of another, their order is certain.
 
 # %%
 quick = case_studies.placed()
@@ -319,9 +317,9 @@ lab.table(quick)
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below. Where computing takes longer than stated, a pace was missed ("overran"). Look where each rank begins: if one begins late, all others wait for it in their first message.
+# Predicted above, measured below. Where computing takes longer than stated, a pace was missed ("overran"). Look where each rank begins: if one begins late, all others wait for it in their first message. That may explain a large part of *this* step.
 #
-# Now computing and links are four times as slow. If it is the formula alone, the delay becomes four times as large. How large will that of *together* be, compared with the table above?
+# Now computing and links are four times as slow. By the formula alone, the delay becomes four times as large. How large will that of *together* be, over the table's?
 
 # %%
 delay = lab.guess(
@@ -336,9 +334,9 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Below 2.5 times, more than half of that delay is in what is not paced: it stays, and the rest becomes four times as large. When this chapter was written, 16 ms became 25, 1.6 times. But delays may scatter by as much as they are: compare the fastest step with the slowest. Whether cores, Python or gloo are late, this doesn't tell.
+# Below 2.5 times, more than half of that delay is in what is not paced: it stays, and the rest becomes four times as large. For us, when this chapter was written, 16 ms became 25; yours are in the two tables. But delays may scatter by as much as they are: compare the fastest step with the slowest. What is late, this doesn't tell.
 #
-# *Apart* over *together*, first quick, then slow; predicted is 853 / 482 = 1.77:
+# *Apart* over *together*, first quick, then slow; predicted is 853 / 482 = 1.77. Slowed down, it should come nearer, as a delay that stays weighs less:
 
 # %%
 [round(each[1]["fastest_us"] / each[0]["fastest_us"], 2) for each in (quick, slow)]
@@ -359,9 +357,9 @@ lab.table(slow)
 # | top-k all | all by top-k | an eighth |
 #
 # - The four messages of features, as in case 3, stay as they are.
-# - Bytes are those that a rank hands in, and a message's time is counted by them. Of top-k, each rank then *receives* what all others hand in, which is not counted.
+# - Bytes are those that a rank hands in, and a message's time is counted by them. With top-k each rank also *receives* what all others send. That isn't counted.
 # - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
-# - *Late* means that the gradients of norms don't travel. Instead, their weights are averaged every fourth step.
+# - *Late*: the gradients of norms don't travel; their weights are averaged every fourth step.
 #
 # The net is placed *together*, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
 
@@ -377,7 +375,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 lab.table(policies)
 
 # %% [markdown] sections="19.6.3"
-# The fewest bytes are the slowest here. To see why, split each step: 3 ms for each message of gradients, then their bytes, and all else: computing, and the four messages of features.
+# The fewest bytes are the slowest here. Split each step: 3 ms for each message of gradients, then their bytes, and all else: computing, and the four messages of features.
 
 # %%
 parts = case_studies.policy_parts()
@@ -385,7 +383,7 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" (4.25, as norms travel in one step of four) is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still. The last bar is case 3's *copied*.
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" sends 1 + 1 + 2 + a quarter of a message, as norms travel in one step of four, and is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still.
 #
 # ### And on a link of 1 MB/s?
 
@@ -410,12 +408,12 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # "Measured" is the median step. The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, and 61 ms late; what it receives and selects isn't counted. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
-# **Verdict.** The advised "per layer" gains nothing that could be measured at 10 MB/s. At 1 MB/s, by the prediction, it ties with fp16 and top-k, and one message of fp16 does as well. So first choose the placement. Then join messages where they cost most, and send fewer bytes where those do: count both for your link. Count ranks too, since what top-k gathers grows with them.
+# **Verdict.** The advised "per layer" gains nothing that could be measured at 10 MB/s, and at 1 MB/s, by the prediction, no more than fp16. So first choose the placement. Then join messages where they cost most, and send fewer bytes where those do: count both for your link. Count ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
 #
-# You get the number of weights of each kind of layer, and a link. Choose a way for each kind, "exact", "fp16" or "top-k", so that the gradients are there as soon as possible. Messages go one after the other; each takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes.
+# You get the number of weights of each kind of layer, and a link. Choose a way for each kind, "exact", "fp16" or "top-k", so that the gradients are there as soon as possible. Messages go one after the other, not joined, as each kind has its own way. Each takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes.
 #
 # | way | messages of a kind | bytes of each message |
 # | --- | --- | --- |
@@ -426,6 +424,12 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # By this count one of the three never wins: which? And from how many weights on, on a given link, is top-k sooner than fp16? The check has three links, and trains once on real ranks to see that the loss still falls.
 #
 # To think on: on four ranks each *receives* what three others send by top-k. Would that number of weights rise or fall if you counted it?
+#
+# <details><summary>An answer</summary>
+#
+# Rise: top-k's 0.5 bytes a weight sent and 1.5 received are as many as fp16 hands in, so it would never win. But what an all-reduce receives isn't counted either: by a ring, 3 bytes a weight as fp16. Counting only what is received, the number is as before.
+#
+# </details>
 
 
 # %%
@@ -472,11 +476,18 @@ lab.table(clusters)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states: on a pretend device we counted 2 bytes a parameter after each backward, in place of 16. The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. With Megatron's `--optimizer-cpu-offload` the host has Adam's 81 GB, and gradients in fp32 stay on the card: 6 bytes, 40 GB, too much for one. One card has hardly anything to gather: there the purple part is too large.
+# By hand, the 2 bytes of 6.7 billion parameters are 13.5 GB. With DeepSpeed that is all that stays of the states. A small run on a pretend device, ZeRO 3 on one rank, counted this after each backward (recorded):
+#
+# | Adam | bytes a parameter on the device |
+# | --- | --- |
+# | on the device | 16.1 |
+# | on the host | 2.1 |
+#
+# The price is the host: 12 bytes for Adam, 6 for gradients in fp32 and in 16 bit, 121 GB in all, which may be the real limit. With Megatron's `--optimizer-cpu-offload` the host has Adam's 81 GB, and gradients in fp32 stay on the card: 6 bytes, 40 GB, too much for one. On one card "ZeRO 3" only stands for DeepSpeed's offload: the plan's purple part is too large, as there is hardly anything to gather.
 #
 # ### What does that cost?
 #
-# It is slow ("token rate": tokens a second, of all cards together), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards share that, and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards: 77 layouts do, the fastest only just, with 21.5 of the 21.6 GB that we allow. With Adam on the host eight cards are about as fast, and have more room.
+# It is slow ("token rate": tokens a second, of all cards together), since with DeepSpeed gradients go to the host in each microbatch, and come back to be added up. Two cards split this traffic and have room for larger microbatches, so they do more than twice as much. On four, Megatron's stages will do: its gradients cross once a step, and its products are faster. On eight, all fits on the cards by 77 layouts, by the fastest only just, with 21.5 of the 21.6 GB that we allow. With Adam on the host they are about as fast and have more room, but the host needs memory.
 #
 # All rates rest on A100's constants and on links that nobody measured: believe the large differences, not the digits.
 #
@@ -497,15 +508,14 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
 # | 8 | All on the cards. If the measured peak is too high, a layout with more room, then Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches. Count elements: on two ranks, whole gradients in bf16 weigh as much as half of them in fp32. (`lab.table(case_studies.ran())` counts bytes, as all is fp32 there.)
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches. Count elements (case 1). `lab.table(case_studies.ran())` is another run: shards, all in fp32, so bytes will do there.
 
 # %% [markdown]
 # ## Summary
 #
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - A plan doesn't know what a trainer does between microbatches. Run it small, and count elements.
-# - Leave out what a plan doesn't need: the host and recomputation have a price, too.
-# - Two layouts that are close may change places with the program. Measure them.
+# - Two close layouts may change places with the program: measure.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
 # - Is a formula wrong, or something late? Slow down all that it counts, and see whether the difference grows.
 # - The fewest bytes may be the slowest way: count messages too.

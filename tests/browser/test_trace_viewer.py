@@ -97,6 +97,7 @@ def searches(lab):
     lab.page.keyboard.press("Escape")
 
 
+@pytest.mark.again
 def test_it_follows_the_theme_while_it_is_open(viewed):
     light = shot(viewed)[HEADS]
     with viewed.theme(dark=True):
