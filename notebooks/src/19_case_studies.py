@@ -23,7 +23,7 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. With "recipe fp32" the states stay in fp32, though products are in bf16.
+# It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much. With "recipe fp32" the states stay in fp32, though matrix products are in bf16.
 #
 # **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use the table of "Who runs a layout?".
 #
@@ -70,11 +70,11 @@ fitting.score(str(sum(cure.over_bytes < 0 for cure in cures[2:])))
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four do, as planned, at a price. With bf16 throughout, small updates get lost (chapter 05). With ZeRO 3, Adam on the host needs DeepSpeed, as FSDP's own offload moves the weights too. DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam and 4 + 2 for gradients: 18 x 13 = 234 GB.
+# All four do, as planned, at a price. With bf16 throughout, small updates get lost (chapter 05). With ZeRO 3, Adam on the host needs DeepSpeed: FSDP's own offload moves the weights too, in each step. DeepSpeed sends each gradient to the host as it arises, so the host holds 12 bytes for Adam (moments and weights in fp32) and 4 + 2 for gradients: 18 x 13 = 234 GB.
 #
 # ### Run: the same script, small
 #
-# We give the script a Llama of two layers and run it with the real Trainer on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). All three run at once with transformers 5.23, for half a minute or more.
+# We give the script a Llama of two layers and run it with the real Trainer on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3, for which `fsdp=` becomes `deepspeed=` (chapters 06 and 07). Between two microbatches we count the gradients that a rank keeps ("gradients", and their "type"). All three run at once with transformers 5.23, which may take half a minute.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -95,7 +95,7 @@ lab.table(case_studies.trained_by())
 # | 4 x 80 GB, second step | 13 | 26 | 26 | 7.4 | 72.4 | 59.4 |
 # | 4 x 40 GB, bf16 throughout, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
 #
-# Row 1 is too much even without moments: by this count the script dies in its first step. From the second step on a card holds the moments and the whole gradients, so the plans of rows 2 to 4 were too kind. Only the small run showed that. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. One of the four changes remains, by the plan and by a small run (case 5): Adam on the host.
+# Row 1 is too much even without moments: by this count the script dies in its first step. From the second step on a card holds the moments and the whole gradients, so the plans of rows 2 to 4 were too kind. Only the small run showed that. Neither eight cards nor bf16 save the script, and cards of 80 GB miss our margin by 0.4 GB. One of the four changes remains, by the plan and by a small run, in which 2.1 bytes a parameter stayed (case 5): Adam on the host.
 #
 # This is **case 1's line**. With it only shards of the gradients are kept, and every gradient travels in each microbatch:
 #
@@ -103,7 +103,7 @@ lab.table(case_studies.trained_by())
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# **Verdict.** The script lacks this line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB; bf16 throughout would fit too (33.4 GB), but small updates get lost. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. By the plan its step takes 1.6 times as long as FSDP's on four cards of 80 GB.
+# **Verdict.** The script lacks this line, and its cards are too small: 52 GB of states don't go into 40. Either stay with FSDP, add the line, and take eight cards or cards of 80 GB; bf16 throughout would fit too (33.4 GB), but small updates get lost. Or take DeepSpeed, which needs no such line, and put Adam on the host, if that has 234 GB to spare. By the plan its step takes 1.6 times as long as FSDP's on four cards of 80 GB. On four of 40 GB Megatron's stages do better, with Adam on the host: see the next table.
 
 # %% [markdown] sections="8.10"
 # ## Who runs a layout?
@@ -198,10 +198,10 @@ lab.show(planner.time_bars(bars))
 # With Megatron's 18 bytes plain copies don't fit, nor ZeRO 1, whose fp32 gradients are whole on each card. Of the others:
 #
 # - ZeRO 3 is the fastest: by the plan its weights arrive over NVLink while it still computes.
-# - `pp` 8 has 49 layers' worth on 8 stages, as the output layer takes as long as a layer. One stage has 7, an even share is 6.1, and all others wait for it: mostly within "matrix products", since bars show the slowest stage, and not in "bubble".
+# - `pp` 8 has 49 layers' worth on 8 stages, as the output layer takes as long as a layer. One stage has 7, an even share is 6.1, and all others wait for it. The bar is of that stage, so their wait is in its longer matrix products, not in "bubble".
 # - `tp` 8 waits for messages in every layer, its smaller products run at a lower rate, and each card starts the kernels of all layers for all sequences (3.7 s).
 #
-# One sequence at a time, ZeRO 3 is 13 % ahead of the pipeline by the same constants, and takes 7 % longer by FSDP's own, used above for four cards. The order stays with the best microbatches, and chunks for the pipeline; `tp` 8 gains most, from 75 to 52 s, and is still last. So the program may decide: measure.
+# One sequence at a time, ZeRO 3 is 13 % ahead of the pipeline by the same constants, and takes 7 % longer by FSDP's own, used above for four cards. With the best microbatches, and chunks for the pipeline, all stay in this order; `tp` 8 gains most, from 75 to 52 s, and is still last. So the program may decide: measure.
 
 # %% [markdown] sections="10.6.2"
 # ### Two printed layouts
@@ -225,7 +225,7 @@ lab.show(planner.memory_bars(case_studies.stories.plans()))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# **Question.** A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two output heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the output heads ("E", "F" and "H" below). Is that a good idea?
+# **Question.** A car has a camera, a LiDAR and a radar, each with an encoder of its own. A [fusion](GLOSSARY.md#fusion) lets the camera's features ask all others (cross-attention), and two output heads, small networks of their own, say where things are. A textbook gives each part to some of eight ranks: 0 to 3 encode, 4 and 5 fuse, 6 and 7 have the output heads ("E", "F" and "H" below). Is that a good idea? Computing and links are paced here: they take stated times. A message takes 4 ms, and its bytes pass at 5 MB/s. Predicted on the textbook's eight ranks (all later ones are on four):
 
 # %%
 apart = case_studies.Perception(placement="apart", ranks=8)
@@ -273,7 +273,7 @@ lab.show(together.predict(), title="Together, 4 ranks")
 #
 # ### Which is the fastest?
 #
-# Computing and links are paced here: they take stated times. *Together*, forward takes 10 ms for the encoders, 5 for the fusion and 2.5 for the output heads, and back twice as long. A message takes 4 ms, and its bytes pass at 5 MB/s. By the prediction, a step *apart* takes how many times as long as a step *together*?
+# *Together*, forward takes 10 ms for the encoders, 5 for the fusion and 2.5 for the output heads, and back twice as long. By the prediction, a step *apart* takes how many times as long as a step *together*?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
@@ -302,7 +302,7 @@ lab.bars(placed_us, unit="us", **title)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Does it come out so?
 #
-# Is the order as predicted? All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Where the slowest step of one is shorter than the fastest of another, their order is certain.
+# Is the order as predicted? All three run on four real ranks, for four steps; "delay" is how much longer than predicted the fastest was. Where the slowest step of one is shorter than the fastest of another, their order is clear in this run.
 
 # %%
 quick = case_studies.placed()
@@ -311,13 +311,13 @@ lab.table(quick)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Is the formula wrong, or is something late?
 #
-# All are late. To see why, slow down all that the formula counts. If it counts too little, the delay grows as well. If something that isn't paced is late, the delay stays, or falls, as delays scatter; four ranks may share two cores here. First one step *together*, of another run, and not its fastest:
+# All are late. To see why, slow down all that the formula counts. If it counts too little, the delay grows as well. If something that isn't paced is late, the delay stays, or changes by chance. (Four ranks may share two cores here.) First a step *together* of another run:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Predicted above, measured below. Where computing takes longer than stated, a pace was missed ("overran"). Look where each rank begins: if one begins late, all others wait for it in their first message. That may explain a large part of *this* step.
+# Predicted above, measured below. Where computing takes longer than stated, a pace was missed ("overran"). Look where each rank begins: if one begins late, all others wait for it in their first message. That may explain a large part of this step's delay.
 #
 # Now computing and links are four times as slow. By the formula alone, the delay becomes four times as large. How large will that of *together* be, over the table's?
 
@@ -334,7 +334,7 @@ delay.score(slow[0]["delay_us"] / quick[0]["delay_us"])
 lab.table(slow)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Below 2.5 times, more than half of that delay is in what is not paced: it stays, and the rest becomes four times as large. For us, when this chapter was written, 16 ms became 25; yours are in the two tables. But delays may scatter by as much as they are: compare the fastest step with the slowest. What is late, this doesn't tell.
+# Compare all three delays. If they stay far below four times, most of the delay isn't in the formula: each step is late by something that it doesn't count. (Below 2.5 times, more than half of a delay is of that kind: it stays, and the rest becomes four times as large.) But delays may scatter by as much as they are, as fastest and slowest steps show. What is late, this doesn't tell.
 #
 # *Apart* over *together*, first quick, then slow; predicted is 853 / 482 = 1.77. Slowed down, it should come nearer, as a delay that stays weighs less:
 
@@ -361,7 +361,7 @@ lab.table(slow)
 # - Top-k sends the largest sixteenth (chapter 11), in two messages: values and places.
 # - *Late*: the gradients of norms don't travel; their weights are averaged every fourth step.
 #
-# The net is placed *together*, on four ranks that compute and send faster than in case 3: 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
+# The net is placed *together*, on four ranks that compute and send faster than in case 3: 21 ms of computing, 10 MB/s, 3 ms a message. Of the fusion each rank has a part, so its gradients don't travel. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -383,7 +383,7 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" sends 1 + 1 + 2 + a quarter of a message, as norms travel in one step of four, and is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies; as fp16 it is 2 ms better still.
+# Eight messages in place of four: on small layers a message costs more than its bytes. "Per layer" sends 1 + 1 + 2 + a quarter of a message, as norms travel in one step of four, and is no faster than fp16. In "plain, one message" all kinds of layers share it, and that alone beats all four policies, by this prediction; as fp16 it is 2 ms better still.
 #
 # ### And on a link of 1 MB/s?
 
@@ -393,7 +393,7 @@ title = {"title": "A step, link of 1 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# All bytes take ten times as long, and in the placement *together* most of them are the fusion's features. Now fewer bytes save more ("per layer": 26.1 ms) than fewer messages ("plain, one message": 9 ms), and fp16 in one message does both. Four messages of fp16, "per layer" and "top-k all" are within 3 %, and this is a prediction: a tie. *Copied* is far ahead, as no features travel.
+# All bytes take ten times as long, and in the placement *together* most of them are the fusion's features. Now fewer bytes save more ("per layer": 26 ms) than fewer messages ("plain, one message": 9 ms), and fp16 in one message does both. Four messages of fp16, "per layer" and "top-k all" are within 3 %, and this is a prediction: a tie. *Copied* is far ahead, as no features travel.
 #
 # ### Which policy, then?
 #
@@ -408,7 +408,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # "Measured" is the median step. The first three are 35 to 41 ms late and as good as equal: in a second run they took 99, 98 and 96 ms. So a count that has them 2 ms apart can't rank them. Top-k of everything is the slowest, as predicted, and 61 ms late; what it receives and selects isn't counted. "Last loss" is the mean of the last eight steps. No policy clearly spoils it; one training each can't tell more. `lab.table(case_studies.policies())` runs it anew.
 #
-# **Verdict.** The advised "per layer" gains nothing that could be measured at 10 MB/s, and at 1 MB/s, by the prediction, no more than fp16. So first choose the placement. Then join messages where they cost most, and send fewer bytes where those do: count both for your link. Count ranks too, since what top-k gathers grows with them.
+# **Verdict.** The advised "per layer" gains nothing that could be measured at 10 MB/s. At 1 MB/s it is predicted 3 % ahead of fp16, a tie, and behind fp16 in one message. So first choose the placement. Then join messages where they cost most, and send fewer bytes where those do: count both for your link, and run it, since nobody has run joined messages here. Count ranks too, since what top-k gathers grows with them.
 
 # %% [markdown] sections="19.6.3"
 # ## Exercise 2. A policy
@@ -452,7 +452,7 @@ check.policy(my_policy)
 check.hint("policy")
 
 # %% [markdown] sections="10.7.5"
-# ## Case 5: one to eight cards
+# ## Case 5: 7 B on one to eight small cards
 #
 # **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? LLaMA 7B, the model of this course's story, 1,024 tokens a sequence, 64 sequences a step: on how few such cards can all its weights be trained, with Adam and the gradients on the host if need be?
 
@@ -506,9 +506,9 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small or it takes too long: train only adapters, a few new weights beside the frozen ones. |
 # | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
-# | 8 | All on the cards. If the measured peak is too high, a layout with more room, then Adam on the host. |
+# | 8 | All on the cards, in a layout with room. If the measured peak is too high, Adam on the host. |
 #
-# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches. Count elements (case 1). `lab.table(case_studies.ran())` is another run: shards, all in fp32, so bytes will do there.
+# Whatever you have, first run a small model on your own cluster. Where you shard, check whether two ranks hold half of the states that one does, also between two microbatches. Count elements (case 1). `lab.table(case_studies.ran())` does such a check, with all in fp32, so that bytes will do.
 
 # %% [markdown]
 # ## Summary
