@@ -76,7 +76,7 @@ held.score(16 * 175 / (2 * 4))
 # That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers, and draws it all against the card (`recipe="mixed"` are those 16 bytes). The thin bars are the four stages of the first row:
 
 # %%
-big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, recipe="mixed")
+big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
 bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
@@ -86,7 +86,7 @@ lab.show(planner.memory_bars(bars))
 #
 # ### The fullest stage, by hand
 #
-# Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
+# Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022, for GPT; LLaMA's keeps a little less). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -200,7 +200,7 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess, and FSDP's network is another.
+# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess, and so is FSDP's share of the network.
 #
 # <details><summary>MFU has conventions</summary>
 #
@@ -226,11 +226,11 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08; the picture's share is a little less, of a longer step). With chunks it is less. Recomputing goes through every forward twice:
+# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
 
 # %%
 batch64 = node.but(batch=64)
@@ -240,14 +240,14 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the slowest stage, the last. It has the output layer as well, which costs as much as the bubble. All these knobs cost time. What they buy is memory:
+# The bars are of the slowest stage, the last. It has the output layer as well, which costs as much as the bubble, and makes the bubble's share a little less. All these knobs cost time. What they buy is memory:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam was in shards before (the first stage's are of the embedding, too), and buffers stay. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam's share stays about as it was, and so do buffers. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -307,9 +307,9 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off they are on the very runs that they were fitted to: 12 %, and 20 for FSDP's. On others the error may be larger. `warnings()` says where a plan lies outside of those runs. They all recompute something, which MFU doesn't count. This layout recomputes nothing, so part of its higher MFU may be real. Many plans have that warning. Ask for both, because a number without them is a guess with decimals.
+# `trust()` says whose constants these are, and how far off nine of ten of the runs are that they come from: 12 %, and 20 for FSDP's inside a machine. `warnings()` says where a plan lies outside of those runs. All of Megatron's recompute something, which MFU doesn't count. This layout recomputes nothing, so part of its higher MFU may be real. Many plans have that warning. Ask for both, because a number without them is a guess with decimals.
 #
-# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. So choose what your program does well. (Two layouts by one program share part of the error; how much, nobody has measured.)
+# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. So choose what your program does well. Outside of the fitted runs the error is larger, so more is a tie than the line shows; but two layouts by one program share part of it, and nobody has measured how much.
 #
 # ### ZeRO 3, one sequence at a time
 #
@@ -339,13 +339,13 @@ lab.table(regrets, units={"regret": "share"})
 # %% [markdown]
 # By one program the regret is 16 %, and by two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. If you compare strategies by two programs, you compare the programs as well.
 #
-# One sequence at a time needs twice the 11.25 GB/s from above. That is nearly all that the network has, and not all can hide: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
+# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. As above, not all hides: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
 
 # %%
 print(*single.warnings())
 
 # %% [markdown]
-# FSDP's share of the network is assumed, not fitted. Where do the 3.8 times come from?
+# FSDP's share of the network is assumed, not fitted. We come back to the 3.8 times.
 
 # %% [markdown]
 # *A place to rest.*
@@ -369,25 +369,23 @@ lab.curves(
 # %% [markdown]
 # `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch, and ZeRO's microbatches of the 175 B shrink from 4 to 1. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of these two curves.
 #
-# The planner sees it coming: on the nine rows that this fit didn't see, it is off by at most 8 %. What if its constants came from another program?
+# The planner's formulas can follow that: of what a GPU reached, they are off by at most 8 %. What if the constants came from another program?
 #
 # ### Constants do not travel
 #
-# We predict the ZeRO run on 1,536 GPUs once more, but with the constants of another program: FSDP as people run it today, on the same cards. Call the real step 1. How long is the predicted one?
+# We predict the ZeRO run on 1,536 GPUs once more, but with the constants of another program: FSDP as people run it today, on the same cards. The real step takes 3.8 times as long. Which constant is to blame: the share of the peak that matrix products reach (`matmul`), or the share of its promise that a network card gives (`nic`)?
 
 # %%
-travel = lab.guess("predicted step, over the real one", between=(0, 5))
+travel = lab.guess("the constant to blame", choices=("matmul", "nic"))
 
 # %%
 last = next(run for run in runs if run.id == "sc21t2_z3_175B_1536")
-today = planner.STACKS["fsdp-a100"]
-travel.score(planner.predicted_us(last, today) / last.step_us())
-
-# %% [markdown]
-# About a quarter: those are the 3.8 times. Which constant is to blame? Here are two of each program's, the share of the peak that matrix products reach (`matmul`), and the share of its promise that a network card gives (`nic`):
+then, today = (planner.STACKS[name] for name in ("zero3-2021-a100", "fsdp-a100"))
+swapped = {"matmul": today.but(matmul=then.matmul), "nic": today.but(nic=then.nic)}
+step_s = {name: planner.predicted_us(last, s) / 1e6 for name, s in swapped.items()}
+travel.score(min(step_s, key=lambda name: abs(step_s[name] - last.step_us() / 1e6)))
 
 # %%
-then = planner.STACKS["zero3-2021-a100"]
 constants = [
     {"program": each.name, "matmul": each.matmul, "nic": each.nic}
     for each in (then, today)
@@ -395,7 +393,7 @@ constants = [
 lab.table(constants, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
-# Not the products. That early ZeRO 3 ran as if its messages got less than a tenth of the network, where FSDP is assumed to get half. By hand: each GPU had one of the 1,536 sequences. A machine fetches 350 GB of parameters twice and sends 350 GB of gradients, an eighth of it through each card of 25 GB/s. At 8.4 % that takes 62.5 s, of a step of 66.7. (That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.)
+# With the early program's `nic` alone the prediction comes near. That early ZeRO 3 ran as if its messages got less than a tenth of the network, where FSDP is assumed to get half. By hand: each GPU had one of the 1,536 sequences. A machine fetches 350 GB of parameters twice and sends 350 GB of gradients, an eighth of it through each card of 25 GB/s. At 8.4 % that takes 62.5 s, of a step of 66.7. (That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.)
 #
 # So our first lines compared two programs as well. Their 51 days show that this program with this layout was the wrong choice for 1,536 GPUs. About ZeRO 3 in general they show nothing.
 #
@@ -418,7 +416,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Two runs changed what products reach, and miss by a factor of three. Four changed the network's share too, and are within a tenth for both runs that the fit never saw. (Each had twice as many GPUs as the largest fitted run of its model, not ten times.)
+# Two runs changed what products reach, and miss by a factor of three. Four changed the network's share too, and are within a tenth for both runs that the fit never saw. (Each had twice as many GPUs as the largest fitted run of its model. Farther out a fit is worth less.)
 #
 # Now plan our 7 B model with what was fitted, as if that early program ran it:
 
@@ -429,7 +427,7 @@ plans += [plan.but(stack=early) for plan in plans]
 lab.table(plan.row() for plan in plans)
 
 # %% [markdown]
-# On such a network one and four sequences at a time are no tie: one takes more than three times as long.
+# On such a network one and four sequences at a time are no tie: one at a time takes more than three times as long as four.
 #
 # If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. Such a run is a dict, with the seconds of its step:
 #
@@ -484,7 +482,7 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
+# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. (No GPU has confirmed it.) Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
@@ -515,7 +513,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the error? The 12 % are of copies and cuts. For shards, which Megatron's constants never saw, the error is unknown; we count as if it were the same.
+# For how many of the five do the kinds differ by more than the error? The 12 % were found on copies and cuts. For shards, which Megatron's constants never saw, the error is unknown; we count as if it were the same.
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -538,7 +536,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. By FSDP's constants and their 20 % it is none of the five, and the 70 B's shards are as fast as its cut. In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
+# Only the 70 B's shards cross the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ, and the 70 B's shards are as fast as its cut (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
 #
 # - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Of shards the table has one early program, which lost it: try yours before you trust it.
@@ -547,8 +545,8 @@ lab.bars(
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing, and frees states as well as activations.
-# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. 175 B ran well with it.
+# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing. `tp` frees states and activations, stages only states.
+# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. In table 2 175 B ran well with it.
 #
 # <details><summary>Two layouts that the planner doesn't have</summary>
 #
@@ -559,10 +557,10 @@ lab.bars(
 # %% [markdown]
 # ## Exercise 3. Choose a layout
 #
-# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner, so even ties count. Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
+# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner, so even differences smaller than the error count. Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
-# - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, 0, False or "none".
+# - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, for `zero` 0, for `sp` False, for `recompute` "none".
 # - What does not divide raises a `ValueError`, and counts as a question.
 #
 # The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step. On one of them the network is slow, and your function isn't told on which: it has to ask. The four rules say where to begin.
@@ -599,7 +597,7 @@ check.hint("layout_in_budget")
 # Your regret, case by case (the book shows one solution's):
 
 # %%
-shown = ["model", "gpus", "batch", "best_s", "yours_s", "regret", "questions"]
+shown = ["model", "gpus", "gpu", "network", "best_s", "yours_s", "regret", "questions"]
 lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 
 # %% [markdown]
@@ -616,7 +614,7 @@ lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 planner.card(single, shards[-1])
 
 # %% [markdown]
-# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 14 % is less than FSDP's error, and the share of the network is assumed. So choosing has brought no speed that anybody could prove. It has told us what each way holds, that how many sequences go at a time counts as much as the strategy, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
+# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 16 % is less than FSDP's error, and the share of the network is assumed. That four at a time are faster than one has a reason, since messages hide and products are larger; by how much, this plan can't tell. What it does tell is what each way holds, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -646,7 +644,7 @@ answers = [
 lab.table(answers)
 
 # %% [markdown]
-# For so many tokens the rule is right at one end at most. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (where it saw 0.3 T tokens, not 3.5 T); on 128 it is years. All but the last have the warning about MFU, so they will rather take longer.
+# For so many tokens at most one end of each range is right. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (where it saw 0.3 T tokens, not 3.5 T); on 128 it is years. All but the last have the warning about MFU, so they will probably take longer.
 #
 # <details><summary>Why 237 days here, and 23 in our first lines?</summary>
 #

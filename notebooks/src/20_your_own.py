@@ -50,7 +50,7 @@ def large(**more):
     return mine(48, width=1600, heads=25, vocab=50257, length=1024, **more)
 
 
-# of the output: its first tensor of floats
+# labkit hands it the first tensor of floats of the output
 def next_token(logits, batch):
     wanted = batch["input_ids"][:, 1:]
     return torch.nn.functional.cross_entropy(
@@ -131,11 +131,11 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Eight stages, one a card, aren't enough either (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line. But a tenth of the card should stay free for what no plan knows, so both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Eight stages, one a card, aren't enough either (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line, and a card of 40 GB has a little more than 40 x 10⁹ bytes. But a tenth should stay free for what no plan knows, so both are out.
 #
 # ### What helps?
 #
-# Bf16, which you would take anyway: by `shards.but(precision="bf16")` a card holds 24 GB. We stay in fp32, to see what to do when that isn't enough: a smaller microbatch, or recomputation. Which would you try first?
+# Bf16, which you would take anyway: by `shards.but(precision="bf16")` a card holds 24 GB. We stay in fp32, to see what to do when no switch is enough: a smaller microbatch, or recomputation. Which would you try first?
 
 # %%
 tries = {"shards, two sequences": shards.but(mbs=2, batch=32)}
@@ -147,7 +147,7 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`, or its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence.
+# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`; otherwise its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence.
 
 # %% [markdown]
 # ### What are the activations?
@@ -164,23 +164,24 @@ lab.table(
         "GELU": name,
         "kept, a token and dimension": plan.memory().parts["activations"] / 4 / numbers,
         "peak_bytes": plan.memory().peak_bytes,
-        "step_us": plan.time().step_us,
     }
     for name, plan in gelus.items()
 )
 
 # %% [markdown]
-# Twelve of 29 numbers were not needed. Without them four sequences fit, and the step is a quarter shorter, because fewer operators read and write. So look at what your module keeps before you pay for room with time. (All times here are by constants of other programs and machines: look at what grows, not at the digits.)
+# Twelve of 29 numbers were not needed. Without them four sequences fit. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
 #
 # ### What does each cost?
 #
-# We go on with the module as it is. Products are in TF32, though the rest is fp32. Torch uses it only after `torch.set_float32_matmul_precision("high")`. Without it an A100 has 19.5 TFLOP/s in place of 156.
+# These times are by constants of other programs and machines: look at what grows, not at the digits. Products are in TF32, though the rest is fp32. Torch uses it only after `torch.set_float32_matmul_precision("high")`. Without it an A100 has 19.5 TFLOP/s in place of 156.
 
 # %%
-lab.show(planner.time_bars({"shards, too large": shards, **tries}))
+steps = {"shards, too large": shards, **tries}
+steps["one GELU operator"] = gelus["one operator"]
+lab.show(planner.time_bars(steps))
 
 # %% [markdown]
-# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows that fit, shards with two sequences are the fastest, and one GELU operator beats them all. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# Recomputing takes a third longer, because the forward is computed twice. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows shards with two sequences are the fastest that fit, but for the last: there the same four sequences fit, and fewer operators read and write. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -233,7 +234,9 @@ beside(sharded, "B")
 # %% [markdown]
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is too low, but this isn't the peak.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet. And one layer was gathered, and what lies outside of layers: 0.79 + 0.55 MB. The plan gathers two layers, and has whole gradients of one more and of the output layer besides: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB, nearly all of this small module, but little of one with 48 layers. Of temporary tensors it had too few. So trust a plan's states, and measure its peak.
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet.
+#
+# A layer has 0.79 MB here, what lies outside of layers 0.55, the output layer 0.51. In the run a layer and the outside were gathered. The plan gathers two layers and the outside, and adds whole gradients of a layer and of the output: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module, but 1 of 42 GB with 48 layers. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -288,7 +291,8 @@ for way, rank in ran.items():
 # 1. Something in your module is random (dropout).
 # 2. The loss leaves padding out. Each half is averaged over its own tokens, and then the halves count alike, even if one has fewer.
 # 3. The cut has lost something, such as a buffer that only one stage changes.
-# 4. Exercise 2 asks you for a fourth.
+#
+# Exercise 2 asks you for a fourth.
 
 # %% [markdown]
 # ### Where does it run out of memory?
@@ -353,9 +357,9 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Few trials
 #
-# Now without a plan. `trial(microbatch, recompute)` takes a made-up step and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. The check has 16: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without, are ten ways. You have six trials.
+# Now without a plan. `trial(microbatch, recompute)` times a made-up step and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check it is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
 #
-# - One sample at a time always fits. What fits also fits if it is smaller, or recomputes.
+# - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
 # - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
 # - Yours may be 12 % slower than the fastest.
 
@@ -458,7 +462,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
+# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -479,7 +483,7 @@ steps_us["the longer of the two"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, from a quarter of the recorded wait for data (a little more than 12 ms, since a `sleep` lasts a little longer than it says). How near are the last two? When this chapter was written, on two cores, they weren't: 58 ms became 24, where 12.5 were hoped for.
+# The last row was computed, from a quarter of the recorded wait for data (a little more than 12 ms, since a `sleep` lasts a little longer than it says). How near are the last two? On our two cores they agreed on one day: 56 ms became 12.5. On another 58 became 24.
 #
 # <details><summary>Why <code>prefetch_factor=1</code>?</summary>
 #
@@ -508,10 +512,10 @@ lab.table(
 # "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown?
 #
 # - **"input" is the largest**: a batch every 12 ms still sets the pace. More readers can help until the rest is longer.
-# - **All but "input" has grown**: two ranks with four readers each are ten processes, and they share your cores. So it was for us: computing had more than doubled.
+# - **All but "input" has grown**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on the second day: computing had more than doubled.
 # - **"waiting" has grown**: see in the picture what the late rank does meanwhile, reading or computing.
 #
-# The advice knows neither readers nor cores. What it names now is a guess, until a run proves it.
+# The advice knows neither readers nor cores, and may promise a step in which no batch can come. It is a guess, until a run proves it.
 #
 # **What labkit doesn't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use. Then there is no MFU (chapter 18), and `found.told()` says why.
 #
@@ -582,7 +586,7 @@ fitted = planner.fit(runs, begun=[plan.stack])
 lab.table([fitted.constants()])
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed the products reach ("matmul"), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copies, the update, Python. Which of them takes it differs from run to run. (If your "matmul" is above 1, that is no speed: your clock hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
+# Two constants are fitted, no more for four runs: what share of the measured speed large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copies, the update, Python. Which of them takes it differs from run to run. (If your "matmul" is above 1, that is no speed: your clock hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
 
 # %%
 by_fit = plan.but(stack=fitted.stack(runs[0]))
@@ -622,10 +626,10 @@ lab.table(
 # %% [markdown]
 # ### Was a term missing?
 #
-# Or a term is missing in the formula. Look at the four fitted rows of your table: do their errors go by layers or by sequences?
+# If a fit is off on a quiet machine too, a term may be missing in the formula. Look at the four fitted rows of your table: do their errors go by layers or by sequences?
 #
 # - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
-# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. So don't trust the fit in sequences.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. So don't trust the fit in sequences, even if the fifth row comes near.
 # - **Neither**: that is the clock.
 #
 # Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
@@ -680,7 +684,7 @@ two = shards.but(gpus=16, mbs=1, batch=16)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed. How it depends on the network in this plan is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+# So how long a step of the shards takes is not to be believed. How it depends on the network in this plan is still worth a look (where messages don't hide, it depends more). With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -704,7 +708,7 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. Each of a machine's eight cards carries an eighth of that to the other machine. These counts hold. The times rest on what the planner assumes of the network. On fast networks the plan has copies lose, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter); so copies win on slow networks. Each of a machine's eight cards carries an eighth of that to the other machine. These counts hold. The times rest on the planner's assumption that a card reaches half of what its data sheet says. On fast networks copies lose in the plan, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
 
 # %% [markdown]
 # ### Let them find each other
@@ -716,7 +720,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail, and `--max-restarts` begins anew.
 #
 # **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
 
@@ -739,7 +743,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | the script above: a step of 58 ms, 24 with four readers, where 12.5 were hoped for | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | the script above, with four readers: 12.5 ms a step on one day, 24 on another | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
