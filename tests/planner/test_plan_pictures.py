@@ -70,6 +70,16 @@ def test_every_stage_of_a_pipeline_has_a_bar_and_two_cards_have_a_line_each():
     left = min(box.x_px for box in drawn.only(Box))
     assert [(x - left) / scale for x in lines(drawn)] == pytest.approx([80e9, 141e9])
     assert drawn.badge.endswith("megatron-a100, megatron-h100")
+    # they have the batch in common, not the machines
+    assert drawn.numbers == (("all rows", "batch 1536"), ("stages of", "now"))
+
+
+def test_a_legend_names_what_can_be_seen():
+    drawn = picture.memory_bars([("now", DEEP)])
+    words = {each.text for each in drawn.only(Words)}
+    thin = {part for part, held in DEEP.memory().parts.items() if held < 80e9 / 1000}
+    assert thin and not words & {picture.WORDS["en"][part] for part in thin}
+    assert picture.WORDS["en"]["parameters"] in words
 
 
 def test_of_very_many_stages_some_are_drawn_the_fullest_among_them():

@@ -80,7 +80,7 @@ MOST_STAGES = 16
 """of more, some are drawn: the first, the last, the fullest, and others between them"""
 _RIGHT_PX = 132.0
 _TOP_PX = 62.0
-_SEEN_PX = 2.0
+_SEEN_PX = 2.0  # a part that is thinner in every bar is not in the legend
 _TEXT_PX = 32.0
 """half of the widest number in a bar"""
 Bill = Mapping[str, float]
