@@ -4,8 +4,8 @@
 in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and beside it what the
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
 module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module,
-``check`` and ``hints.json`` are the exercises.
-Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapter 20.
+``check`` and ``hints.json`` are the exercises of chapter 20, ``machine_check`` and its hints those
+of chapter 21. Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapters 20 and 21.
 """
 
 import lazy_loader

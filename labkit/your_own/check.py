@@ -1,60 +1,58 @@
-"""The exercises of chapter 20: a setting is found by runs, a module that a cut changes, and a step
-too large to be timed."""
+"""The exercises of chapter 20: a layer that keeps less for its backward, and a module that a cut
+changes."""
 
-import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.check import exercise, hint, over_budget, status, wrong
+from labkit.check import exercise, hint, limit, over_budget, status, wrong
 from labkit.words import say
 
-__all__ = ["forecast", "hint", "odd_module", "status", "tune"]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-BATCH = 16
-MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
-"""(bytes, milliseconds of a sample, of a microbatch besides)"""
-MOST_TRIALS = 6
-NEAR = 1.12
-"""times the fastest step that counts as fast"""
+__all__ = ["hint", "keep_less", "odd_module", "status"]
+
+SIZES = ((64, 32), (40, 48))
+"""tokens, and numbers of each"""
+MOST_KEPT = 11
+"""numbers for each of the input"""
 ROUNDING = 1e-5
 """of a loss; what differs by more is no rounding"""
-MACHINES = ((5.0, 2.0, 1.0), (60.0, 1.0, 0.5), (2.0, 6.0, 0.2))
-"""made up: milliseconds that a step takes by itself, for each layer, and for each sequence in a
-layer"""
-ASKED = ((48, 16), (24, 64))
-"""(layers, sequences) of the steps that are asked for"""
-MOST_TIMED = 4
-MOST_LAYERS, MOST_SEQUENCES = 4, 8
-NOISE = 0.01
-"""of a clock, as a share of what it reads"""
-OFF = 0.1
-"""as a share: a forecast nearer than this is right"""
 
 
 @exercise
-def tune(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(trial, batch)`` is (microbatch, recompute): the fastest way to take ``batch``
-    samples a step on each rank.
+def keep_less(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(up, down, x)`` is x + down(silu(up(x / its root mean square))), of two given layers
+    and one row for each token; the second is called with four times as many numbers as ``x`` has.
 
-    ``trial(microbatch, recompute)`` takes such a step on two real ranks, accumulating over
-    batch / microbatch microbatches, and returns its milliseconds; None where it does not fit into
-    their memory. Recomputation keeps less and computes a third more; a microbatch costs something
-    by itself; how much, you are not told, and it differs from case to case. Budget: 6 trials.
+    The gradients of ``x`` and of both layers have to be right too. Budget: at most 11 numbers for
+    each of ``x`` are kept for the backward, and no product is computed twice.
     """
-    for memory_bytes, sample_ms, call_ms in MEMORIES:
-        stated = {"sample_ms": sample_ms, "call_ms": call_ms}
-        trial = _Trials(memory_bytes, stated)
-        microbatch, recompute = answer(trial, BATCH)
-        chosen = _setting(microbatch, bool(recompute), stated)
-        case = say("memory of {memory:,} bytes", memory=memory_bytes)
-        yield from _judged(case, chosen, memory_bytes, trial.tried)
-        if len(trial.tried) > MOST_TRIALS:
+    for tokens, width in SIZES:
+        case = say("{tokens} tokens of {width} numbers", tokens=tokens, width=width)
+        right, mine = (_stepped(each, tokens, width) for each in (_short, answer))
+        if not mine.alike("output", right):
+            yield wrong("{case}: your output differs from the layer's", case=case)
+        elif not mine.alike("gradients", right):
+            yield wrong("{case}: the output is right, and a gradient is not", case=case)
+        elif mine.kept > MOST_KEPT:
             yield over_budget(
-                "{case}: {trials} trials; {most} are enough",
+                "{case}: {kept:.1f} numbers kept for each of x; {most} are enough",
                 case=case,
-                trials=len(trial.tried),
-                most=MOST_TRIALS,
+                kept=mine.kept,
+                most=MOST_KEPT,
             )
+        elif mine.flops > right.flops:
+            yield over_budget(
+                "{case}: {flops:,} operations of products; {most:,} are enough. One of them is "
+                "computed twice",
+                case=case,
+                flops=mine.flops,
+                most=right.flops,
+            )
+        else:
+            continue
+        return
 
 
 @exercise
@@ -64,7 +62,8 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
     from labkit.your_own.step import Step
 
     one = Step(make=answer, engine="ddp", ranks=1)
-    alone = one.run()[0]
+    with limit(60.0):  # it may start the first ranks
+        alone = one.run()[0]
     again, first = alone["loss_alone"], alone["losses"][0]
     if not _alike(again, first):
         yield wrong(
@@ -74,7 +73,8 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
             again=again,
         )
         return
-    cut = one.but(engine="pipeline", ranks=2).run()[1]["losses"][0]
+    with limit(60.0):
+        cut = one.but(engine="pipeline", ranks=2).run()[1]["losses"][0]
     if _alike(first, cut):
         yield wrong(
             "one process: {first:.6g}; two stages: {cut:.6g}. The cut did not change it",
@@ -83,159 +83,57 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
         )
 
 
-@exercise
-def forecast(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(timed, layers, sequences)`` is how many milliseconds a step of so many layers and
-    sequences takes, too large to be tried.
-
-    ``timed(layers, sequences)`` tries one of at most 4 layers and 8 sequences, and returns its
-    milliseconds: something for the step, for each layer, and for each sequence in each layer, and
-    up to 1 % that a clock adds or leaves out. The machines are made up. Budget: 4 steps timed.
-    """
-    for machine in MACHINES:
-        for layers, sequences in ASKED:
-            clock = _Clock(machine)
-            told = answer(clock, layers, sequences)
-            right = _step_ms(machine, layers, sequences)
-            case = say("{layers} layers, {sequences} sequences", layers=layers, sequences=sequences)
-            if not abs(float(told) - right) <= OFF * right:  # not a number is wrong as well
-                yield wrong(
-                    "{case}: {told:.1f} ms foretold, the step takes {right:.1f}; timed: {timed}",
-                    case=case,
-                    told=float(told),
-                    right=right,
-                    timed=", ".join(clock.told) or "-",
-                )
-                return
-            if len(clock.told) > MOST_TIMED:
-                yield over_budget(
-                    "{case}: {trials} steps timed; {most} are enough",
-                    case=case,
-                    trials=len(clock.told),
-                    most=MOST_TIMED,
-                )
-                return
-
-
-class _Clock:
-    """What an answer may time, and what it read."""
-
-    def __init__(self, machine: tuple[float, float, float]) -> None:
-        self.machine = machine
-        self.told: list[str] = []
-
-    def __call__(self, layers: int, sequences: int) -> float:
-        if layers not in range(1, MOST_LAYERS + 1) or sequences not in range(1, MOST_SEQUENCES + 1):
-            raise ValueError(
-                f"a step that can be tried has 1 to {MOST_LAYERS} layers and 1 to "
-                f"{MOST_SEQUENCES} sequences; got {layers!r} and {sequences!r}"
-            )
-        dice = random.Random(f"{self.machine} {layers} {sequences} {len(self.told)}")
-        noise = 1 + NOISE * dice.uniform(-1, 1)
-        took_ms = noise * _step_ms(self.machine, layers, sequences)
-        self.told.append(f"({layers}, {sequences}): {took_ms:.1f} ms")
-        return took_ms
-
-
-def _step_ms(machine: tuple[float, float, float], layers: int, sequences: int) -> float:
-    """A step's time on a machine that is made up."""
-    step, layer, sequence = machine
-    return step + layers * (layer + sequence * sequences)
-
-
 def _alike(first: float, second: float) -> bool:
     """Whether two losses are equal but for rounding."""
     return abs(first - second) <= ROUNDING * abs(first)
 
 
-class _Trials:
-    """What an answer may call, and what came of it."""
+class _Stepped(NamedTuple):
+    """What a forward and its backward gave, and what they took."""
 
-    def __init__(self, memory_bytes: int, stated: dict[str, float]) -> None:
-        self.memory_bytes = memory_bytes
-        self.stated = stated
-        self.tried: dict[tuple[int, bool], float | None] = {}
+    output: "Tensor"
+    gradients: "Tensor"
+    """of x and of both layers, in one row"""
+    kept: float
+    """numbers that autograd held after the forward, for each of x; weights left out"""
+    flops: int
+    """of all products, forward and backward"""
 
-    def __call__(self, microbatch: int, recompute: bool = False) -> float | None:
-        from labkit.scaling import tuning_run
+    def alike(self, what: str, other: "_Stepped") -> bool:
+        """Whether the outputs, or the gradients, are equal but for rounding."""
+        from torch import allclose
 
-        setting = _setting(microbatch, recompute, self.stated)
-        found = tuning_run.trial(setting, self.memory_bytes)["step_us"]
-        took_ms = None if found is None else found / 1e3
-        self.tried[microbatch, recompute] = took_ms
-        return took_ms
-
-
-def _setting(microbatch: int, recompute: bool, stated: dict[str, float]) -> Any:
-    """What is to be tried. Raises ValueError for a microbatch that does not divide the batch."""
-    from labkit.scaling.tuning_run import Setting
-
-    if microbatch not in range(1, BATCH + 1) or BATCH % microbatch:
-        raise ValueError(f"a microbatch divides the batch of {BATCH}; got {microbatch!r}")
-    accumulate = BATCH // microbatch
-    return Setting(microbatch=microbatch, accumulate=accumulate, recompute=recompute, **stated)
+        mine = getattr(self, what)
+        its = getattr(other, what)
+        return mine.shape == its.shape and allclose(mine, its, rtol=1e-4, atol=1e-5)
 
 
-def _judged(case: str, chosen: Any, memory_bytes: int, tried: dict) -> Iterator[tuple[str, str]]:
-    """What is wrong with a choice: it does not fit, or another that fits is faster by its stated
-    times, and the trials did not say otherwise. No clock is read here."""
-    if not _fits(chosen, memory_bytes, tried):
-        yield wrong(
-            "{case}: microbatch {mine}{mine_again} does not fit",
-            case=case,
-            mine=chosen.microbatch,
-            mine_again=_again(chosen.recompute),
-        )
-        return
-    from labkit.scaling import tuning_run
+def _stepped(answer: Callable, tokens: int, width: int) -> _Stepped:
+    """One forward and backward of an answer, on layers and an input that are the same each time."""
+    import torch
+    from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
 
-    stated = {"sample_ms": chosen.sample_ms, "call_ms": chosen.call_ms}
-    every = tuning_run.settings(BATCH, **stated)
-    for each in sorted(every, key=lambda one: one.step_us):
-        if each.step_us * NEAR >= chosen.step_us:
-            break  # all that follow are no faster
-        if _fits(each, memory_bytes, tried) and not _shown_faster(chosen, each, tried):
-            yield wrong(
-                "{case}: you chose microbatch {mine}{mine_again}, {took:.0f} ms a step by its "
-                "stated times; microbatch {other}{other_again} fits and takes {faster:.0f} ms. "
-                "Tried: {tried}",
-                case=case,
-                mine=chosen.microbatch,
-                mine_again=_again(chosen.recompute),
-                took=chosen.step_us / 1e3,
-                other=each.microbatch,
-                other_again=_again(each.recompute),
-                faster=each.step_us / 1e3,
-                tried=_listed(tried),
-            )
-            return
+    from labkit.measure.memory import Activations
+
+    torch.manual_seed(tokens)
+    up = nn.Linear(width, 4 * width)
+    down = nn.Linear(4 * width, width)
+    x = torch.randn(tokens, width, requires_grad=True)
+    learned = [x, *up.parameters(), *down.parameters()]
+    held = Activations(learned[1:])
+    with FlopCounterMode(display=False) as counted:
+        with held.chunk("forward"):
+            output = answer(up, down, x)
+        kept = held.num_bytes / (x.element_size() * x.numel())
+        output.square().sum().backward()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in learned]
+    row = torch.cat([each.flatten() for each in gradients])
+    return _Stepped(output.detach(), row, kept, counted.get_total_flops())
 
 
-def _fits(setting: Any, memory_bytes: int, tried: dict) -> bool:
-    """Whether what autograd keeps fits: as a trial showed it, or counted now."""
-    from labkit.scaling import tuning_run
+def _short(up: "nn.Module", down: "nn.Module", x: "Tensor") -> "Tensor":
+    """The layer itself, with its activation as one operator."""
+    from torch.nn.functional import silu
 
-    key = setting.microbatch, setting.recompute
-    if key not in tried:
-        tried = {key: tuning_run.trial(setting, memory_bytes)["step_us"]}
-    return tried[key] is not None
-
-
-def _shown_faster(chosen: Any, other: Any, tried: dict) -> bool:
-    """Whether the trials showed the chosen setting to be no slower than another: on a busy machine
-    a clock may say so, and who believes it is not wrong."""
-    mine = tried.get((chosen.microbatch, chosen.recompute))
-    its = tried.get((other.microbatch, other.recompute))
-    return mine is not None and its is not None and mine <= its
-
-
-def _again(recompute: bool) -> str:
-    return say(" with recomputation") if recompute else ""
-
-
-def _listed(tried: dict) -> str:
-    told = []
-    for (microbatch, recompute), took_ms in tried.items():
-        took = say("does not fit") if took_ms is None else f"{took_ms:.0f} ms"
-        told.append(f"{microbatch}{_again(recompute)}: {took}")
-    return "; ".join(told) or "-"
+    return x + down(silu(up(x / x.square().mean(-1, keepdim=True).sqrt())))

@@ -382,8 +382,11 @@ travel = lab.guess("the constant to blame", choices=("matmul", "nic"))
 last = next(run for run in runs if run.id == "sc21t2_z3_175B_1536")
 then, today = (planner.STACKS[name] for name in ("zero3-2021-a100", "fsdp-a100"))
 swapped = {"matmul": today.but(matmul=then.matmul), "nic": today.but(nic=then.nic)}
-step_s = {name: planner.predicted_us(last, s) / 1e6 for name, s in swapped.items()}
-travel.score(min(step_s, key=lambda name: abs(step_s[name] - last.step_us() / 1e6)))
+off_us = {
+    name: abs(planner.predicted_us(last, each) - last.step_us())
+    for name, each in swapped.items()
+}
+travel.score(min(off_us, key=off_us.get))
 
 # %%
 constants = [
@@ -405,14 +408,15 @@ lab.table(constants, units={"matmul": "share", "nic": "share"})
 z3 = [run for run in runs if "z3" in run.id]
 two = planner.fit(z3[:2], begun=[today])
 four = planner.fit([*z3[:2], *z3[3:5]], begun=[today])
+unseen = {"175 B on 1,536 GPUs": z3[2], "530 B on 2,240 GPUs": z3[5]}
 lab.table(
     {
-        "run": run.id,
+        "run": name,
         "published_us": run.step_us(),
         "by_two_us": planner.predicted_us(run, two.stack(run)),
         "by_four_us": planner.predicted_us(run, four.stack(run)),
     }
-    for run in (z3[2], z3[5])
+    for name, run in unseen.items()
 )
 
 # %% [markdown]

@@ -13,7 +13,7 @@ from small import BUILDS, code_of, load
 CELL_LINES = 39
 LANGUAGE_LINE = re.compile(r'^(lab\.begin\()"(en|zh)"(, chapter="\d\d")?(?=[,)]|$)', re.MULTILINE)
 RANK_CELL_LINES = 46
-LAST_LINE = re.compile(r"^\*Sections .* of the source material\.\*\Z", re.MULTILINE)
+LAST_LINE = re.compile(r"^\*Sections? .* of the source material\.\*\Z", re.MULTILINE)
 
 
 def neutral(sources, chinese):

@@ -1,0 +1,450 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["8.12"]
+#     needs: ["chapters 06 to 08 and 18", "transformers (installed with labkit)"]
+#     minutes: 60
+# ---
+
+# %% [markdown]
+# # Your own model
+#
+# *An hour with ours, and then again with yours. You need chapters 06 to 08 and 18. No GPU is needed.*
+#
+# So far all was ours. Now bring a module of yours. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
+
+# %%
+from functools import partial
+
+import torch
+
+import labkit as lab
+from labkit import planner, your_own
+from labkit.footprint import PARTS
+from labkit.your_own import check
+
+lab.begin("en", deadline_s=60)
+
+# %% [markdown]
+# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
+
+
+# %%
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
+def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
+    sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, **more}
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+    config = GPT2Config(vocab_size=vocab, n_positions=length, **sizes, **ends)
+    return GPT2LMHeadModel(config).eval(), {
+        "input_ids": torch.randint(vocab, (sequences, length))
+    }
+
+
+def large(**more):
+    return mine(48, width=1600, heads=25, vocab=50257, length=1024, **more)
+
+
+# labkit hands it the first tensor of floats of the output
+def next_token(logits, batch):
+    wanted = batch["input_ids"][:, 1:]
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), wanted.flatten()
+    )
+
+
+# %% [markdown]
+# The plan is for a machine of eight such cards, each with a copy of everything, in fp32.
+
+# %%
+whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
+lab.show(planner.memory_bars({"copies": whole}))
+
+# %% [markdown]
+# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
+#
+# `Step` is a training step of a module that you give. These are its methods:
+#
+# | method | what it does |
+# | --- | --- |
+# | `run()` | trains three steps on real ranks, and counts bytes |
+# | `predict()` | says how many bytes such a run should hold |
+# | `compare()` | predicts, runs, and draws both |
+# | `but(...)` | gives the same step with something changed |
+# | `plan(...)` | plans it for cards that you name, as in chapter 18: a plan has `memory()`, `time()`, `warnings()`, and a `but(...)` for its layout (`zero`, `pp`, `mbs`) |
+#
+# <details><summary>What to bring, and a second example</summary>
+#
+# - `mine` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. Chapter 21 calls `mine(layers, sequences)`.
+# - The cell on GELU is for ours alone: skip it with yours, or adapt it.
+# - Layers need no names: the longest row of modules that are alike is taken.
+# - `next_token` is the loss: of the output's first tensor of floats, and the batch. If you have none, delete `loss=next_token` below: then an output that is a single number is the loss, and for any other a stand-in is.
+# - `gpu=` takes a card by its name ("H100 80 GB", "A10G 24 GB"); a wrong one raises an error that lists all.
+#
+# A picture model, for instance:
+#
+# ```python
+# from transformers import ViTConfig, ViTModel
+#
+# def mine(layers=4, sequences=4, width=128, heads=4, size=64):
+#     sizes = {"num_hidden_layers": layers, "hidden_size": width}
+#     sizes |= {"num_attention_heads": heads, "intermediate_size": 4 * width}
+#     pictures = torch.randn(sequences, 3, size, size)
+#     module = ViTModel(ViTConfig(image_size=size, **sizes)).eval()
+#     return module, {"pixel_values": pictures}
+#
+# def large():
+#     return mine(32, 16, width=1280, heads=16, size=224)
+# ```
+#
+# </details>
+#
+# **When you are done** you can plan a module that nobody has written formulas for, shard it, cut it, read its bytes out beside the plan, and say which of a plan's numbers you still have to measure.
+
+# %% [markdown] sections="8.12"
+# ## A module
+#
+# The planner sent the batch once through the module, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb). `eval()` leaves dropout out, so that we can compare losses below.
+#
+# <details><summary>What the plan leaves out</summary>
+#
+# Masks of dropout need memory too: to plan a training with dropout, give `module.train()`. The card's line is at 40 x 10⁹ bytes. Its 40 GiB are 7 % more, and CUDA, NCCL and gaps between tensors need some of that.
+#
+# </details>
+#
+# ### Shards or stages?
+#
+# One cure is to shard. On eight cards each would keep an eighth of the parameters, gradients and moments of Adam. How much does a card hold then, compared with copies?
+
+# %%
+held = lab.guess("memory with shards, over memory with copies", between=(0, 1))
+
+# %%
+shards = whole.but(zero=3)
+held.score(shards.memory().peak_bytes / whole.memory().peak_bytes)
+
+# %%
+stages = whole.but(pp=8, batch=32)
+lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
+
+# %% [markdown]
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Eight stages, one a card, aren't enough either (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line, and a card of 40 GB has a little more than 40 x 10⁹ bytes. But a tenth should stay free for what no plan knows, so both are out.
+#
+# ### What helps?
+#
+# Bf16, which you would take anyway: by `shards.but(precision="bf16")` a card holds 24 GB. We stay in fp32, to see what to do when no switch is enough: a smaller microbatch, or recomputation. Which would you try first?
+
+# %%
+tries = {"shards, two sequences": shards.but(mbs=2, batch=32)}
+tries["shards, one sequence"] = shards.but(mbs=1, batch=32)
+tries["shards, recompute"] = shards.but(recompute="full")
+tries["copies, recompute"] = whole.but(recompute="full")
+tries["copies, one sequence"] = whole.but(mbs=1, batch=32)
+tries["stages, one sequence"] = stages.but(mbs=1)
+lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
+
+# %% [markdown]
+# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`; otherwise its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence.
+
+# %% [markdown]
+# ### What are the activations?
+#
+# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. (With yours, skip this cell.) Each of these tensors is four times as wide as the model: 4 numbers for each token and dimension, in every layer, of some 29 that are kept in all. Which share does one operator save?
+
+# %%
+saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
+
+# %%
+fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
+gelus = {"as it is": shards}
+gelus["one operator"] = fused.plan(gpu="A100 40 GB", gpus=8, zero=3)
+kept = [plan.memory().parts["activations"] for plan in gelus.values()]
+saved.score(1 - kept[1] / kept[0])
+
+# %%
+numbers = 48 * 4 * 1024 * 1600  # layers, sequences, tokens, dimensions
+lab.table(
+    {
+        "GELU": name,
+        "kept, a token and dimension": plan.memory().parts["activations"] / 4 / numbers,
+        "peak_bytes": plan.memory().peak_bytes,
+    }
+    for name, plan in gelus.items()
+)
+
+# %% [markdown]
+# Twelve of 29 numbers were not needed. Without them four sequences fit. So look at what your module keeps before you pay for room with time. We go on with the module as it is.
+#
+# ### What does each cost?
+#
+# These times are by constants of other programs and machines: look at what grows, not at the digits. Products are in TF32, though the rest is fp32. Torch uses it only after `torch.set_float32_matmul_precision("high")`. Without it an A100 has 19.5 TFLOP/s in place of 156.
+#
+# Recomputation computes the forward twice. How many times as long is a step of the shards with it?
+
+# %%
+longer = lab.guess("step with recomputation, over step without", between=(1, 2))
+
+# %%
+recomputed = tries["shards, recompute"].time().step_us
+longer.score(recomputed / shards.time().step_us)
+
+# %%
+steps = {"shards, too large": shards, **tries}
+steps["one GELU operator"] = gelus["one operator"]
+lab.show(planner.time_bars(steps))
+
+# %% [markdown]
+# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows shards with two sequences are the fastest that fit, but for the last: there the same four sequences fit, and fewer operators read and write. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+
+# %% [markdown]
+# ### What labkit can't know of it
+#
+# A module says what it computes, and not what it means. So read what had to be left open before you believe a plan:
+
+# %%
+lab.table(your_own.doubts(your_own.Step(make=large)))
+
+# %% [markdown]
+# Two rows need a word:
+#
+# - **The loss.** A plan never calls one. It took the output for logits, and counted what a loss over them keeps ("logits" in the pictures). A run does call one, so the small module gets ours, `next_token`.
+# - **Attention** was counted in full. GPT-2's is causal, and a kernel that skips the masked half needs half of that part of the time. We leave it at that: "attention" is a small part of the bars.
+
+# %% [markdown]
+# ## Run it, read it out
+#
+# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. These are the lines that do it, in your own script too:
+#
+# ```python
+# for layer in (*module.transformer.h, module):  # each layer, then the whole
+#     fully_shard(layer)
+# optimizer = torch.optim.Adam(module.parameters())  # now of shards
+# ```
+#
+# `Step` writes them. `split=True` gives each rank half of the batch. Beside the plan you see what was counted: each tensor's bytes, as torch made and dropped it.
+
+# %%
+step = your_own.Step(make=mine, loss=next_token, engine="fsdp", ranks=2, split=True)
+sharded = step.compare()
+sharded
+
+# %% [markdown]
+# Left bars are the plan, right ones were counted, at four moments of a later step: before the forward, after it ("F"), in the backward ("B"), at the update ("step"). Here are the bytes at the update, then at the peak:
+
+
+# %%
+def beside(found, moment):
+    at = found.predicted.labels.index(moment)
+    rows = zip(PARTS, found.predicted.num_bytes[at], found.measured.num_bytes[at])
+    return lab.table({"part": name, "planned": a, "counted": b} for name, a, b in rows)
+
+
+beside(sharded, "step")
+
+# %%
+beside(sharded, "B")
+
+# %% [markdown]
+# ### Where was the plan off?
+#
+# At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is too low, but this isn't the peak.
+#
+# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet.
+#
+# A layer has 0.79 MB here, what lies outside of layers 0.55, the output layer 0.51. In the run a layer and the outside were gathered. The plan gathers two layers and the outside, and adds whole gradients of a layer and of the output: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module, but 1 of 42 GB with 48 layers. So trust a plan's states, and measure its peak.
+
+# %% [markdown]
+# ### Cut it in two
+#
+# Now cut the module in two [stages](GLOSSARY.md#stage). Torch traces it and finds out by itself what the second half needs of the first. GPT-2's embedding and its output layer are one table, and they lie at opposite ends. So how much do both stages hold together, compared with the whole?
+
+# %%
+both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
+
+# %%
+cut = step.but(engine="pipeline")
+halves = cut.compare()
+in_both = sum(rank["parameters_bytes"] for rank in halves.run)
+both.score(in_both / (4 * step.shape().params))
+
+# %%
+halves
+
+# %% [markdown]
+# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. Once a step, after the last backward and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
+#
+# On rank 0, drawn here, all moments but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
+#
+# <details><summary>What does Step write for you here?</summary>
+#
+# ```python
+# points = {"transformer.h.2": SplitPoint.BEGINNING}
+# pipe = pipeline(module, (), one_microbatch, split_spec=points)
+# schedule = ScheduleGPipe(pipe.build_stage(rank, device), 2, loss_fn=loss)
+# schedule.step(**batch) if rank == 0 else schedule.step(target=targets)
+# dist.all_reduce(table.grad)  # of tied weights, on both ends
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ### Is it still the same module?
+#
+# Every process began with the same seed. One process took the batch whole, shards took a half on each rank (their loss is the mean over ranks), stages took two halves one after the other (the last has the loss). So all losses should agree, also after updates.
+
+# %%
+one = step.but(engine="ddp", ranks=1).run()[0]
+ran = {"one process": one, "shards": sharded.run[0], "stages": halves.run[1]}
+for way, rank in ran.items():
+    print(way, *(format(loss, ".5f") for loss in rank["losses"]))
+
+# %% [markdown]
+# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large.
+#
+# If yours differ, look for one of these first:
+#
+# 1. Something in your module is random (dropout).
+# 2. The loss leaves padding out. Each half is averaged over its own tokens, and then the halves count alike, even if one has fewer.
+# 3. The cut has lost something, such as a buffer that only one stage changes.
+#
+# Exercise 2 asks you for a fourth.
+
+# %% [markdown]
+# ### Where does it run out of memory?
+#
+# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? Its states are 16 bytes for each of 0.9 million parameters.
+
+# %%
+smallest = lab.guess("MB at the peak, copies", between=(0, 100))
+
+# %%
+copies = step.but(engine="ddp")
+planned = [each.predict().peak_bytes for each in (copies, step)]
+smallest.score(planned[0] / 1e6)
+
+# %% [markdown]
+# So take a card whose memory lies midway between the two planned peaks, of copies and of shards (in MiB, of 1,048,576 bytes). Copies have not run on two ranks yet. Do they die on it, and do shards train?
+
+# %% tags=["raises-exception"]
+card = lab.pretend(memory_mib=sum(planned) / 2 / 2**20)
+copies.but(devices=card).run()
+
+# %%
+step.but(devices=card).run()[0]["losses"]
+
+# %% [markdown]
+# Copies die, and shards train, with the losses from above. Copies get through one step, since Adam makes its moments only in the first update. In the second forward these are there, and so are DDP's buckets, which stay between steps.
+#
+# ### How near was the plan?
+#
+# It was right to say no. Here is what both really take where there is room enough:
+
+# %%
+roomy = copies.compare()
+lab.table(
+    {
+        "way": name,
+        "planned_bytes": found.predicted.peak_bytes,
+        "counted_bytes": found.measured.peak_bytes,
+        "allocator_bytes": found.run[0]["allocated_bytes"],
+    }
+    for name, found in {"copies": roomy, "shards": sharded}.items()
+)
+
+# %% [markdown]
+# The pretend device's allocator agrees with our count of tensors, and the plan is above both, for shards by nearly a quarter: it errs on the safe side here.
+#
+# **What labkit can't know here**: how your allocator fragments, and what your libraries take below torch.
+#
+# **The second time through**, with yours: which part is farthest from its plan, and why? If the losses differ, for which reason?
+#
+# <details><summary>What does not work?</summary>
+#
+# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper of transformers, and torch's own `nn.Transformer` and `nn.LSTM`. These need special care (with transformers 5.23):
+#
+# - LSTM: its layers are no modules, so nothing is found that repeats, and it is not run in parts.
+# - ResNet: its first convolutions keep far more than its last ones, so a plan of its stages is far too low for the first. Believe what was read out.
+# - Mixtral: it is measured and sharded in fp32 only if its experts work as one product (`config._experts_implementation = "batched_mm"`). Cut in stages, it fails in torch's runtime.
+# - Whisper: torch can't trace its cache, so set `use_cache=False`. Leave `labels` out of the batch and give a `loss=`: only the first stage is given the batch. Then it is cut.
+#
+# </details>
+
+# %% [markdown]
+# ## Exercise 1. Keep less
+#
+# Do for another layer what torch does above for GELU. This one writes its activation out:
+
+
+# %%
+def wordy(up, down, x):
+    size = x.square().mean(-1, keepdim=True).sqrt()
+    h = up(x / size)  # four times as wide as x
+    return x + down(h * (1 / (1 + torch.exp(-h))))
+
+
+# %% [markdown]
+# `up` and `down` are linear layers. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no product is computed twice.
+
+
+# %%
+def my_layer(up, down, x):
+    """What wordy(up, down, x) computes, with less kept."""
+    ### BEGIN SOLUTION
+    size = x.square().mean(-1, keepdim=True).sqrt()
+    return x + down(torch.nn.functional.silu(up(x / size)))
+    ### END SOLUTION
+
+
+# %%
+check.keep_less(my_layer)
+
+# %%
+check.hint("keep_less")
+
+# %% [markdown]
+# ## Exercise 2. A module that changes in two stages
+#
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
+
+
+# %%
+def my_odd():
+    """(module, batch): its loss in two stages is not that of one process."""
+    ### BEGIN SOLUTION
+
+    class Centred(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(32, 32)
+
+        def forward(self, x):
+            # a stage gets half of the batch at a time, and so another mean
+            return self.linear(x - x.mean(dim=0)).relu()
+
+    return torch.nn.Sequential(*(Centred() for _ in range(4))), torch.randn(8, 32)
+    ### END SOLUTION
+
+
+# %%
+check.odd_module(my_odd)
+
+# %%
+check.hint("odd_module")
+
+# %% [markdown]
+# ## Summary
+#
+# - A module is planned from one forward without bytes: states to a few bytes, the peak roughly, the time only with constants that you measured.
+# - ZeRO and FSDP shard states, not activations. Look at which part is the largest before you choose a cure.
+# - Look at what the module keeps before you pay for room with time.
+# - Read memory out beside the plan. Compare losses, after updates too, with those of one process, and give each rank samples of its own.
+#
+# **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+#
+# **Next:** [your own machine](21_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
+#
+# *Section 8.12 of the source material.*
+
+# %%
+check.status()

@@ -1,0 +1,448 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["19.7", "19.8.6", "D-next"]
+#     needs: ["chapters 15, 18 and 20; for a cluster 10 and 13"]
+#     minutes: 70
+# ---
+
+# %% [markdown]
+# # Your own machine
+#
+# *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 20. No GPU is needed.*
+#
+# The model is planned. Its training is a script on a machine, and no plan knows either. Here is such a script, for two ranks. In each step of it nobody computes for 48 ms. Why?
+
+# %%
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import labkit as lab
+from labkit import planner, your_own
+from labkit.profiling.recording import record
+from labkit.your_own import machine_check as check
+
+lab.begin("en", deadline_s=60)
+
+# %%
+script = Path(tempfile.mkdtemp()) / "train.py"
+_ = script.write_text("""
+import time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.006)  # to read and decode
+        return super().__getitem__(index)
+
+dist.init_process_group()
+torch.manual_seed(0)
+net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
+net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for (x,) in DataLoader(Slow(torch.randn(80, 256)), batch_size=8):
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+""")
+
+# %%
+found = record(script, ranks=2, show=False)
+found
+
+# %% [markdown]
+# The picture is of that script, and the script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
+#
+# **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
+
+# %% [markdown] sections="19.8.6"
+# ## A script
+#
+# It reads its batches as it goes and trains with DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.) In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank, of which it leaves out two that warm up, and writes a page. `record` does the same in one call.
+#
+# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading. (We go on with the average rank, not with the critical path, chapter 15.) Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
+#
+# ### Four readers
+#
+# With four readers a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
+
+# %%
+rest_us = found.step_us * (1 - found.advice.share("input"))
+round(rest_us / 1000, 1)
+
+# %% [markdown]
+# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
+
+# %%
+gain = lab.guess("share of the step that four readers save", between=(0, 1))
+
+# %%
+readers = "num_workers=4, prefetch_factor=1"
+cured = script.with_name("cured.py")
+_ = cured.write_text(
+    script.read_text().replace("batch_size=8", f"batch_size=8, {readers}")
+)
+again = record(cured, ranks=2, show=False)
+gain.score(1 - again.step_us / found.step_us)
+
+# %%
+steps_us = {"as it was": found.step_us, "four readers": again.step_us}
+quarter_us = found.step_us * found.advice.share("input") / 4
+steps_us["the longer of the two"] = max(quarter_us, rest_us)
+lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
+
+# %% [markdown]
+# The last row was computed, from a quarter of the recorded wait for data (a little more than 12 ms, since a `sleep` lasts a little longer than it says). How near are the last two? On our two cores they agreed on one day: 56 ms became 12.5. On another 58 became 24.
+#
+# <details><summary>Why <code>prefetch_factor=1</code>?</summary>
+#
+# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the seven steps would have been read before the recording. And readers that begin together also deliver together: four batches at once, then a long wait. Five recorded steps may hold one such wait or two, so a step may come out longer or shorter than the rule says.
+#
+# </details>
+#
+# ### What is in the way now?
+#
+# Here is the new recording, and then what a step is made of, before and after:
+
+# %%
+again
+
+# %%
+lab.table(
+    {
+        "part": part,
+        "before_us": found.step_us * found.advice.share(part),
+        "after_us": again.step_us * again.advice.share(part),
+    }
+    for part in ("input", "compute", "comm", "waiting", "unrecorded")
+)
+
+# %% [markdown]
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown?
+#
+# - **"input" is the largest**: a batch every 12 ms still sets the pace. More readers can help until the rest is longer.
+# - **All but "input" has grown**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on the second day: computing had more than doubled.
+# - **"waiting" has grown**: see in the picture what the late rank does meanwhile, reading or computing.
+#
+# The advice knows neither readers nor cores, and may promise a step in which no batch can come. It is a guess, until a run proves it.
+#
+# **What labkit doesn't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use. Then there is no MFU (chapter 18), and `found.told()` says why.
+#
+
+# %% [markdown]
+# ## A machine
+#
+# *A good place to rest: the script is done.*
+#
+# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
+
+# %%
+here = planner.speeds(2)
+lab.table(
+    [
+        {
+            "products, TFLOP/s": here.tflops,
+            "memory, GB/s": here.hbm_gb_per_s,
+            "gathering, GB/s": here.links["all_gather"][1],
+        }
+    ]
+)
+
+# %% [markdown]
+# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `mine` and `next_token` from [chapter 20](20_your_own_model.ipynb).)
+
+
+# %%
+def mine(layers=4, sequences=4):
+    sizes = {"dim_feedforward": 512, "dropout": 0.0, "batch_first": True}
+    layer = torch.nn.TransformerEncoderLayer(128, 4, **sizes)
+    net = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    return net, torch.randn(sequences, 64, 128)
+
+
+# %%
+step = your_own.Step(make=mine, engine="fsdp", ranks=2, split=True)
+plan = step.plan(gpu=here)
+lab.show(planner.time_bars({"shards": plan}))
+
+# %% [markdown]
+# A program reaches a part of these speeds. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+
+# %%
+near = lab.guess("measured step over planned step", between=(0.2, 5))
+
+# %%
+plain = step.but(devices="cpu", timed=5)
+run = plain.run()
+fastest_us = min(run[0]["step_us"])
+near.score(fastest_us / plan.time().step_us)
+
+# %% [markdown]
+# ### Where did the time go?
+#
+# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well. FSDP names its own work in a recording; we leave those marks out.
+
+# %%
+seen = run.timeline()
+seen.select(seen.lane != "mark")
+
+# %% [markdown]
+# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
+#
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts the messages, and a little for launches. And it counts too little for the update: compare the green part with "optimizer" in its bar.
+#
+# ### Fit, then plan
+#
+# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in what you want to know, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+
+
+# %%
+def timed(layers, sequences):
+    sized = plain.but(make=partial(mine, layers, sequences))
+    return sized.row(min(sized.run()[0]["step_us"]), gpu=here)
+
+
+runs = [plain.row(fastest_us, gpu=here)]
+runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
+fitted = planner.fit(runs, begun=[plan.stack])
+lab.table([fitted.constants()])
+
+# %% [markdown]
+# Two constants are fitted, no more for four runs: what share of the measured speed large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copies, the update, Python. Which of them takes it differs from run to run. (If your "matmul" is above 1, that is no speed: your clock hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
+
+# %%
+by_fit = plan.but(stack=fitted.stack(runs[0]))
+lab.show(planner.time_bars({"by GPUs": plan, "by four runs": by_fit}))
+
+# %% [markdown]
+# ### Does it hold farther out?
+#
+# On the four runs even a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
+
+# %%
+nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
+
+# %%
+runs.append(timed(6, 12))
+nearer.score(
+    runs[-1].step_us() / planner.predicted_us(runs[-1], fitted.stack(runs[-1]))
+)
+
+# %%
+lab.table(
+    {
+        "layers": row.shape.layers,
+        "sequences": row.layout.gbs,
+        "measured_us": row.step_us(),
+        "planned_us": planner.predicted_us(row, plan.stack),
+        "fitted_us": planner.predicted_us(row, fitted.stack(row)),
+    }
+    for row in runs
+)
+
+# %% [markdown]
+# The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of ten trials on two quiet cores. Eight of them were off by a tenth at most, the two others by 28 and 40 %. If yours is off as far, something else may be running: time more steps (`timed=20`), or run the cells again from `plain = ...` on.
+#
+# **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do. What you will get on a busy day shows only if you measure at other hours too.
+
+# %% [markdown]
+# ### Was a term missing?
+#
+# If a fit is off on a quiet machine too, a term may be missing in the formula. Look at the four fitted rows of your table: do their errors go by layers or by sequences?
+#
+# - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. So don't trust the fit in sequences, even if the fifth row comes near.
+# - **Neither**: that is the clock.
+#
+# Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
+#
+# | layers | sequences | took | fitted |
+# | --- | --- | --- | --- |
+# | 4 | 4 | 94 ms | 98 ms |
+# | 2 | 4 | 59 ms | 49 ms |
+# | 4 | 8 | 103 ms | 108 ms |
+# | 2 | 8 | 64 ms | 54 ms |
+# | 6 | 12 | ? | 176 ms |
+#
+# By hand, what does the fifth step take there?
+#
+# <details><summary>Answer</summary>
+#
+# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit is a tenth too high, and on 48 layers it would be more than a quarter.
+#
+# </details>
+
+# %% [markdown]
+# ## Exercise 1. Four runs, then far away
+#
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. As on the made-up one, a step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
+
+
+# %%
+def my_forecast(clock, layers, sequences):
+    """Milliseconds of a step that is too large to be tried."""
+    ### BEGIN SOLUTION
+    tried = [(1, 1), (4, 1), (1, 8), (4, 8)]  # far apart, or the clock's error counts
+    parts = torch.tensor([[1.0, n, n * s] for n, s in tried])
+    took_ms = torch.tensor([[clock(n, s)] for n, s in tried])
+    step, layer, sequence = torch.linalg.lstsq(parts, took_ms).solution[:, 0]
+    return step + layer * layers + sequence * layers * sequences
+    ### END SOLUTION
+
+
+# %%
+check.forecast(my_forecast)
+
+# %%
+check.hint("forecast")
+
+# %% [markdown]
+# ## Exercise 2. Few trials
+#
+# Now without a plan and without a fit. `trial(microbatch, recompute)` times a made-up step and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check it is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
+#
+# - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
+# - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
+# - Yours may be 12 % slower than the fastest.
+
+
+# %%
+def my_tuning(trial, batch):
+    """(microbatch, recompute) of the fastest that fits."""
+    ### BEGIN SOLUTION
+    found, microbatch = [], batch
+    for recompute in (True, False):  # without it, nothing larger fits
+        while (took_ms := trial(microbatch, recompute)) is None:
+            microbatch //= 2
+        found.append((took_ms, microbatch, recompute))
+    return min(found)[1:]
+    ### END SOLUTION
+
+
+# %%
+check.tune(my_tuning)
+
+# %%
+check.hint("tune")
+
+# %% [markdown]
+# ## A cluster
+#
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take GPT-2 XL on two machines: 16 cards of 40 GB, with one sequence each, in fp32 and by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+
+# %%
+cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
+program = {"precision": "fp32", "stack": "fsdp-a100"}
+two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
+lab.table([{"warnings": each} for each in two.warnings()])
+
+# %% [markdown]
+# So how long a step of the shards takes is not to be believed. How it depends on the network in this plan is still worth a look (where messages don't hide, it depends more). With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+
+# %%
+starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
+
+# %%
+nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
+starved.score(nic[6.25] / nic[25])
+
+# %% [markdown]
+# Not four times as long: in the plan, at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+
+# %%
+slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
+
+# %%
+ways = {"shards": two, "copies": two.but(zero=0)}
+at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items()}
+slowest.score(at["copies"] / at["shards"])
+
+# %% [markdown]
+# Here are both, on networks of five speeds:
+
+# %%
+speeds_gb = [1.5, 3, 6.25, 12.5, 25]
+curves = {
+    name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
+    for name, plan in ways.items()
+}
+axes = {"x": "GB/s for each card", "y": "seconds per step"}
+axes |= {"log_x": True, "log_y": True}
+lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
+
+# %% [markdown]
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. There copies win, with two models' worth of numbers to three. Each of a machine's eight cards carries an eighth of that to the other machine. These counts hold. The times rest on the planner's assumption that a card reaches half of what its data sheet says. On fast networks copies lose in the plan, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+
+# %% [markdown]
+# ### Let them find each other
+#
+# That is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
+#
+# ```
+# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \
+#          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
+# ```
+#
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail, and `--max-restarts` begins anew.
+#
+# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
+
+# %% [markdown] sections="19.7"
+# ## Key ideas of the course
+#
+# Each has its chapter, and a number to remember it by:
+#
+# | idea | a number | chapter |
+# | --- | --- | --- |
+# | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
+# | Data parallelism averages gradients over the ranks, while the backward still runs. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
+# | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
+# | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
+# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
+# | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
+# | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
+# | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
+# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [19](19_case_studies.ipynb) |
+# | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
+# | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
+# | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
+# | Watch what a step waits for, and prove a cure. | this chapter's script, with four readers: 12.5 ms a step on one day, 24 on another | [15](15_profiling_and_scaling.ipynb), this one |
+# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
+# | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
+
+# %% [markdown] sections="D-next"
+# ## Where to go from here
+#
+# You can read the programs themselves now. (Numbers are of arXiv: 2201 is January 2022.)
+#
+# | program | what it is | where it stands (late 2026) |
+# | --- | --- | --- |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
+# | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
+# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
+# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, which one should use |
+# | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
+# | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
+# | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | not meant for large runs |
+
+# %% [markdown]
+# ## Summary
+#
+# - A script is recorded unchanged; a cure is proven by recording again.
+# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in what you want to know, and fit them.
+# - A fit proves nothing on the runs that it was fitted to: take one that lies farther out.
+# - For a cluster, count the bytes that cross, and measure what no data sheet has.
+#
+# **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
+#
+# **Next:** your own training. This was the last chapter; come back when a step takes longer than planned.
+#
+# *Sections 19.7, 19.8.6 and D-next of the source material.*
+
+# %%
+check.status()

@@ -1,0 +1,91 @@
+"""The exercises of chapter 21: what is right passes, each way to be wrong is told."""
+
+import re
+
+import pytest
+import torch
+
+from labkit.your_own import machine_check as check
+
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+EXERCISES = ("forecast", "tune")
+
+
+def thoughtful(trial, batch):
+    found = []
+    microbatch = batch
+    for recompute in (True, False):
+        while (took_ms := trial(microbatch, recompute)) is None:
+            microbatch //= 2
+        found.append((took_ms, microbatch, recompute))
+    return min(found)[1:]
+
+
+@pytest.mark.real
+@pytest.mark.again
+@pytest.mark.alone
+def test_the_largest_that_fits_of_each_kind_passes():
+    verdict = check.tune(thoughtful)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (lambda trial, batch: (1, False), "fits and takes"),
+        pytest.param(lambda trial, batch: (16, False), "does not fit", marks=pytest.mark.again),
+    ],
+)
+def test_a_setting_that_is_slow_or_too_large_is_told(answer, words):
+    verdict = check.tune(answer)
+    assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
+
+
+def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
+    verdict = check.tune(lambda trial, batch: (trial(5), False))
+    assert verdict.state == "wrong" and "divides the batch of 16" in str(verdict)
+
+
+def from_corners(timed, layers, sequences):
+    tried = [(1, 1), (4, 1), (1, 8), (4, 8)]
+    parts = torch.tensor([[1.0, n, n * s] for n, s in tried])
+    took_ms = torch.tensor([[timed(n, s)] for n, s in tried])
+    step, layer, sequence = torch.linalg.lstsq(parts, took_ms).solution[:, 0]
+    return step + layer * layers + sequence * layers * sequences
+
+
+def test_three_costs_from_four_steps_foretell_a_large_one():
+    verdict = check.forecast(from_corners)
+    assert verdict.state == "passed", verdict
+
+
+def in_proportion(timed, layers, sequences):
+    return timed(4, 8) * layers * sequences / 32
+
+
+def from_neighbours(timed, layers, sequences):
+    at = timed(3, 7)
+    sequence = (timed(3, 8) - at) / 3
+    layer = timed(4, 7) - at - 7 * sequence
+    return at + layer * (layers - 3) + sequence * (layers * sequences - 21)
+
+
+def often(timed, layers, sequences):
+    _ = timed(1, 1)
+    return from_corners(timed, layers, sequences)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        (in_proportion, "wrong", "48 layers, 16 sequences: .* timed: .4, 8.: "),
+        (from_neighbours, "wrong", "foretold"),
+        (lambda *_: float("nan"), "wrong", "nan ms foretold"),
+        (lambda timed, *_: timed(5, 1), "wrong", "1 to 4 layers"),
+        (often, "over budget", "5 steps timed; 4 are enough"),
+    ],
+)
+def test_a_forecast_that_is_off_or_dear_is_told(answer, state, words):
+    verdict = check.forecast(answer)
+    assert verdict.state == state and re.search(words, verdict.counterexample)
