@@ -3,9 +3,10 @@
 ``step`` is the experiment: a function that makes your module and a batch, trained for a few steps
 in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and beside it what the
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
-module in stages where torch can trace it. ``unknown`` says what labkit can't know of your module,
-``check`` and ``hints.json`` are the exercises of chapter 20, ``machine_check`` and its hints those
-of chapter 21. Scripts are ``profiling.recording``'s, machines ``survey``'s. Chapters 20 and 21.
+module in stages where torch can trace it. ``keeps`` lists what a module keeps for its backward,
+``unknown`` says what labkit can't know of it, ``check`` and ``hints.json`` are the exercises of
+chapter 20, ``machine_check`` and its hints those of chapter 21. Scripts are
+``profiling.recording``'s, machines ``survey``'s. Chapters 20 and 21.
 """
 
 import lazy_loader
@@ -13,6 +14,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "keeps": ["kept"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step"],
     },

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two hours, and half an hour more for Exercise 3, with two places to rest. You need chapters 01 and 06 to 10. No GPU is needed.*
+# *About two hours, and half an hour more for Exercise 3, with two rests. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it: Megatron the one, an early ZeRO 3 the other.
+# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it: the fast run was Megatron's, the slow one an early ZeRO 3's.
 #
 # On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours:
 
@@ -39,17 +39,17 @@ planner.board()
 # | knob | what it does | what it costs |
 # | --- | --- | --- |
 # | data parallelism, `dp` | copies the model, divides the batch | gradients travel once a step |
-# | `zero` 1, 2, 3 | shards what the copies share: Adam, then gradients, then parameters | with 3, parameters are gathered for every microbatch |
+# | `zero` 1, 2, 3 | shards what the copies share: Adam, then gradients, then parameters | from 2 on gradients travel with every microbatch, with 3 parameters are gathered for it too |
 # | tensor parallelism, `tp` | cuts every layer | messages in the middle of every layer |
 # | `sp`, beside `tp` | cuts the activations between the layers too | nothing, or nearly |
 # | pipeline, `pp` | cuts the stack of layers into stages | stages wait for each other: the bubble |
-# | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages |
+# | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages, somewhat more activations |
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
 # A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (The board's `cp`, chapter 09, is 1 here; `batch` counts a step's sequences, of 2,048 tokens.)
 #
-# Try them on the board, one at a time (the book's has three of them). From where it opened, which takes much off the 62.8 GB for the least time?
+# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later: there the planner takes another program as well, and its step is not to be compared yet.)
 #
 # <details><summary>Answer</summary>
 #
@@ -64,7 +64,7 @@ planner.board()
 #
 # Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards: the 12 bytes with ZeRO 1, the gradient too with ZeRO 2, everything with ZeRO 3.
 #
-# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8, so there are eight copies, each cut in eight parts. Nothing is sharded. How many GB of states does one GPU hold? Its card has 80.
+# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8, so there are eight copies, each cut in eight parts. Nothing is sharded. How many GB of states (parameters, gradients, Adam) does one GPU hold? Its card has 80.
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
@@ -186,11 +186,11 @@ plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is what the model is about, and most of what was lost is inside it: FSDP's products reach 63 % of the peak. At the peak they would take 273 of these 433 ms. ("Memory traffic" are operations that only read and write, such as norms. By 6 a parameter the picture's MFU is 48 %.)
+# The blue part is the useful work, and most of what was lost is inside it: FSDP's products reach some 60 % of the peak here. At the peak they would take 265 of these 433 ms, by 6 a parameter. ("Memory traffic" are operations that only read and write, such as norms. Counted so, the picture's MFU is 48 %.)
 #
 # ### Constants
 #
-# That 63 % is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Megatron's were fitted on published tables. FSDP's are from trials on other published runs, which are not kept here, and its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# What share products reach is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. FSDP's is 63 %, for large products. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Megatron's were fitted on published tables. FSDP's were found by trying, on other published runs that are not kept here, so you can't check them; its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours:
 
@@ -211,7 +211,7 @@ lab.table([hours | {"published": llama.a100_hours}])
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get (`sp` stays on, since it costs next to nothing). Does tensor parallelism make the step shorter or longer there, compared with data parallelism and ZeRO 1?
+# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get (`sp` stays on, since it costs next to nothing). How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -226,7 +226,7 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large, and each message costs something by itself. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
@@ -240,7 +240,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the slowest stage, the last. It has the output layer as well, which costs as much as the bubble, and makes the bubble's share a little less. All these knobs cost time. What they buy is memory:
+# The bars are of the last stage, the slowest, since it has the output layer as well. That costs as much as the bubble, so the step is longer, and the bubble's share of it a little less. All these knobs cost time. What they buy is memory:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
@@ -256,7 +256,7 @@ lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (nearly the 63 % from above) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (nearly those 63 %) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -337,7 +337,7 @@ for each in (single, single.but(mbs=4)):
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# By one program the regret is 16 %, and by two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. If you compare strategies by two programs, you compare the programs as well.
+# With one program for both the regret is 16 %, with two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. If you compare strategies by two programs, you compare the programs as well.
 #
 # One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. As above, not all hides: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
 
@@ -345,14 +345,14 @@ lab.table(regrets, units={"regret": "share"})
 print(*single.warnings())
 
 # %% [markdown]
-# FSDP's share of the network is assumed, not fitted. We come back to the 3.8 times.
+# FSDP's share of the network is assumed, not fitted. We come back to this warning.
 
 # %% [markdown]
 # *A place to rest.*
 #
 # ## How far may you trust it?
 #
-# The two runs of our first lines stand in a published table (table 2 of that paper), with ten more. We fit the planner on a quarter of the rows, three, and let it predict all. The exam is mild: it begins with constants that were once fitted on this whole table. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
+# The two runs of our first lines stand in a published table (table 2 of that paper), with ten more. We fit the planner on a quarter of the rows, three, and let it predict all. The exam is more than mild: it begins with constants that were once fitted on this whole table. So it shows only whether the formulas have the right shape; a harder one comes below. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
 
 # %%
 runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
@@ -390,8 +390,8 @@ travel.score(min(off_us, key=off_us.get))
 
 # %%
 constants = [
-    {"program": each.name, "matmul": each.matmul, "nic": each.nic}
-    for each in (then, today)
+    {"program": name, "matmul": each.matmul, "nic": each.nic}
+    for name, each in {"early ZeRO 3": then, "FSDP, nic assumed": today}.items()
 ]
 lab.table(constants, units={"matmul": "share", "nic": "share"})
 
@@ -433,19 +433,23 @@ lab.table(plan.row() for plan in plans)
 # %% [markdown]
 # On such a network one and four sequences at a time are no tie: one at a time takes more than three times as long as four.
 #
-# If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**. Such a run is a dict, with the seconds of its step:
+# If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**.
+#
+# ### How to write a run down
+#
+# A run is a dict, with the seconds of its step:
 #
 # ```python
 # run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096}
 # run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
 # ```
 #
-# (The 6.2 seconds are made up.) `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network, though only that one cluster was measured.
+# (The 6.2 seconds are made up.) `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network. But only that one cluster was measured, so the farther out you plan, the less it is worth.
 
 # %% [markdown]
 # ## Exercise 2. Four runs of your own
 #
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` makes one run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun` may be left out).
+# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` makes one run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun` may be left out: then the fit tries the constants of all programs, and takes those that come nearest).
 #
 # The check has three such programs: a slow network, slow products, both. Their runs are computed, by the planner's own formulas with hidden constants, and the clock errs by up to 2 %. On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in? (Here the formulas are right by construction. Elsewhere, don't trust a fit so far out.)
 
@@ -486,7 +490,7 @@ highest.score(rehearsal.peak_bytes / 1e9)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle is what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. (No GPU has confirmed it.) Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. And Megatron's memory nobody has rehearsed.
+# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle rows are what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. (No GPU has confirmed it.) Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. Megatron's memory has not been rehearsed at all.
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
@@ -540,7 +544,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only the 70 B's shards cross the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ, and the 70 B's shards are as fast as its cut (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
+# Only sharding the 70 B crosses the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ, and the 70 B's shards are as fast as its cut (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
 #
 # - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
 # - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Of shards the table has one early program, which lost it: try yours before you trust it.
@@ -548,9 +552,9 @@ lab.bars(
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where the network nearly always keeps up. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, a few stages) costs less than recomputing. `tp` frees states and activations, stages only states.
-# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. In table 2 175 B ran well with it.
+# 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where links are fast. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
+# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, stages with chunks) costs a little less than recomputing, by the planner: a tie, except with chunks. `tp` frees states and activations, stages only states.
+# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. In table 2 175 B ran well with `tp` 8 (and recomputed as well).
 #
 # <details><summary>Two layouts that the planner doesn't have</summary>
 #
@@ -564,7 +568,7 @@ lab.bars(
 # Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner, so even differences smaller than the error count. Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
-# - You may ask 16 times, for `tp`, `pp`, `vpp`, `zero`, `sp`, `mbs` and `recompute` ("none" or "full"). What you leave out is 1, for `zero` 0, for `sp` False, for `recompute` "none".
+# - You may ask 16 times. What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`; the other `recompute` is "full".
 # - What does not divide raises a `ValueError`, and counts as a question.
 #
 # The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step. On one of them the network is slow, and your function isn't told on which: it has to ask. The four rules say where to begin.
@@ -607,7 +611,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# What has choosing changed on 64 GPUs? We began with shards, one sequence at a time. There is room for four, or for a copy, as rule 1 says. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed on 64 GPUs? In the search we asked about shards, one sequence at a time, as many people have them. There is room for four, or for a copy, as rule 1 says. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
 copied = same.plan.but(zero=1, recipe="fp32")
@@ -648,7 +652,7 @@ answers = [
 lab.table(answers)
 
 # %% [markdown]
-# For so many tokens at most one end of each range is right. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (where it saw 0.3 T tokens, not 3.5 T); on 128 it is years. All but the last have the warning about MFU, so they will probably take longer.
+# For so many tokens at most one end of each range is right. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (for more tokens than there); on 128 it is years. All but the last have the warning about MFU, so they may well take longer.
 #
 # <details><summary>Why 237 days here, and 23 in our first lines?</summary>
 #
@@ -664,7 +668,7 @@ lab.table(answers)
 # %% [markdown]
 # ## Summary
 #
-# - `tp` and `pp` cut everything, `dp` copies, and ZeRO shards what `dp` copies.
+# - `tp` and `pp` cut the states, `tp` the activations too; `dp` copies, and ZeRO shards what `dp` copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`, unless the model is wide.
 # - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.

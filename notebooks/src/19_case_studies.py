@@ -88,7 +88,7 @@ lab.table(case_studies.trained_by())
 #
 # The plans above took it for granted that only shards are kept. By hand, a card holds this, in GB, with FSDP's 4 + 8 bytes for weights and moments (2 + 4 in the last row):
 #
-# | | weights | moments | gradients | all else, as planned | together | planned |
+# | cards, step | weights | moments | gradients | all else, as planned | together | planned |
 # | --- | --- | --- | --- | --- | --- | --- |
 # | 4 x 40 GB, first step, before Adam | 13 | - | 26 | 7.4 | 46.4 | 59.4 |
 # | 8 x 40 GB, second step | 6.5 | 13 | 26 | 7.4 | 52.9 | 33.4 |
@@ -265,7 +265,7 @@ lab.show(together.predict(), title="Together, 4 ranks")
 #
 # A third way is *copied*, which is DDP: every rank has the whole net, for its share of the batch. No features travel; in the end one message adds up all gradients. On four ranks:
 #
-# | | encoders | fusion | output heads |
+# | placement | encoders | fusion | output heads |
 # | --- | --- | --- | --- |
 # | apart | ranks 0 and 1, half of the batch each | rank 2 | rank 3 |
 # | together | every rank, a quarter of the batch | every rank, one of four attention heads | every rank, a quarter of the batch |

@@ -11,7 +11,7 @@
 #
 # *An hour with ours, and then again with yours. You need chapters 06 to 08 and 18. No GPU is needed.*
 #
-# So far all was ours. Now bring a module of yours. Say that it is GPT-2 XL, from the library transformers. Its weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
+# So far every model was ours. Now you bring one. We show it with GPT-2 XL of the library transformers, whose weights are a file of 6 GB. Four sequences at a time, on a card of 40 GB: does it train?
 
 # %%
 from functools import partial
@@ -26,14 +26,14 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with ours. Then come back, replace the next cell, and go through again, cell by cell.** `mine` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
+# **Go through once with this one. Then come back, replace the next cell by yours, and go through again, cell by cell.** `small` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. One cell raises an error on purpose, and "run all" stops there.
 
 
 # %%
 from transformers import GPT2Config, GPT2LMHeadModel
 
 
-def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
+def small(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **more):
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, **more}
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     config = GPT2Config(vocab_size=vocab, n_positions=length, **sizes, **ends)
@@ -43,7 +43,7 @@ def mine(layers=4, sequences=4, width=128, heads=4, vocab=1000, length=64, **mor
 
 
 def large(**more):
-    return mine(48, width=1600, heads=25, vocab=50257, length=1024, **more)
+    return small(48, width=1600, heads=25, vocab=50257, length=1024, **more)
 
 
 # labkit hands it the first tensor of floats of the output
@@ -62,22 +62,22 @@ whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So ours does not train in this way.
+# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So it does not train in this way.
 #
 # `Step` is a training step of a module that you give. These are its methods:
 #
 # | method | what it does |
 # | --- | --- |
 # | `run()` | trains three steps on real ranks, and counts bytes |
-# | `predict()` | says how many bytes such a run should hold |
-# | `compare()` | predicts, runs, and draws both |
+# | `predict()` | says how many bytes such a run should hold, by the planner |
+# | `compare()` | does both and draws them; what it returns has them as `.predicted`, `.measured` and `.run` (an entry for each rank) |
 # | `but(...)` | gives the same step with something changed |
 # | `plan(...)` | plans it for cards that you name, as in chapter 18: a plan has `memory()`, `time()`, `warnings()`, and a `but(...)` for its layout (`zero`, `pp`, `mbs`) |
 #
 # <details><summary>What to bring, and a second example</summary>
 #
-# - `mine` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. Chapter 21 calls `mine(layers, sequences)`.
-# - The cell on GELU is for ours alone: skip it with yours, or adapt it.
+# - `small` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. Chapter 21 calls `small(layers, sequences)`.
+# - The three cells on GELU are for GPT-2 alone: in their place write `gelus = {}`. `batch=32` are eight cards' four samples.
 # - Layers need no names: the longest row of modules that are alike is taken.
 # - `next_token` is the loss: of the output's first tensor of floats, and the batch. If you have none, delete `loss=next_token` below: then an output that is a single number is the loss, and for any other a stand-in is.
 # - `gpu=` takes a card by its name ("H100 80 GB", "A10G 24 GB"); a wrong one raises an error that lists all.
@@ -87,7 +87,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # ```python
 # from transformers import ViTConfig, ViTModel
 #
-# def mine(layers=4, sequences=4, width=128, heads=4, size=64):
+# def small(layers=4, sequences=4, width=128, heads=4, size=64):
 #     sizes = {"num_hidden_layers": layers, "hidden_size": width}
 #     sizes |= {"num_attention_heads": heads, "intermediate_size": 4 * width}
 #     pictures = torch.randn(sequences, 3, size, size)
@@ -95,7 +95,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 #     return module, {"pixel_values": pictures}
 #
 # def large():
-#     return mine(32, 16, width=1280, heads=16, size=224)
+#     return small(32, 16, width=1280, heads=16, size=224)
 # ```
 #
 # </details>
@@ -145,21 +145,27 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`; otherwise its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence.
+# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`; otherwise its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence (a third would fit as well, but four can't be dealt in threes).
 
 # %% [markdown]
 # ### What are the activations?
 #
-# There may be a cheaper cure: look at what is kept. The library writes GPT-2's GELU out in eight plain operators, which together keep four tensors. Torch has the same function as one operator, which keeps one, its input. (With yours, skip this cell.) Each of these tensors is four times as wide as the model: 4 numbers for each token and dimension, in every layer, of some 29 that are kept in all. Which share does one operator save?
+# There may be a cheaper cure: look at what is kept. This lists it, by the operator that made it, for the four sequences of a forward:
+
+# %%
+lab.table(your_own.kept(your_own.Step(make=large)))
+
+# %% [markdown]
+# The first four rows are 6,400 wide, four times the model's 1,600, and they are in each of the 48 layers. The library writes GPT-2's GELU out in eight plain operators, which together keep four such tensors: one of the "mul", the "addmm", the "tanh" and the "add". Torch has the same function as one operator, which keeps one, its input. A layer keeps about 29 numbers for each token and dimension in all, and such a tensor is 4 of them. Which share of the activations does one operator save?
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
 
 # %%
 fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
-gelus = {"as it is": shards}
-gelus["one operator"] = fused.plan(gpu="A100 40 GB", gpus=8, zero=3)
-kept = [plan.memory().parts["activations"] for plan in gelus.values()]
+gelus = {"one GELU operator": fused.plan(gpu="A100 40 GB", gpus=8, zero=3)}
+compared = (shards, *gelus.values())
+kept = [plan.memory().parts["activations"] for plan in compared]
 saved.score(1 - kept[1] / kept[0])
 
 # %%
@@ -170,7 +176,7 @@ lab.table(
         "kept, a token and dimension": plan.memory().parts["activations"] / 4 / numbers,
         "peak_bytes": plan.memory().peak_bytes,
     }
-    for name, plan in gelus.items()
+    for name, plan in {"as it is": shards, **gelus}.items()
 )
 
 # %% [markdown]
@@ -190,12 +196,12 @@ recomputed = tries["shards, recompute"].time().step_us
 longer.score(recomputed / shards.time().step_us)
 
 # %%
-steps = {"shards, too large": shards, **tries}
-steps["one GELU operator"] = gelus["one operator"]
-lab.show(planner.time_bars(steps))
+lab.show(planner.time_bars({"shards, too large": shards, **tries, **gelus}))
 
 # %% [markdown]
-# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Of these rows shards with two sequences are the fastest that fit, but for the last: there the same four sequences fit, and fewer operators read and write. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Copies with one sequence are slower than such shards, because each of the eight cards updates all numbers. Stages hold as little, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+#
+# The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write. So here the answer to the first question was one word in the configuration, `activation_function="gelu_pytorch_tanh"`. Of the others that fit, shards with two sequences are the fastest.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -225,7 +231,7 @@ lab.table(your_own.doubts(your_own.Step(make=large)))
 # `Step` writes them. `split=True` gives each rank half of the batch. Beside the plan you see what was counted: each tensor's bytes, as torch made and dropped it.
 
 # %%
-step = your_own.Step(make=mine, loss=next_token, engine="fsdp", ranks=2, split=True)
+step = your_own.Step(make=small, loss=next_token, engine="fsdp", ranks=2, split=True)
 sharded = step.compare()
 sharded
 
@@ -250,9 +256,9 @@ beside(sharded, "B")
 #
 # At the update, parameters and gradients agree to the byte. Adam has a few bytes more, a step counter for each tensor. The update needs temporary tensors that no plan knows of, so the plan is too low, but this isn't the peak.
 #
-# At the peak the plan is too high. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet.
+# At the peak the plan is too high in all. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet. One row is too low, "temporary": a plan has the logits there, and not all that operators set aside in passing.
 #
-# A layer has 0.79 MB here, what lies outside of layers 0.55, the output layer 0.51. In the run a layer and the outside were gathered. The plan gathers two layers and the outside, and adds whole gradients of a layer and of the output: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module, but 1 of 42 GB with 48 layers. So trust a plan's states, and measure its peak.
+# A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered. The plan gathers two layers and the outside, and adds whole gradients of a layer and of the output: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module. With 48 layers the same parts are 1 of 42 GB, but what loss and update need by themselves stays unplanned. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -334,7 +340,7 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. Copies get through one step, since Adam makes its moments only in the first update. In the second forward these are there, and so are DDP's buckets, which stay between steps.
+# Copies die, and shards train, with the losses from above. What did not fit, for us, was one of GELU's wide tensors again. (The first step went well, since Adam makes its moments only in the first update. In the second forward these are there, and so are DDP's buckets, which stay between steps.)
 #
 # ### How near was the plan?
 #
@@ -403,7 +409,7 @@ check.keep_less(my_layer)
 check.hint("keep_less")
 
 # %% [markdown]
-# ## Exercise 2. A module that changes in two stages
+# ## Exercise 2. A module whose loss changes in two stages
 #
 # GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
 

@@ -11,7 +11,7 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 20. No GPU is needed.*
 #
-# The model is planned. Its training is a script on a machine, and no plan knows either. Here is such a script, for two ranks. In each step of it nobody computes for 48 ms. Why?
+# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is such a script, for two ranks. In each step of it nobody computes for 48 ms. Why?
 
 # %%
 import tempfile
@@ -55,16 +55,18 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# The picture is of that script, and the script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
+# Above is what was recorded, five steps of each rank, and below what the advice promises. The thick row of a rank is what it computes (hatched: nothing), the thin ones are reading and messages. The script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
 #
 # **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# It reads its batches as it goes and trains with DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.) In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank, of which it leaves out two that warm up, and writes a page. `record` does the same in one call.
+# It reads its batches as it goes and trains with DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.) In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank (a step ends where an optimizer steps), of which it leaves out two that warm up, and writes a page. `record` does the same in one call.
 #
-# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading. (We go on with the average rank, not with the critical path, chapter 15.) Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch.
+# With yours: arguments follow the path, as in `record(script, "--epochs", "1")`. The script runs to its end and saves what it saves, so let it do few steps in a folder of its own, or give a longer `timeout_s`.
+#
+# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading. Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch, 48 ms.
 #
 # ### Four readers
 #
@@ -75,10 +77,13 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. Which share of the step do four readers save? A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
+# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. Which share of the step do four readers save?
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
+
+# %% [markdown]
+# A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
 
 # %%
 readers = "num_workers=4, prefetch_factor=1"
@@ -106,7 +111,7 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # ### What is in the way now?
 #
-# Here is the new recording, and then what a step is made of, before and after:
+# Here is the new recording, and then what a step of the average rank is made of, before and after. (Batches come in bursts, because the four readers of a rank begin together: several short steps, then a long wait.)
 
 # %%
 again
@@ -122,16 +127,15 @@ lab.table(
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which part is the largest now? Has any grown?
+# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which of these do you see?
 #
-# - **"input" is the largest**: a batch every 12 ms still sets the pace. More readers can help until the rest is longer.
-# - **All but "input" has grown**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on the second day: computing had more than doubled.
-# - **"waiting" has grown**: see in the picture what the late rank does meanwhile, reading or computing.
+# - **"input" is still the largest**: a batch every 12 ms sets the pace. More readers can help until the rest is longer.
+# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on the second day, when computing had more than doubled. (That explains a part of the 24 ms, not all.)
+# - **"waiting" has grown**: find a wait in the picture, and look at the other rank. If it reads there, its burst came later; if it computes, it is slower.
 #
-# The advice knows neither readers nor cores, and may promise a step in which no batch can come. It is a guess, until a run proves it.
+# The new advice is to read ahead, which the script does already: it sees the wait, and knows neither readers nor cores. So it may promise a step shorter than the 12 ms in which a batch comes. It is a guess, until a run proves it.
 #
-# **What labkit doesn't know**: how many operations are in every kernel that it records. Convolutions have no count here, nor has fused attention, which most transformers use. Then there is no MFU (chapter 18), and `found.told()` says why.
-#
+# **What labkit doesn't know**: how many operations are in a convolution or in fused attention. With those `found.told()` gives no MFU (chapter 18), and says why.
 
 # %% [markdown]
 # ## A machine
@@ -153,7 +157,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `mine` and `next_token` from [chapter 20](20_your_own_model.ipynb).)
+# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `small` and `next_token` from [chapter 20](20_your_own_model.ipynb).)
 
 
 # %%
@@ -170,7 +174,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches a part of these speeds. That part is a constant, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+# A program reaches only a part of these speeds. Which part is a constant of the plan, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -193,11 +197,11 @@ seen.select(seen.lane != "mark")
 # %% [markdown]
 # In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
 #
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copies in and out, and Python. Of all these the plan counts the messages, and a little for launches. And it counts too little for the update: compare the green part with "optimizer" in its bar.
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and at the end one rank waits for the other. Of all these the plan counts the messages, and a little for launches. And it counts far too little for the update: compare the green part with "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
-# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in what you want to know, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in the sizes you want to go up in, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
 
 
 # %%
@@ -209,14 +213,17 @@ def timed(layers, sequences):
 runs = [plain.row(fastest_us, gpu=here)]
 runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
 fitted = planner.fit(runs, begun=[plan.stack])
-lab.table([fitted.constants()])
+stacks = {"by GPUs": plan.stack, "by four runs": fitted.stack(runs[0])}
+lab.table(
+    {"constants": name, "matmul": stack.matmul, "layer_us": stack.layer_us}
+    for name, stack in stacks.items()
+)
 
 # %% [markdown]
-# Two constants are fitted, no more for four runs: what share of the measured speed large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copies, the update, Python. Which of them takes it differs from run to run. (If your "matmul" is above 1, that is no speed: your clock hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
+# Four runs are enough for two constants: the share of the measured speed that large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copying, the update, Python. In which of them differs each time that you fit. (If your "matmul" is near 1 or above, that is no speed: your steps hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
 
 # %%
-by_fit = plan.but(stack=fitted.stack(runs[0]))
-lab.show(planner.time_bars({"by GPUs": plan, "by four runs": by_fit}))
+lab.show(planner.time_bars({name: plan.but(stack=s) for name, s in stacks.items()}))
 
 # %% [markdown]
 # ### Does it hold farther out?
@@ -245,7 +252,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of ten trials on two quiet cores. Eight of them were off by a tenth at most, the two others by 28 and 40 %. If yours is off as far, something else may be running: time more steps (`timed=20`), or run the cells again from `plain = ...` on.
+# The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of ten trials on two quiet cores. Eight of them were off by a tenth at most; the two others were 28 and 40 % too high. If yours is off as far, something else may be running: time more steps (`timed=20`), or run the cells again from `plain = ...` on.
 #
 # **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do. What you will get on a busy day shows only if you measure at other hours too.
 
@@ -255,8 +262,8 @@ lab.table(
 # If a fit is off on a quiet machine too, a term may be missing in the formula. Look at the four fitted rows of your table: do their errors go by layers or by sequences?
 #
 # - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
-# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. So don't trust the fit in sequences, even if the fifth row comes near.
-# - **Neither**: that is the clock.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock, and no constant that we fit can follow that. So don't trust the fit in sequences; if the fifth row comes near all the same, that is partly luck.
+# - **Neither**: that is the noise of the clock.
 #
 # Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
 #
@@ -279,7 +286,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of at most 4 layers and 8 sequences, on a machine that you don't know. As on the made-up one, a step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences, on a machine that you don't know. As on the made-up one, a step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
 
 
 # %%
@@ -307,7 +314,7 @@ check.hint("forecast")
 #
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
 # - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
-# - Yours may be 12 % slower than the fastest.
+# - A trial is a run on real ranks, so its clock errs a little. Yours may be 12 % slower than the fastest.
 
 
 # %%
@@ -332,7 +339,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take GPT-2 XL on two machines: 16 cards of 40 GB, with one sequence each, in fp32 and by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take GPT-2 XL on two machines: 16 cards of 40 GB, with one sequence each, in fp32 with products in TF32, by FSDP's constants. They take for granted that a network card gives half of what its data sheet says. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -341,7 +348,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So how long a step of the shards takes is not to be believed. How it depends on the network in this plan is still worth a look (where messages don't hide, it depends more). With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+# So don't believe how long the plan says that a step of the shards takes. How the step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -351,7 +358,7 @@ nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
 starved.score(nic[6.25] / nic[25])
 
 # %% [markdown]
-# Not four times as long: in the plan, at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+# About 3.3 times, not four: in the plan, at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -362,10 +369,10 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Here are both, on networks of five speeds:
+# Here are both, on networks of seven speeds:
 
 # %%
-speeds_gb = [1.5, 3, 6.25, 12.5, 25]
+speeds_gb = [1.5, 3, 6.25, 12.5, 25, 50, 100]
 curves = {
     name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
     for name, plan in ways.items()
@@ -375,7 +382,9 @@ axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time. Farther right, gathering hides under computing, and bandwidth helps less. There copies win, with two models' worth of numbers to three. Each of a machine's eight cards carries an eighth of that to the other machine. These counts hold. The times rest on the planner's assumption that a card reaches half of what its data sheet says. On fast networks copies lose in the plan, because with them every card updates all numbers, and with shards only its own. Don't read off where the curves cross. Where copies don't fit, shard inside each machine and copy between machines ([chapter 10](10_mesh_and_experts.ipynb)); this planner can't show that.
+# On the left everybody waits for the network, and half the bandwidth takes nearly twice the time. Copies win there, with two models' worth of numbers to three. Farther right gathering hides under computing, and bandwidth helps less. Copies lose there in the plan, because with them every card updates all numbers, and with shards only its own.
+#
+# These counts hold: of two or three models' worth each of a machine's eight cards carries an eighth to the other machine. The times are the planner's, so don't read off where the curves cross. (Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.)
 
 # %% [markdown]
 # ### Let them find each other
@@ -383,11 +392,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # That is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
 #
 # ```
-# torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \
+# torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)), because machines fail, and `--max-restarts` begins anew.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), reads by a `DistributedSampler`, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, three times here, and they go on from the checkpoint.
 #
 # **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
 
@@ -410,7 +419,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script, with four readers: 12.5 ms a step on one day, 24 on another | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | this chapter's script: 56 ms a step, 12.5 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
@@ -418,14 +427,14 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now. (Numbers are of arXiv: 2201 is January 2022.)
+# You can read the programs themselves now. (Numbers in brackets are papers on arXiv: 2201 is January 2022.)
 #
 # | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
 # | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
-# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, which one should use |
+# | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, and should be taken from there |
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
 # | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | not meant for large runs |
@@ -434,7 +443,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # ## Summary
 #
 # - A script is recorded unchanged; a cure is proven by recording again.
-# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in what you want to know, and fit them.
+# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in the sizes you want to go up in, and fit them.
 # - A fit proves nothing on the runs that it was fitted to: take one that lies farther out.
 # - For a cluster, count the bytes that cross, and measure what no data sheet has.
 #

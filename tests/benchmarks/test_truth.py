@@ -95,6 +95,7 @@ def test_the_last_case_of_every_sixth_picture_is_true(truth):
 
 
 @pytest.mark.again
+@pytest.mark.timeout(1200)
 def test_every_case_of_every_picture_is_true(truth):
     assert untrue(truth, {name: list(make()) for name, make in truth.MEASURED.items()}) == {}
 

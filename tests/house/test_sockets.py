@@ -184,7 +184,7 @@ def test_no_shared_memory_of_the_deepspeed_command_is_left(tmp_path):
     """)
     )
     buffers, _ = lab.launch_script(
-        tmp_path / "train.py", ranks=2, using="deepspeed", show=False, timeout_s=50
+        tmp_path / "train.py", ranks=2, using="deepspeed", show=False, timeout_s=150
     )
     if not ops.missing() and not resources.num_gpus():
         assert len(buffers) == 2  # what is looked for was there

@@ -140,3 +140,41 @@ def test_a_module_that_can_not_be_planned_says_why(make, words):
 def test_a_bill_is_of_a_measured_module():
     with pytest.raises(ValueError, match="measured module"):
         bill(planner.Plan(gpus=8, zero=3))
+
+
+class Bend(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * 2
+
+
+def bends():
+    return torch.nn.Sequential(Bend(), Bend()), torch.randn(3, 8)
+
+
+def test_what_is_kept_is_told_by_operator_weights_left_out():
+    step = your_own.Step(make=bends)
+    rows = [tuple(row.values()) for row in your_own.kept(step)]
+    # the last product's result goes to nobody; the batch is kept for the first linear layer
+    assert rows == [
+        ("tanh", "3 x 8", 2, 192),
+        ("what was given", "3 x 8", 1, 96),
+        ("mul", "3 x 8", 1, 96),
+    ]
+    first, rest = your_own.kept(step, most=1)
+    assert first["num_bytes"] == 192 and rest["result_of"] == "all others"
+    assert (rest["tensors"], rest["num_bytes"]) == (2, 192)
+    with pytest.raises(ValueError, match="most"):
+        your_own.kept(step, most=0)
+
+
+def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
+    step = your_own.Step(make=strangers.gpt2)
+    width = step.shape().hidden
+    wide = [each for each in step.shape().kept_tensors if each.shape[-1] == 4 * width]
+    layers = step.shape().layers
+    # and one more, the input of the layer behind
+    assert sum(each.count for each in wide) == 5 * layers

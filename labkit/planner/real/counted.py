@@ -3,9 +3,23 @@ worked out from a formula."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from labkit.planner.plan.shape import Product, Shape
 from labkit.words import say
+
+
+class Kept(NamedTuple):
+    """Tensors of one kind that a forward keeps for its backward."""
+
+    operator: str
+    """whose results they are; "" for what the module was given"""
+    shape: tuple[int, ...]
+    """of one of them"""
+    count: int
+    """how many"""
+    num_bytes: int
+    """of all of them together"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +57,8 @@ class Counted(Shape):
     """FLOPs of the forward outside of the layers, a row"""
     itemsize: int = field(default=4)
     """bytes of an element of the module's own type"""
+    kept_tensors: tuple[Kept, ...] = field(default=(), repr=False, compare=False)
+    """what the forward of the whole example keeps, weights left out, the most bytes first"""
 
     def products(self) -> list[Product]:
         """The matrix products of a layer by a weight. None is cut: which side goes on which rank is

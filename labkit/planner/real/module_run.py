@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from labkit.planner.plan.shape import Product
-from labkit.planner.real.counted import Counted
+from labkit.planner.real.counted import Counted, Kept
 from labkit.planner.real.seen_run import AFTER, BEFORE, INSIDE, Flash, Seen, storage_key
 
 LEAST_LAYERS = 2
@@ -189,7 +189,17 @@ def _counted(module: nn.Module, seen: Seen, path: str, name: str) -> Counted:
         moved_other_bytes=inside.moved.other / each,
         outer_flops=outer_flops,
         itemsize=size,
+        kept_tensors=_kept(seen),
     )
+
+
+def _kept(seen: Seen) -> tuple[Kept, ...]:
+    """What was saved, by operator and size, the most bytes first."""
+    found = [
+        Kept(operator, tuple(each[0].shape), len(each), len(each) * num_bytes)
+        for (operator, num_bytes), each in seen.kinds.items()
+    ]
+    return tuple(sorted(found, key=lambda kept: -kept.num_bytes))
 
 
 def _whole(number: float) -> float:

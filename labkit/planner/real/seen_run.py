@@ -87,6 +87,8 @@ class Seen(TorchDispatchMode):
         self.used: dict[str, set[int]] = {BEFORE: set(), INSIDE: set(), AFTER: set()}
         self.names: dict[int, str] = {}
         self.dtype = torch.get_default_dtype()
+        self.kinds: dict[tuple[str, int], list[Tensor]] = {}
+        self._makers: dict[int, str] = {}
         self._kept: set[int] = set()
         self._alive: list[Tensor] = []
 
@@ -134,7 +136,9 @@ class Seen(TorchDispatchMode):
         if key not in self._kept and key not in self.names:
             self._kept.add(key)
             self._alive.append(tensor)  # or another one gets its number
-            self.tally.kept.add(tensor, self.dtype, tensor.untyped_storage().nbytes())
+            num_bytes = tensor.untyped_storage().nbytes()
+            self.tally.kept.add(tensor, self.dtype, num_bytes)
+            self.kinds.setdefault((self._makers.get(key, ""), num_bytes), []).append(tensor)
         return tensor
 
     def __torch_dispatch__(
@@ -143,9 +147,11 @@ class Seen(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
         outputs = [each for each in tree_iter(made) if isinstance(each, Tensor)]
-        known = {storage_key(each) for each in inputs} & self.names.keys()
-        self.used[self.where] |= known
+        lent = {storage_key(each) for each in inputs}
+        self.used[self.where] |= lent & self.names.keys()
         packet = func._overloadpacket
+        fresh = {storage_key(each) for each in outputs} - lent
+        self._makers |= dict.fromkeys(fresh, packet.__name__)
         if packet in _ATTENTION:
             shapes = [each.shape for each in inputs[:3]]
             self.tally.attention_flops += sdpa_flop_count(*shapes)
