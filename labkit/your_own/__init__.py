@@ -14,7 +14,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "keeps": ["kept"],
+        "keeps": ["beside", "kept"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step"],
     },

@@ -1,9 +1,24 @@
-"""What a module keeps for its backward, by the operators whose results it is."""
+"""Tables of bytes: what a module keeps for its backward, by the operators whose results it is; and
+what was planned of a moment, beside what was counted."""
 
+from typing import Any
+
+from labkit.footprint import PARTS, Footprint
 from labkit.planner.real.counted import Kept
-from labkit.units import check_whole
-from labkit.words import say
+from labkit.tables import worded
+from labkit.units import check_whole, check_word
+from labkit.words import say, to_say
 from labkit.your_own.step import Step
+
+HEADS = (
+    to_say("result of"),
+    to_say("shape"),
+    to_say("tensors"),
+    to_say("kept"),
+    to_say("counted"),
+    to_say("way out"),
+)
+"""what stands above the columns of these tables and of ``doubts``"""
 
 
 def kept(step: Step, most: int = 6) -> list[dict[str, object]]:
@@ -28,5 +43,18 @@ def _row(each: Kept) -> dict[str, object]:
         "result_of": each.operator or say("what was given"),
         "shape": " x ".join(map(str, each.shape)),
         "tensors": each.count,
-        "num_bytes": each.num_bytes,
+        "kept_bytes": each.num_bytes,
     }
+
+
+def beside(found: Any, moment: str) -> list[dict[str, object]]:
+    """For ``lab.table``: the bytes of each part at a moment, planned and counted. ``found`` is what
+    ``compare`` returned, of any step whose two sides are footprints. Raises ValueError for a moment
+    that it doesn't have."""
+    sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
+    if not all(isinstance(each, Footprint) for each in sides):
+        raise ValueError(f"found is what a step's compare() returns; got {type(found).__name__}")
+    check_word(moment, sides[0].labels, "a moment")
+    at = sides[0].labels.index(moment)
+    rows = zip(PARTS, *(each.num_bytes[at].tolist() for each in sides), strict=True)
+    return [{"part": worded(name), "planned": a, "counted": b} for name, a, b in rows]

@@ -20,7 +20,6 @@ import torch
 
 import labkit as lab
 from labkit import planner, your_own
-from labkit.footprint import PARTS
 from labkit.your_own import check
 
 lab.begin("en", deadline_s=60)
@@ -55,14 +54,14 @@ def next_token(logits, batch):
 
 
 # %% [markdown]
-# The plan is for a machine of eight such cards, each with a copy of everything, in fp32.
+# The plan is for a machine of eight such cards, each with a copy of everything, in fp32, and four sequences: 32 in a step.
 
 # %%
 whole = your_own.Step(make=large).plan(gpu="A100 40 GB", gpus=8, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. So it does not train in this way.
+# Nothing has run so far, and nothing of 6 GB was built. The upright line is the card's memory, and what stands right of it, in a thick frame, is too much. (A tenth of the card should stay free as well, for what no plan knows.) So it does not train in this way.
 #
 # `Step` is a training step of a module that you give. These are its methods:
 #
@@ -129,11 +128,11 @@ stages = whole.but(pp=8, batch=32)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Eight stages, one a card, aren't enough either (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line, and a card of 40 GB has a little more than 40 x 10⁹ bytes. But a tenth should stay free for what no plan knows, so both are out.
+# Still two thirds, because the largest part is the activations, and sharding the states makes those no smaller. Eight stages, one a card, aren't enough either (`batch=32`: the same 32 samples, four at a time). The first stage has 6 of the 48 layers, but keeps eight microbatches, as many as there are stages (1F1B, chapter 08): 6 x 8 are 48 again. Both are hardly above the line, but far above nine tenths of the card, so both are out.
 #
 # ### What helps?
 #
-# Bf16, which you would take anyway: by `shards.but(precision="bf16")` a card holds 24 GB. We stay in fp32, to see what to do when no switch is enough: a smaller microbatch, or recomputation. Which would you try first?
+# Bf16, which you would take anyway: by `shards.but(precision="bf16")` a card holds 24 GB. We set it aside, to see what else helps: a smaller microbatch, or recomputation. Which would you try first?
 
 # %%
 tries = {"shards, two sequences": shards.but(mbs=2, batch=32)}
@@ -145,25 +144,25 @@ tries["stages, one sequence"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True`; otherwise its buckets hold the gradients once more. So it was activations that had to shrink, and what shards buy is room for a second sequence (a third would fit as well, but four can't be dealt in threes).
+# The first row is there to compare. All others fit, even plain copies, if they recompute or take one sequence at a time (with two they would hold 44 GB). But copies with one sequence fit only with DDP's `gradient_as_bucket_view=True` (`Step` sets it); otherwise its buckets hold the gradients once more. So it was activations that had to shrink. Copies have room for one sequence at a time and shards for three, but four can only be dealt in twos.
 
 # %% [markdown]
 # ### What are the activations?
 #
-# There may be a cheaper cure: look at what is kept. This lists it, by the operator that made it, for the four sequences of a forward:
+# There may be a cheaper cure: look at what is kept. This lists it, by the operator whose result it is, for the four sequences of a forward:
 
 # %%
 lab.table(your_own.kept(your_own.Step(make=large)))
 
 # %% [markdown]
-# The first four rows are 6,400 wide, four times the model's 1,600, and they are in each of the 48 layers. The library writes GPT-2's GELU out in eight plain operators, which together keep four such tensors: one of the "mul", the "addmm", the "tanh" and the "add". Torch has the same function as one operator, which keeps one, its input. A layer keeps about 29 numbers for each token and dimension in all, and such a tensor is 4 of them. Which share of the activations does one operator save?
+# The first four rows are 6,400 wide, four times the model's 1,600, and they are in each of the 48 layers. The library writes GPT-2's GELU out in eight plain operators, which together keep four such tensors: one "mul", the "addmm", the "tanh" and the "add". (The other "mul" is GELU's result, which the next layer keeps.) Torch has the same function as one operator, which keeps one, its input. A layer keeps about 29 numbers for each token and dimension in all, and such a tensor is 4 of them. Which share of the activations does one operator save? (With yours, write `gelus = {}` in place of the next three cells.)
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
 
 # %%
 fused = your_own.Step(make=partial(large, activation_function="gelu_pytorch_tanh"))
-gelus = {"one GELU operator": fused.plan(gpu="A100 40 GB", gpus=8, zero=3)}
+gelus = {"shards, one GELU operator": fused.plan(gpu="A100 40 GB", gpus=8, zero=3)}
 compared = (shards, *gelus.values())
 kept = [plan.memory().parts["activations"] for plan in compared]
 saved.score(1 - kept[1] / kept[0])
@@ -199,14 +198,14 @@ longer.score(recomputed / shards.time().step_us)
 lab.show(planner.time_bars({"shards, too large": shards, **tries, **gelus}))
 
 # %% [markdown]
-# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Copies with one sequence are slower than such shards, because each of the eight cards updates all numbers. Stages hold as little, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Copies with one sequence take about as long as such shards: they gather nothing, but each of the eight cards updates all numbers. Stages hold as little, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 #
-# The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write. So here the answer to the first question was one word in the configuration, `activation_function="gelu_pytorch_tanh"`. Of the others that fit, shards with two sequences are the fastest.
+# The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write. So in fp32, on eight cards that shard, the answer to the first question is one word in the configuration, `activation_function="gelu_pytorch_tanh"`. (Copies would still be too large, with 48 GB.) Of the others that fit, shards with two sequences are the fastest.
 
 # %% [markdown]
 # ### What labkit can't know of it
 #
-# A module says what it computes, and not what it means. So read what had to be left open before you believe a plan:
+# A module says what it computes, and not what it means. So read what the plan had to leave open before you believe it:
 
 # %%
 lab.table(your_own.doubts(your_own.Step(make=large)))
@@ -240,16 +239,10 @@ sharded
 
 
 # %%
-def beside(found, moment):
-    at = found.predicted.labels.index(moment)
-    rows = zip(PARTS, found.predicted.num_bytes[at], found.measured.num_bytes[at])
-    return lab.table({"part": name, "planned": a, "counted": b} for name, a, b in rows)
-
-
-beside(sharded, "step")
+lab.table(your_own.beside(sharded, "step"))
 
 # %%
-beside(sharded, "B")
+lab.table(your_own.beside(sharded, "B"))
 
 # %% [markdown]
 # ### Where was the plan off?
@@ -258,7 +251,9 @@ beside(sharded, "B")
 #
 # At the peak the plan is too high in all. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet. One row is too low, "temporary": a plan has the logits there, and not all that operators set aside in passing.
 #
-# A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered. The plan gathers two layers and the outside, and adds whole gradients of a layer and of the output: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module. With 48 layers the same parts are 1 of 42 GB, but what loss and update need by themselves stays unplanned. So trust a plan's states, and measure its peak.
+# See "gathered". A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered: 0.79 + 0.55. The plan gathers two layers and the outside, and counts whole gradients of a layer and of the output here as well: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module.
+#
+# With 48 layers these parts are 1 of 42 GB. But what operators set aside grows: one more tensor as large as the logits is 0.8 GB there. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
 # ### Cut it in two
@@ -306,7 +301,7 @@ for way, rank in ran.items():
     print(way, *(format(loss, ".5f") for loss in rank["losses"]))
 
 # %% [markdown]
-# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large.
+# Equal to rounding, before the first update, after it, and after the second. A gradient that nobody averaged would show here, since the samples are random and the halves differ. One thing would not show: Adam hardly notices if all gradients are twice as large. A step with SGD would show it.
 #
 # If yours differ, look for one of these first:
 #
@@ -319,7 +314,7 @@ for way, rank in ran.items():
 # %% [markdown]
 # ### Where does it run out of memory?
 #
-# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? Its states are 16 bytes for each of 0.9 million parameters.
+# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? Its states are 16 bytes for each of 0.93 million parameters.
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -340,7 +335,7 @@ copies.but(devices=card).run()
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# Copies die, and shards train, with the losses from above. What did not fit, for us, was one of GELU's wide tensors again. (The first step went well, since Adam makes its moments only in the first update. In the second forward these are there, and so are DDP's buckets, which stay between steps.)
+# Copies die, and shards train, with the losses from above. What did not fit, for us, was one of GELU's wide tensors again. (The first step went well, since Adam makes its moments only in the first update. In the second forward these are there, and so are DDP's buckets, in which the gradients lie and which stay between steps.)
 #
 # ### How near was the plan?
 #
@@ -390,7 +385,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# `up` and `down` are linear layers. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no product is computed twice.
+# `up` and `down` are linear layers. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no product is computed twice. You may use any operator of torch.
 
 
 # %%
@@ -411,7 +406,7 @@ check.hint("keep_less")
 # %% [markdown]
 # ## Exercise 2. A module whose loss changes in two stages
 #
-# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers that are alike into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
+# GPT-2's losses agreed. Write a module whose losses do not: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with a sample in each row. Put four layers of the same build into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The loss is the mean of the output's squares.
 
 
 # %%

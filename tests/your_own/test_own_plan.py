@@ -165,8 +165,8 @@ def test_what_is_kept_is_told_by_operator_weights_left_out():
         ("mul", "3 x 8", 1, 96),
     ]
     first, rest = your_own.kept(step, most=1)
-    assert first["num_bytes"] == 192 and rest["result_of"] == "all others"
-    assert (rest["tensors"], rest["num_bytes"]) == (2, 192)
+    assert first["kept_bytes"] == 192 and rest["result_of"] == "all others"
+    assert (rest["tensors"], rest["kept_bytes"]) == (2, 192)
     with pytest.raises(ValueError, match="most"):
         your_own.kept(step, most=0)
 

@@ -196,10 +196,16 @@ def _counted(module: nn.Module, seen: Seen, path: str, name: str) -> Counted:
 def _kept(seen: Seen) -> tuple[Kept, ...]:
     """What was saved, by operator and size, the most bytes first."""
     found = [
-        Kept(operator, tuple(each[0].shape), len(each), len(each) * num_bytes)
+        Kept(operator, _shape(each[0], num_bytes), len(each), len(each) * num_bytes)
         for (operator, num_bytes), each in seen.kinds.items()
     ]
     return tuple(sorted(found, key=lambda kept: -kept.num_bytes))
+
+
+def _shape(tensor: Tensor, num_bytes: int) -> tuple[int, ...]:
+    """Of all that is kept: a part of a tensor keeps the whole."""
+    is_whole = tensor._base is None or tensor.nbytes == num_bytes
+    return tuple((tensor if is_whole else tensor._base).shape)
 
 
 def _whole(number: float) -> float:
