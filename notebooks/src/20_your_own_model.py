@@ -45,7 +45,7 @@ def large(**more):
     return small(48, width=1600, heads=25, vocab=50257, length=1024, **more)
 
 
-# labkit hands it the first tensor of floats of the output
+# labkit calls it with the first tensor of floats in the output
 def next_token(logits, batch):
     wanted = batch["input_ids"][:, 1:]
     return torch.nn.functional.cross_entropy(
@@ -185,7 +185,7 @@ lab.table(
 #
 # These times are by constants of other programs and machines: look at what grows, not at the digits. Products are in TF32, though the rest is fp32. Torch uses it only after `torch.set_float32_matmul_precision("high")`. Without it an A100 has 19.5 TFLOP/s in place of 156.
 #
-# Recomputation computes the forward twice. How many times as long is a step of the shards with it?
+# Recomputation computes the forward twice. How many times as long does a step with shards take then?
 
 # %%
 longer = lab.guess("step with recomputation, over step without", between=(1, 2))
@@ -198,9 +198,9 @@ longer.score(recomputed / shards.time().step_us)
 lab.show(planner.time_bars({"shards, too large": shards, **tries, **gelus}))
 
 # %% [markdown]
-# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, and layers are gathered more often. Copies with one sequence take about as long as such shards: they gather nothing, but each of the eight cards updates all numbers. Stages hold as little, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
+# A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. Copies with one sequence take about as long as such shards: they gather nothing, but each of the eight cards updates all numbers. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 #
-# The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write. So in fp32, on eight cards that shard, the answer to the first question is one word in the configuration, `activation_function="gelu_pytorch_tanh"`. (Copies would still be too large, with 48 GB.) Of the others that fit, shards with two sequences are the fastest.
+# The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write (60 ms of memory traffic, not 255). So in fp32, on eight cards that shard, the answer to the first question is one word in the configuration, `activation_function="gelu_pytorch_tanh"`. (Copies would still be too large, with 48 GB.) Of the others that fit, shards with two sequences are the fastest.
 
 # %% [markdown]
 # ### What labkit can't know of it
@@ -251,7 +251,7 @@ lab.table(your_own.beside(sharded, "B"))
 #
 # At the peak the plan is too high in all. It adds up all that may be there in the backward, and in the run some tensors came only when others had gone: at the highest point there was no gradient yet. One row is too low, "temporary": a plan has the logits there, and not all that operators set aside in passing.
 #
-# See "gathered". A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered: 0.79 + 0.55. The plan gathers two layers and the outside, and counts whole gradients of a layer and of the output here as well: 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module.
+# See "gathered". A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered: 0.79 + 0.55. The plan gathers two layers and the outside, and counts whole gradients of a layer and of the output here as well (one number for the whole step): 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module.
 #
 # With 48 layers these parts are 1 of 42 GB. But what operators set aside grows: one more tensor as large as the logits is 0.8 GB there. So trust a plan's states, and measure its peak.
 
@@ -275,7 +275,7 @@ halves
 # %% [markdown]
 # The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. Once a step, after the last backward and before the update, their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# On rank 0, drawn here, all moments but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
+# On rank 0, drawn here, all moments but "B" were planned too low. Torch's pipeline keeps some activations between steps (yellow at "start"), and at "step" there are temporary tensors; no plan knows of either. That is the dangerous side, but the peak, at "B", was planned high: at that moment gradients are planned that were not there yet. `cut.but(rank=1).compare()` shows the other stage, with the logits and the loss.
 #
 # <details><summary>What does Step write for you here?</summary>
 #
@@ -385,7 +385,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# `up` and `down` are linear layers. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no product is computed twice. You may use any operator of torch.
+# `up` and `down` are linear layers. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no matrix product is computed twice. You may use any operator of torch.
 
 
 # %%
@@ -441,7 +441,7 @@ check.hint("odd_module")
 # - Look at what the module keeps before you pay for room with time.
 # - Read memory out beside the plan. Compare losses, after updates too, with those of one process, and give each rank samples of its own.
 #
-# **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations), [bucket](GLOSSARY.md#bucket). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 #
 # **Next:** [your own machine](21_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
 #
