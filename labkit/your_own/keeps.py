@@ -6,7 +6,7 @@ from typing import Any
 from labkit.footprint import PARTS, Footprint
 from labkit.planner.real.counted import Kept
 from labkit.tables import worded
-from labkit.units import check_whole, check_word
+from labkit.units import brief, check_whole, check_word
 from labkit.words import say, to_say
 from labkit.your_own.step import Step
 
@@ -53,7 +53,7 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
     that it doesn't have."""
     sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
     if not all(isinstance(each, Footprint) for each in sides):
-        raise ValueError(f"found is what a step's compare() returns; got {type(found).__name__}")
+        raise ValueError(f"found is what a step's compare() returns; got {brief(found)}")
     check_word(moment, sides[0].labels, "a moment")
     at = sides[0].labels.index(moment)
     rows = zip(PARTS, *(each.num_bytes[at].tolist() for each in sides), strict=True)

@@ -200,6 +200,8 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries, **gelus}))
 # %% [markdown]
 # A forward is about a third of a step, so recomputing takes a third longer. Fewer sequences at a time (`mbs=2`: two, then two more) cost less than that: smaller products run at a lower rate, there are more launches, and layers are gathered more often. Copies with one sequence take about as long as such shards: they gather nothing, but each of the eight cards updates all numbers. Stages hold as little as shards with one sequence, and are the slowest: they wait for each other, and the last has more work than the others; the bar is of that one.
 #
+# ### The answer
+#
 # The last row wins twice. Four sequences fit, and its step is the shortest of all, since fewer operators read and write (60 ms of memory traffic, not 255). So in fp32, on eight cards that shard, the answer to the first question is one word in the configuration, `activation_function="gelu_pytorch_tanh"`. (Copies would still be too large, with 48 GB.) Of the others that fit, shards with two sequences are the fastest.
 
 # %% [markdown]
@@ -253,10 +255,12 @@ lab.table(your_own.beside(sharded, "B"))
 #
 # See "gathered". A layer has 0.79 MB here. Outside of the layers lie 0.55, of which the table of words, which is the output layer too, is 0.51. In the run a layer and the outside were gathered: 0.79 + 0.55. The plan gathers two layers and the outside, and counts whole gradients of a layer and of the output here as well (one number for the whole step): 2 x 0.79 + 0.55 + 0.79 + 0.51 MB. That is nearly all of this small module.
 #
+# ### And the large one?
+#
 # With 48 layers these parts are 1 of 42 GB. But what operators set aside grows: one more tensor as large as the logits is 0.8 GB there. So trust a plan's states, and measure its peak.
 
 # %% [markdown]
-# ### Cut it in two
+# ## Cut it in two
 #
 # Now cut the module in two [stages](GLOSSARY.md#stage). Torch traces it and finds out by itself what the second half needs of the first. GPT-2's embedding and its output layer are one table, and they lie at opposite ends. So how much do both stages hold together, compared with the whole?
 
@@ -312,7 +316,7 @@ for way, rank in ran.items():
 # Exercise 2 asks you for a fourth.
 
 # %% [markdown]
-# ### Where does it run out of memory?
+# ## Where does it run out of memory?
 #
 # A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say, and one tensor too many raises the error that you know. How many MB are planned for copies of the small module, at their peak? Its states are 16 bytes for each of 0.93 million parameters.
 

@@ -11,7 +11,7 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 20. No GPU is needed.*
 #
-# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is such a script, for two ranks. In each step of it nobody computes for 48 ms. Why?
+# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small one, for two ranks. In each step of it nobody computes for 48 ms. Why?
 
 # %%
 import tempfile
@@ -77,7 +77,7 @@ rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. Which share of the step do four readers save?
+# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. What share of the step do four readers save?
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
@@ -130,7 +130,7 @@ lab.table(
 # "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which of these do you see?
 #
 # - **"input" is still the largest**: a batch every 12 ms sets the pace. More readers can help until the rest is longer.
-# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on the second day, when computing had more than doubled. (That explains a part of the 24 ms, not all.)
+# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on that other day, when computing had more than doubled. (That explains a part of the 24 ms, not all.)
 # - **"waiting" has grown**: find a wait in the picture, and look at the other rank. If it reads there, its burst came later; if it computes, it is slower.
 #
 # The new advice is to read ahead, which the script does already: it sees the wait, and knows neither readers nor cores. So it may promise a step shorter than the 12 ms in which a batch comes. It is a guess, until a run proves it.
@@ -197,11 +197,11 @@ seen.select(seen.lane != "mark")
 # %% [markdown]
 # In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
 #
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and at the end one rank waits for the other. Of all these the plan counts the messages, and a little for launches. And it counts far too little for the update: compare the green part with "optimizer" in its bar.
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and one rank is done earlier. Of all these the plan counts the messages, and a little for launches. And it counts far too little for the update: compare the green part with "optimizer" in its bar.
 #
 # ### Fit, then plan
 #
-# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in the sizes you want to go up in, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
 
 
 # %%
@@ -220,7 +220,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Four runs are enough for two constants: the share of the measured speed that large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copying, the update, Python. In which of them differs each time that you fit. (If your "matmul" is near 1 or above, that is no speed: your steps hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
+# Four runs are enough for two constants: the share of the measured speed that large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copying, the update, Python. Which of them takes how much differs from fit to fit. (In the bars "layer" stands under "launches, short kernels".) (If your "matmul" is near 1 or above, that is no speed: your steps hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
 
 # %%
 lab.show(planner.time_bars({name: plan.but(stack=s) for name, s in stacks.items()}))
@@ -240,7 +240,7 @@ nearer.score(
 )
 
 # %%
-lab.table(
+rows = [
     {
         "layers": row.shape.layers,
         "sequences": row.layout.gbs,
@@ -249,7 +249,10 @@ lab.table(
         "fitted_us": planner.predicted_us(row, fitted.stack(row)),
     }
     for row in runs
-)
+]
+for row in rows:
+    row["off"] = row["fitted_us"] / row["measured_us"] - 1
+lab.table(rows, units={"off": "share"})
 
 # %% [markdown]
 # The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of ten trials on two quiet cores. Eight of them were off by a tenth at most; the two others were 28 and 40 % too high. If yours is off as far, something else may be running: time more steps (`timed=20`), or run the cells again from `plain = ...` on.
@@ -259,10 +262,10 @@ lab.table(
 # %% [markdown]
 # ### Was a term missing?
 #
-# If a fit is off on a quiet machine too, a term may be missing in the formula. Look at the four fitted rows of your table: do their errors go by layers or by sequences?
+# If a fit is off on a quiet machine too, a term may be missing in the formula. Look at "off" in the four fitted rows. Is one row out of line, such as 4 layers that take far more than twice as long as 2? Time that one again first. Else, do the errors depend on layers or on sequences?
 #
 # - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
-# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock, and no constant that we fit can follow that. So don't trust the fit in sequences; if the fifth row comes near all the same, that is partly luck.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock, while in the plan memory traffic and messages, which we don't fit, go on growing. So don't trust the fit in sequences; if the fifth row comes near all the same, that is partly luck.
 # - **Neither**: that is the noise of the clock.
 #
 # Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
@@ -310,11 +313,11 @@ check.hint("forecast")
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Now without a plan and without a fit. `trial(microbatch, recompute)` times a made-up step and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check it is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
+# Now without a plan and without a fit. `trial(microbatch, recompute)` runs a step on real ranks, in which computing takes a time that is made up, and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check it is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
 #
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
 # - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
-# - A trial is a run on real ranks, so its clock errs a little. Yours may be 12 % slower than the fastest.
+# - The clock errs a little. Your choice may be 12 % slower than the fastest.
 
 
 # %%
@@ -348,7 +351,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So don't believe how long the plan says that a step of the shards takes. How the step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each card in place of 25, how many times as long does a step of the shards take?
+# So don't believe how long the plan says that a step of the shards takes. How the step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each network card in place of 25, how many times as long does a step of the shards take?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -358,7 +361,7 @@ nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
 starved.score(nic[6.25] / nic[25])
 
 # %% [markdown]
-# About 3.3 times, not four: in the plan, at 25 GB/s (sold as 200 Gbit/s) most of the messages hide under computing. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+# About 3.3 times, not four: at 25 GB/s (sold as 200 Gbit/s) it is computing, not the network, that sets most of the step. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -377,14 +380,14 @@ curves = {
     name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
     for name, plan in ways.items()
 }
-axes = {"x": "GB/s for each card", "y": "seconds per step"}
+axes = {"x": "GB/s of a network card", "y": "seconds per step"}
 axes |= {"log_x": True, "log_y": True}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
 # On the left everybody waits for the network, and half the bandwidth takes nearly twice the time. Copies win there, with two models' worth of numbers to three. Farther right gathering hides under computing, and bandwidth helps less. Copies lose there in the plan, because with them every card updates all numbers, and with shards only its own.
 #
-# These counts hold: of two or three models' worth each of a machine's eight cards carries an eighth to the other machine. The times are the planner's, so don't read off where the curves cross. (Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.)
+# These counts are of flat rings: of two or three models' worth each of a machine's eight network cards carries an eighth to the other machine. (In stages fewer cross, chapter 17.) The times are the planner's, so don't read off where the curves cross. (Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.)
 
 # %% [markdown]
 # ### Let them find each other
@@ -396,7 +399,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), reads by a `DistributedSampler`, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, three times here, and they go on from the checkpoint.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), reads by a `DistributedSampler`, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from the checkpoint.
 #
 # **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
 
@@ -419,7 +422,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script: 56 ms a step, 12.5 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | this chapter's script: 56 ms a step, 12.5 with four readers, on a quiet day | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
@@ -443,7 +446,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # ## Summary
 #
 # - A script is recorded unchanged; a cure is proven by recording again.
-# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in the sizes you want to go up in, and fit them.
+# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in the sizes that you want to increase, and fit them.
 # - A fit proves nothing on the runs that it was fitted to: take one that lies farther out.
 # - For a cluster, count the bytes that cross, and measure what no data sheet has.
 #
