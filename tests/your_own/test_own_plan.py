@@ -1,5 +1,7 @@
 """What is said of a module that nobody here wrote, before anything runs."""
 
+from types import SimpleNamespace
+
 import pytest
 import strangers
 import torch
@@ -169,6 +171,16 @@ def test_what_is_kept_is_told_by_operator_weights_left_out():
     assert (rest["tensors"], rest["kept_bytes"]) == (2, 192)
     with pytest.raises(ValueError, match="most"):
         your_own.kept(step, most=0)
+
+
+def test_a_moment_is_told_on_both_sides():
+    planned = your_own.Step(make=bends).predict()
+    found = SimpleNamespace(predicted=planned, measured=planned)
+    rows = your_own.beside(found, "step")
+    assert {row["part"]: row["planned"] for row in rows} == at(planned, "step")
+    assert all(row["counted"] == row["planned"] for row in rows)
+    with pytest.raises(ValueError, match=r"a moment is one of start, .*; got 'later'"):
+        your_own.beside(found, "later")
 
 
 def test_four_wide_tensors_are_kept_for_gpt2s_gelu():

@@ -158,7 +158,7 @@ class Seen(TorchDispatchMode):
         elif packet in flop_registry:
             self._multiply(flop_registry[packet](*args, **(kwargs or {}), out_val=made), inputs)
         elif outputs:
-            self._move(func, inputs, outputs)
+            self._move(func, inputs, outputs, views=not fresh)
         return made
 
     def _multiply(self, flops: int, inputs: list[Tensor]) -> None:
@@ -173,10 +173,9 @@ class Seen(TorchDispatchMode):
     def _is_weight(self, tensor: Tensor) -> bool:
         return tensor.dim() > 1 and storage_key(tensor) in self.names
 
-    def _move(self, func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def _move(self, func: Any, inputs: list[Tensor], outputs: list[Tensor], *, views: bool) -> None:
         """What a kernel reads and writes; a view does neither."""
-        lent = {storage_key(each) for each in inputs}
-        if all(storage_key(each) in lent for each in outputs) and not func._schema.is_mutable:
+        if views and not func._schema.is_mutable:
             return
         for tensor in (*inputs, *outputs):
             if storage_key(tensor) not in self.names:
