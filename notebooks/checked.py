@@ -34,7 +34,7 @@ CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
 AT_A_TIME = 3
 """So many are executed at once, on two cores: a notebook waits more than it computes."""
-BY_THEMSELVES = ("19_case_studies", "21_your_own_machine")
+BY_THEMSELVES = ("20_case_studies", "22_your_own_machine")
 """Chapters about clocks beside predictions: they run after the others, each alone."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""

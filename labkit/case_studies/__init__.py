@@ -6,7 +6,7 @@ here at a small one.
 advised and mended. ``perception`` is a driving net of encoders, fusion and heads on groups of
 ranks, ``judged_run`` its communication policies and uneven batches, each beside the plain way.
 ``stories`` plans story models of 5 B and 20 B, ``story_run`` trains a small one;
-``small`` says what to do with one to eight cards. Chapter 19.
+``small`` says what to do with one to eight cards. Chapter 20.
 """
 
 import lazy_loader

@@ -5,8 +5,8 @@ in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and bes
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
 module in stages where torch can trace it. ``keeps`` lists what a module keeps for its backward,
 ``unknown`` says what labkit can't know of it, ``check`` and ``hints.json`` are the exercises of
-chapter 20, ``machine_check`` and its hints those of chapter 21. Scripts are
-``profiling.recording``'s, machines ``survey``'s. Chapters 20 and 21.
+chapter 21, ``machine_check`` and its hints those of chapter 22. Scripts are
+``profiling.recording``'s, machines ``survey``'s. Chapters 21 and 22.
 """
 
 import lazy_loader

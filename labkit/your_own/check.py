@@ -1,4 +1,4 @@
-"""The exercises of chapter 20: a layer that keeps less for its backward, and a module that a cut
+"""The exercises of chapter 21: a layer that keeps less for its backward, and a module that a cut
 changes."""
 
 from collections.abc import Callable, Iterator

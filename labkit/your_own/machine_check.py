@@ -1,4 +1,4 @@
-"""The exercises of chapter 21: a step too large to be timed, and a setting that is found by
+"""The exercises of chapter 22: a step too large to be timed, and a setting that is found by
 runs."""
 
 import random

@@ -685,7 +685,7 @@ lab.table(answers)
 # - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU
 # - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
-# **Next:** [case studies](19_case_studies.ipynb): four models, and what becomes of the plan that somebody made for each.
+# **Next:** [case studies](20_case_studies.ipynb): four models, and what becomes of the plan that somebody made for each.
 
 # %% [markdown] sections="8.12, 10.6.1, 19.8.4"
 # ## Errata of the textbook

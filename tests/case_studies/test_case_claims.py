@@ -1,4 +1,4 @@
-"""What chapter 19 says of numbers, held against the package."""
+"""What chapter 20 says of numbers, held against the package."""
 
 import pytest
 

@@ -77,8 +77,8 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         assignments.write(tmp_path, ["99"], "en")
     with monkeypatch.context() as patch:
         patch.setattr(assignments, "exercise", lambda cell: "")
-        with pytest.raises(ValueError, match="chapter 20 has none"):
-            assignments.write(tmp_path, ["20"], "en")
+        with pytest.raises(ValueError, match="chapter 21 has none"):
+            assignments.write(tmp_path, ["21"], "en")
     monkeypatch.setattr(assignments_command, "WRITER", tmp_path / "assignments.py")
     with pytest.raises(ValueError, match="Clone the course"):
         assignments_command.write(tmp_path, ["00"], "en")

@@ -19,7 +19,7 @@ PINS = {
         "two machines played on one would share GPU 0; a script's function names its device itself",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
-    "notebooks/src/21_your_own_machine.py": (
+    "notebooks/src/22_your_own_machine.py": (
         1,
         "the plan's constants are those of this CPU",
     ),

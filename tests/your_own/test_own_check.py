@@ -1,4 +1,4 @@
-"""The exercises of chapter 20: what is right passes, each way to be wrong is told."""
+"""The exercises of chapter 21: what is right passes, each way to be wrong is told."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What chapter 21 says in prose of a machine that it makes up."""
+"""What chapter 22 says in prose of a machine that it makes up."""
 
 import pytest
 import torch

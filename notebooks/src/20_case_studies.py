@@ -522,7 +522,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
 #
-# **Next:** [your own model](20_your_own_model.ipynb): bring a module, and see what it needs.
+# **Next:** [your own model](21_your_own_model.ipynb): bring a module, and see what it needs.
 
 # %% [markdown] sections="8.10"
 # ## Errata of the textbook

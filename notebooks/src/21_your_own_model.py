@@ -75,7 +75,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 #
 # <details><summary>What to bring, and a second example</summary>
 #
-# - `small` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. Chapter 21 calls `small(layers, sequences)`.
+# - `small` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes. Samples lie along the first dimension. Chapter 22 calls `small(layers, sequences)`.
 # - The three cells on GELU are for GPT-2 alone: in their place write `gelus = {}`. `batch=32` are eight cards' four samples.
 # - Layers need no names: the longest row of modules that are alike is taken.
 # - `next_token` is the loss: of the output's first tensor of floats, and the batch. If you have none, delete `loss=next_token` below: then an output that is a single number is the loss, and for any other a stand-in is.
@@ -447,7 +447,7 @@ check.hint("odd_module")
 #
 # **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations), [bucket](GLOSSARY.md#bucket). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 #
-# **Next:** [your own machine](21_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
+# **Next:** [your own machine](22_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
 #
 # *Section 8.12 of the source material.*
 

@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["19.7", "19.8.6", "D-next"]
-#     needs: ["chapters 15, 18 and 20; for a cluster 10 and 13"]
+#     needs: ["chapters 15, 18 and 21; for a cluster 10 and 13"]
 #     minutes: 70
 # ---
 
 # %% [markdown]
 # # Your own machine
 #
-# *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 20. No GPU is needed.*
+# *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 21. No GPU is needed.*
 #
 # The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small one, for two ranks. In each step of it nobody computes for 48 ms. Why?
 
@@ -157,7 +157,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `small` and `next_token` from [chapter 20](20_your_own_model.ipynb).)
+# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).)
 
 
 # %%
@@ -418,7 +418,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [19](19_case_studies.ipynb) |
+# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
