@@ -56,6 +56,8 @@ _DASHES = (
 _TOP_PX = 84.0
 _MOST_DOTS = 40
 """more of them would hide the line that joins them"""
+_MANY_DOTS = 200
+"""more of them lie on each other"""
 _WIDEST_NAME_PX = 240
 _LINE_PX = 13
 """names closer than this would collide"""
@@ -227,6 +229,8 @@ def _seen(line: Line, crowded: bool) -> Line:
     """Beside a cloud of dots: its own dots small and pale, what is alone large."""
     if not crowded or not line.mark:
         return line
+    if len(line.points_px) > _MANY_DOTS:
+        return line._replace(width_px=0.9, opacity=0.7)
     if len(line.points_px) > _MOST_DOTS:
         return line._replace(width_px=1.2, opacity=0.6)
     return line._replace(width_px=2.6) if len(line.points_px) == 1 else line

@@ -1,7 +1,6 @@
-"""The exercises of chapter 18, the planner: mend a bill, choose four runs to fit on, choose a
-layout. Answers are graded on clusters and programs that the chapter does not show."""
+"""The exercises of chapter 18, the planner: mend a bill, choose a layout. Answers are graded on
+models and clusters that the chapter does not show."""
 
-import random
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
@@ -11,14 +10,10 @@ from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
 from labkit.planner.plan.shape import Shape
-from labkit.planner.plan.stacks import STACKS
-from labkit.planner.trust.fit import predicted_us
-from labkit.planner.trust.rows import timed
 from labkit.sharding import states
-from labkit.words import say, to_say
+from labkit.words import say
 
 __all__ = [
-    "four_runs",
     "hint",
     "layout_in_budget",
     "mended_bill",
@@ -50,20 +45,6 @@ _DIVISIONS = (  # tp, pp, dp, zero
     (4, 4, 4, 1),
 )
 _BILL_PARTS = ("parameters", "gradients", "optimizer")
-MOST_RUNS = 4
-"""How many runs an answer may measure."""
-MOST_RENTED = 64
-"""GPUs that a measured run may have."""
-MANY_GPUS = 512
-"""GPUs that a fit is asked about."""
-MOST_MISS = 0.1
-"""How far off it may be there."""
-CLOCK_ERROR = 0.02
-_PROGRAMS = (  # matmul, nic: shares of the peak that products and messages reach
-    (to_say("a slow network"), 0.55, 0.08),
-    (to_say("slow products"), 0.40, 0.50),
-    (to_say("slow in both"), 0.45, 0.04),
-)
 
 
 class Asked(NamedTuple):
@@ -202,67 +183,3 @@ def mended_bill(answer: Callable) -> Iterator[tuple[str, str]]:
                         mine=have / 1e9,
                         right=want / 1e9,
                     )
-
-
-@exercise
-def four_runs(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(measure)`` is what ``planner.fit`` makes of at most four runs on at most 64 GPUs.
-
-    ``measure(gpus, mbs, batch)`` takes a run of a 7 B model under ZeRO 3 by a program whose
-    constants you are not told, and returns it as a dict that ``fit`` takes. They are computed, and
-    their clock errs by up to 2 %. What the fit then says of 512 GPUs may be off by a tenth.
-    """
-    for case, matmul, nic in _PROGRAMS:
-        program = _Program(matmul, nic)
-        found = answer(program.measure)
-        for mbs in (1, 4):
-            plan = program.plan(MANY_GPUS, mbs, 2 * mbs * MANY_GPUS)
-            right_us = plan.time().step_us
-            row = timed(plan, right_us, case)
-            mine_us = predicted_us(row, found.stack(row))
-            if not abs(mine_us / right_us - 1) <= MOST_MISS:
-                yield wrong(
-                    "{case}: {gpus} GPUs, mbs {mbs}: the fit says {mine:.3g} s a step, it takes "
-                    "{right:.3g} s. Measured: {runs}",
-                    case=say(case),
-                    gpus=MANY_GPUS,
-                    mbs=mbs,
-                    mine=mine_us / 1e6,
-                    right=right_us / 1e6,
-                    runs="; ".join(program.told) or "-",
-                )
-        if len(program.told) > MOST_RUNS:
-            yield over_budget(
-                "{case}: {count} runs; {most} are enough",
-                case=say(case),
-                count=len(program.told),
-                most=MOST_RUNS,
-            )
-
-
-class _Program:
-    """FSDP with constants that nobody is told, timed by a clock that errs a little."""
-
-    def __init__(self, matmul: float, nic: float) -> None:
-        self.stack = STACKS["fsdp-a100"].but(matmul=matmul, nic=nic)
-        self.told: list[str] = []
-
-    def measure(self, gpus: int = 8, mbs: int = 1, batch: int = 256) -> dict[str, object]:
-        """A run, as ``planner.fit`` takes it. Raises ValueError for more GPUs than can be rented,
-        and for what does not fit on them."""
-        if gpus > MOST_RENTED:
-            raise ValueError(f"you can rent {MOST_RENTED} GPUs at most; got {gpus}")
-        plan = self.plan(gpus, mbs, batch)
-        if not plan.fits:
-            raise ValueError(f"mbs {mbs} does not fit on {gpus} GPUs of 80 GB")
-        clock = random.Random(f"{self.stack.nic} {gpus} {mbs} {batch}")
-        took_s = plan.time().step_us / 1e6 * clock.uniform(1 - CLOCK_ERROR, 1 + CLOCK_ERROR)
-        self.told.append(f"{gpus} GPUs, mbs {mbs}, batch {batch}: {took_s:.3g} s")
-        shape = {"layers": _SEVEN.layers, "hidden": _SEVEN.hidden, "seq": plan.seq}
-        step = {"gbs": batch, "mbs": mbs, "zero": 3, "flash": 1, "iter_s": took_s}
-        return {"gpu": plan.gpu, "n_gpus": gpus, **shape, **step}
-
-    def plan(self, gpus: int, mbs: int, batch: int) -> Plan:
-        """What it runs, on any number of GPUs."""
-        layout = {"gpus": gpus, "zero": 3, "mbs": mbs, "batch": batch}
-        return Plan(model=_SEVEN, stack=self.stack, **layout)

@@ -137,9 +137,9 @@ def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             shapes=tuple(shapes),
             height_px=end_px,
             heading=heading,
-            badge=badge(plans, code),
+            badge=words["predicted"].lower(),
             numbers=_memory_numbers(plans, bars[0].label, code),
-            summary=_summary(heading, bars[: len(plans)], plans, code),
+            summary=_summary(heading, bars[: len(plans)], words["predicted"].lower(), code),
             table=_table(bars, memory.PARTS, code, format_bytes),
             language=code,
         )
@@ -216,7 +216,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             heading=heading,
             badge=_time_badge(plans, code),
             numbers=_first_numbers(plans[0][1], code) if len(plans) == 1 else _in_all(plans, code),
-            summary=_summary(heading, bars, plans, code),
+            summary=_summary(heading, bars, _time_badge(plans, code), code),
             table=_table(bars, steptime.PARTS, code, format_us),
             language=code,
         )
@@ -331,9 +331,9 @@ def _told(bar: Bar, y: float) -> list[Shape]:
     ]
 
 
-def _summary(heading: str, bars: Sequence[Bar], plans: Plans, code: str) -> str:
+def _summary(heading: str, bars: Sequence[Bar], told_by: str, code: str) -> str:
     told = [(" ".join((bar.label, *bar.told)),) for bar in bars]
-    return sentence(heading, told, badge(plans, code), code)
+    return sentence(heading, told, told_by, code)
 
 
 def _table(

@@ -2,7 +2,7 @@
 the time of a step goes, tokens per second, MFU and days, beside the last setting."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, ClassVar
 
@@ -76,6 +76,7 @@ _WORDS = (
     ("no beside", "The setting before was no layout."),
     ("whole", "The step, a row for each stage"),
     ("fewer", "The same layout with {} microbatches; the step has {:,}"),
+    ("doubts", "How far to trust these numbers"),
     ("long", "The step has too many forwards and backwards to draw them one by one."),
 )
 MOST_ACTIONS = 32
@@ -210,11 +211,12 @@ class PlanBoard(Trial):
         if isinstance(step, Impossible):
             return paragraphs(say["impossible"].format(step.reason.rstrip("。.")))
         plans = self._beside(step, at)
-        parts = [
-            self._numbers([each for _, each in plans]),
-            svg.html(picture.memory_bars(plans, language=self.language)),
-            svg.html(picture.time_bars(plans, language=self.language)),
-        ]
+        held = picture.memory_bars(plans, language=self.language)
+        spent = picture.time_bars(plans, language=self.language)
+        if step.precision != "fp32":  # else its badge says how a GPU multiplies
+            spent = replace(spent, badge=held.badge)  # whose constants: below, folded
+        numbers = self._numbers([each for _, each in plans])
+        parts = [numbers, svg.html(held), svg.html(spent)]
         notes = [_room(step, say)]
         if drawable := shortened(step):
             parts.append(svg.html(self._timeline(step, drawable)))
@@ -223,8 +225,11 @@ class PlanBoard(Trial):
         if isinstance(at, Impossible):
             notes.append(say["no beside"])
         with meanwhile(self.language):
-            notes += [*step.warnings(), step.trust()]
-        return "".join((*parts, paragraphs(*notes)))
+            doubts = [*step.warnings(), step.trust()]
+        folded = (
+            f"<details><summary>{escape(say['doubts'])}</summary>{paragraphs(*doubts)}</details>"
+        )
+        return "".join((*parts, paragraphs(*notes), folded))
 
     def _timeline(self, plan: Plan, drawable: Plan) -> Picture:
         """The step of a plan, or of the same layout with fewer microbatches."""
