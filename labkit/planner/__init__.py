@@ -12,7 +12,8 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
 plans under each other. ``card_picture`` puts two plans side by side. ``measured`` reads a module of
 your own, ``rehearse`` runs one rank of a plan with fake tensors, ``speeds`` reads what this
-machine reaches. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
+machine reaches. ``trust`` fits its constants on measured rows and judges it on others. Chapters 18
+and 19: ``plan_check`` and ``trust_check`` hold their exercises.
 """
 
 import lazy_loader

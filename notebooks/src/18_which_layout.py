@@ -1,35 +1,33 @@
 # ---
 # jupyter:
 #   labkit:
-#     sections: ["8.8.1", "8.12", "10.6.1", "19.8.4"]
-#     needs: ["chapters 01 and 06 to 10", "DeepSpeed and transformers (installed with labkit)"]
-#     minutes: 120
+#     sections: ["8.8.1", "8.12", "19.8.4"]
+#     needs: ["chapters 01 and 06 to 10"]
+#     minutes: 75
 # ---
 
 # %% [markdown]
 # # Which layout for which model and cluster
 #
-# *About two hours, and half an hour more for Exercise 3, with two rests. You need chapters 01 and 06 to 10. No GPU is needed.*
+# *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# A paper (Narayanan et al. 2021) times a 175 B model twice, on the same 1,536 GPUs. For 300 billion tokens one run would take 23 days, the other 74. At 2 dollars a GPU hour, the 51 days cost 3.8 million. What differs is the **layout** (who holds which part of the model, who works on which part of the batch), and the program that runs it: the fast run was Megatron's, the slow one an early ZeRO 3's.
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. In copies that takes 40 days. Cut as finely as possible, with all activations recomputed, it takes 105. Both fit; at 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
 #
-# On eight GPUs our 7 B model has hundreds of layouts, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours:
+# What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours, with eight GPUs:
 
 # %%
-from dataclasses import replace
-
 import labkit as lab
 from labkit import planner
 from labkit.planner import plan_check as check
-from labkit.planner.models import DATA, MODELS
+from labkit.planner.models import MODELS
 
 lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Look at the step and the memory; the rest comes later. Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. (The timeline draws only four microbatches, so those look larger than in the whole step.) Then go back to 1 stage. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. Look at the step and at the memory. Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. (The timeline draws only four microbatches, so those look larger than in the whole step.) Then go back to 1 stage. Is there still room on the card with ZeRO at stage 0?
 #
-# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, make a short list from a thousand layouts in a second, and know when not to believe it.
+# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, make a short list from a thousand layouts in a second, and see when two of them are a tie.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
@@ -47,9 +45,9 @@ planner.board()
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (The board's `cp`, chapter 09, is 1 here; `batch` counts a step's sequences, of 2,048 tokens.)
+# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (`cp`, chapter 09, is 1 here; a step's batch is counted in sequences of 2,048 tokens.)
 #
-# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later: there the planner takes another program as well, and its step is not to be compared yet.)
+# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later: there the planner takes another program as well.)
 #
 # <details><summary>Answer</summary>
 #
@@ -84,9 +82,11 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # What hangs over the line is too much. With ZeRO 3 the states have room, and then 53 GB of activations come on top. The last row computes them again, and fits, on paper: few programs run ZeRO 3 together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`. (Purple is what ZeRO 3 gathers while a layer computes.)
 #
-# ### The fullest stage, by hand
+# <details><summary>Why is stage 0 the fullest?</summary>
 #
-# Why is stage 0 the fullest? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022, for GPT; LLaMA's keeps a little less). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
+# With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022, for GPT; LLaMA's keeps a little less). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
+#
+# </details>
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -106,7 +106,7 @@ lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
 #
-# Here is a bill from a published calculator (EleutherAI's cookbook, `calc_transformer_mem.py`; the rules are theirs, the words ours). Gradients have 4 bytes there. The layout, on cards of 80 GB, is from the paper of our first lines:
+# Here is a bill from a published calculator (EleutherAI's cookbook, `calc_transformer_mem.py`; the rules are theirs, the words ours). Gradients have 4 bytes there. The layout is one that a model of 175 B was trained with, on 384 cards of 80 GB (Narayanan et al. 2021):
 
 
 # %%
@@ -190,7 +190,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 #
 # ### Constants
 #
-# What share products reach is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. FSDP's is 63 %, for large products. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Megatron's were fitted on published tables. FSDP's were found by trying, on other published runs that are not kept here, so you can't check them; its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# What share products reach is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Its name stands at the top right of every picture of time. Megatron's was fitted on published tables, FSDP's comes from trials, and its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its hours:
 
@@ -200,7 +200,7 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess, and so is FSDP's share of the network.
+# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess. How far a plan may be trusted is the question of chapter 19.
 #
 # <details><summary>MFU has conventions</summary>
 #
@@ -211,7 +211,7 @@ lab.table([hours | {"published": llama.a100_hours}])
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get (`sp` stays on, since it costs next to nothing). How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
+# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -226,7 +226,9 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time: it waits a quarter as often, for messages four times as large, and each message costs something by itself. The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, by the planner, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time, and waits a quarter as often, for messages four times as large.
+#
+# The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
@@ -240,14 +242,14 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the last stage, the slowest, since it has the output layer as well. That costs as much as the bubble, so the step is longer, and the bubble's share of it a little less. All these knobs cost time. What they buy is memory:
+# The bars are of the last stage, the slowest, since it has the output layer as well. That costs as much as the bubble. All these knobs cost time. What they buy is memory:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam's share stays about as it was, and so do buffers. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam's share stays about as it was, since ZeRO 1 had divided it by eight already. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -256,7 +258,7 @@ lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (nearly those 63 %) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (about what FSDP's products reach) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
 #
 # So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
 
@@ -283,7 +285,7 @@ plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.25}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. At 11.25 itself not all messages hide yet: while embedding and output layer are gathered, nothing computes. The same layout is fine on one cluster and a disaster on another.
+# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. The same layout is fine on one cluster and a disaster on another.
 
 # %% [markdown]
 # ## Search
@@ -295,13 +297,15 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Of 1,094 layouts 982 fit, and each dot is one of those: the further left, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. What lies left of the dashed line is within Megatron's error of the fastest (orange dots have FSDP's constants; more on that below). The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Of 1,094 layouts 982 fit, and the dots are those (where two would lie on each other, one stands for both). The further left, the faster, and the lower, the lighter. A dot's colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
 
 # %% [markdown]
-# How far off are they? You can ask every plan two things:
+# ### What is a tie?
+#
+# How far off are these numbers? You can ask every plan two things:
 
 # %%
 print(search.best.trust(), *search.best.warnings(), sep="\n")
@@ -309,11 +313,11 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 # %% [markdown]
 # `trust()` says whose constants these are, and how far off nine of ten of the runs are that they come from: 12 %, and 20 for FSDP's inside a machine. `warnings()` says where a plan lies outside of those runs. All of Megatron's recompute something, which MFU doesn't count. This layout recomputes nothing, so part of its higher MFU may be real. Many plans have that warning. Ask for both, because a number without them is a guess with decimals.
 #
-# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. So choose what your program does well. Outside of the fitted runs the error is larger, so more is a tie than the line shows; but two layouts by one program share part of it, and nobody has measured how much.
+# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. What lies left of the dashed line in the picture is a tie with the fastest. Choose what your program does well.
 #
 # ### ZeRO 3, one sequence at a time
 #
-# Many people choose this without asking. By how much is it slower than the best one here? (That share is its **regret**.)
+# Many people choose this without asking. By how much is it slower than the best one here? (That share is its **regret**. Remember how fast the network had to be.)
 
 # %%
 usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
@@ -321,176 +325,25 @@ usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
 # %%
 usual.score(search.regret(search.plan.but(zero=3)))
 
-# %% [markdown]
-# ### Layouts or programs?
-#
-# Is all of that the layout's doing? ZeRO 3 had FSDP's constants, the best layout Megatron's. Name one program for all, and search again:
-
 # %%
-same = planner.search(search.plan.but(stack="fsdp-a100"))
-single = same.plan.but(zero=3)
-regrets = []
-for each in (single, single.but(mbs=4)):
-    time = each.time()
-    row = {"mbs": each.mbs, "regret": same.regret(each), "step_us": time.step_us}
-    regrets.append(row | {"not hidden_us": time.parts()["gather"]})
-lab.table(regrets, units={"regret": "share"})
-
-# %% [markdown]
-# With one program for both the regret is 16 %, with two it was 21: five of these points are the program's. And 16 % are less than FSDP's error, a tie. If you compare strategies by two programs, you compare the programs as well.
-#
-# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. As above, not all hides: 0.46 s of the messages don't ("not hidden"). With four at a time they do, and ZeRO 3 is as good as anything. But that hangs on what FSDP gets out of the network. Ask the plan:
-
-# %%
-print(*single.warnings())
-
-# %% [markdown]
-# FSDP's share of the network is assumed, not fitted. We come back to this warning.
-
-# %% [markdown]
-# *A place to rest.*
-#
-# ## How far may you trust it?
-#
-# The two runs of our first lines stand in a published table (table 2 of that paper), with ten more. We fit the planner on a quarter of the rows, three, and let it predict all. The exam is more than mild: it begins with constants that were once fitted on this whole table. So it shows only whether the formulas have the right shape; a harder one comes below. A dot is what was published, hollow where the fit saw it; a line is what the planner says:
-
-# %%
-runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
-found = planner.validate(runs, share=0.25, seed=0)
-lab.curves(
-    **found.curves(),
-    log_x=True,
-    x="number of GPUs",
-    y="TFLOP/s of a GPU",
-    title="Table 2 of the paper: what a GPU reached",
-    badge="published / predicted",
-)
-
-# %% [markdown]
-# `z3` are the runs with ZeRO 3, `ptd` those with pipeline, tensor and data parallelism. To the right more GPUs share nearly the same batch, and ZeRO's microbatches of the 175 B shrink from 4 to 1. See how ZeRO's 175 B falls from 144 to 44 TFLOP/s while `ptd` hardly loses anything (recomputed FLOPs are counted here): our first lines are the right ends of these two curves.
-#
-# The planner's formulas can follow that: of what a GPU reached, they are off by at most 8 %. What if the constants came from another program?
-#
-# ### Constants do not travel
-#
-# We predict the ZeRO run on 1,536 GPUs once more, but with the constants of another program: FSDP as people run it today, on the same cards. The real step takes 3.8 times as long. Which constant is to blame: the share of the peak that matrix products reach (`matmul`), or the share of its promise that a network card gives (`nic`)?
-
-# %%
-travel = lab.guess("the constant to blame", choices=("matmul", "nic"))
-
-# %%
-last = next(run for run in runs if run.id == "sc21t2_z3_175B_1536")
-then, today = (planner.STACKS[name] for name in ("zero3-2021-a100", "fsdp-a100"))
-swapped = {"matmul": today.but(matmul=then.matmul), "nic": today.but(nic=then.nic)}
-off_us = {
-    name: abs(planner.predicted_us(last, each) - last.step_us())
-    for name, each in swapped.items()
-}
-travel.score(min(off_us, key=off_us.get))
-
-# %%
-constants = [
-    {"program": name, "matmul": each.matmul, "nic": each.nic}
-    for name, each in {"early ZeRO 3": then, "FSDP, nic assumed": today}.items()
-]
-lab.table(constants, units={"matmul": "share", "nic": "share"})
-
-# %% [markdown]
-# With the early program's `nic` alone the prediction comes near. That early ZeRO 3 ran as if its messages got less than a tenth of the network, where FSDP is assumed to get half. By hand: each GPU had one of the 1,536 sequences. A machine fetches 350 GB of parameters twice and sends 350 GB of gradients, an eighth of it through each card of 25 GB/s. At 8.4 % that takes 62.5 s, of a step of 66.7. (That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.)
-#
-# So our first lines compared two programs as well. Their 51 days show that this program with this layout was the wrong choice for 1,536 GPUs. About ZeRO 3 in general they show nothing.
-#
-# ### Measure four runs
-#
-# `planner.fit` moves one constant for every two runs, so that it doesn't fit noise: first what products reach, then the one that helps most. We begin at today's FSDP, and give it two of the ZeRO runs, then four, and never those on the most GPUs. How far off is it on those?
-
-# %%
-z3 = [run for run in runs if "z3" in run.id]
-two = planner.fit(z3[:2], begun=[today])
-four = planner.fit([*z3[:2], *z3[3:5]], begun=[today])
-unseen = {"175 B on 1,536 GPUs": z3[2], "530 B on 2,240 GPUs": z3[5]}
+single = search.plan.but(zero=3)
 lab.table(
     {
-        "run": name,
-        "published_us": run.step_us(),
-        "by_two_us": planner.predicted_us(run, two.stack(run)),
-        "by_four_us": planner.predicted_us(run, four.stack(run)),
+        "mbs": each.mbs,
+        "regret": search.regret(each),
+        "step_us": each.time().step_us,
+        "not hidden_us": each.time().parts()["gather"],
     }
-    for name, run in unseen.items()
+    for each in (single, single.but(mbs=2), single.but(mbs=4))
 )
 
 # %% [markdown]
-# Two runs changed what products reach, and miss by a factor of three. Four changed the network's share too, and are within a tenth for both runs that the fit never saw. (Each had twice as many GPUs as the largest fitted run of its model. Farther out a fit is worth less.)
+# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. Not all hides: 0.46 s of the messages don't. With four at a time they do, and ZeRO 3 is within the error of anything.
 #
-# Now plan our 7 B model with what was fitted, as if that early program ran it:
-
-# %%
-early = four.stack(z3[0])
-plans = [single, single.but(mbs=4)]
-plans += [plan.but(stack=early) for plan in plans]
-lab.table(plan.row() for plan in plans)
+# But look whose numbers these are. ZeRO 3 has FSDP's constants, the best layout Megatron's, so a part of the regret is the program's and not the layout's. From here on we compare layouts by one program. (How large that part is, and what else may be wrong with these rows, chapter 19 finds out.)
 
 # %% [markdown]
-# On such a network one and four sequences at a time are no tie: one at a time takes more than three times as long as four.
-#
-# If you remember one thing of this chapter, let it be this: **measure a few runs of your own that differ in what you want to know, then plan**.
-#
-# ### How to write a run down
-#
-# A run is a dict, with the seconds of its step:
-#
-# ```python
-# run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096}
-# run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
-# ```
-#
-# (The 6.2 seconds are made up.) `gbs` is the batch; `tp`, `pp`, `vpp`, `sp` and `recompute` may stand there too. `four.stack(run)` gives the `stack` for a run's card and stage of ZeRO. A plan with a fitted stack no longer warns of the network. But only that one cluster was measured, so the farther out you plan, the less it is worth.
-
-# %% [markdown]
-# ## Exercise 2. Four runs of your own
-#
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512. `measure(gpus=8, mbs=1, batch=64)` makes one run on 8 GPUs, one sequence at a time, 64 in a step, and returns it as a dict like the one above. Return what `planner.fit` makes of a list of them (`begun` may be left out: then the fit tries the constants of all programs, and takes those that come nearest).
-#
-# The check has three such programs: a slow network, slow products, both. Their runs are computed, by the planner's own formulas with hidden constants, and the clock errs by up to 2 %. On 512 GPUs the fit may be off by a tenth at most, with one sequence at a time and with four. So what must your runs differ in? (Here the formulas are right by construction. Elsewhere, don't trust a fit so far out.)
-
-
-# %%
-def my_fit(measure):
-    """What planner.fit makes of four runs, on at most 64 GPUs."""
-    ### BEGIN SOLUTION
-    # one machine tells of the products, eight of the network
-    settings = ((8, 1), (8, 4), (64, 1), (64, 4))
-    return planner.fit([measure(gpus, mbs, batch=256) for gpus, mbs in settings])
-    ### END SOLUTION
-
-
-# %%
-check.four_runs(my_fit)
-
-# %%
-check.hint("four_runs")
-
-# %% [markdown]
-# *A second place to rest. About 40 minutes are left, without Exercise 3.*
-#
-# ## Is the memory true?
-#
-# Nobody has 1,024 GPUs on a laptop. But torch can tell what one rank of them would hold: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a **rehearsal**. FSDP really wraps the model, shards it and steps the optimizer, only without data. Eight of LLaMA 7B's 32 layers will do. Of their 7.5 GB of parameters in fp32 rank 0 keeps a 1,024th, 7.35 MB. How many GB does it hold at its highest point, with one sequence at a time?
-
-# %%
-highest = lab.guess("GB at the peak of rank 0", between=(0, 20))
-
-# %%
-eight = replace(plan.shape, layers=8)
-thousand = planner.Plan(model=eight, gpus=1024, zero=3, recipe="fp32")
-rehearsal = planner.rehearse(thousand)
-highest.score(rehearsal.peak_bytes / 1e9)
-
-# %%
-lab.table(rehearsal.rows())
-
-# %% [markdown]
-# States differ a little, because torch cuts every tensor by whole rows ("as tensors are cut" allows for that). The middle rows are what a microbatch sends, in bf16: 3.76 GB of gradients, the layers' parameters twice, embedding and output layer once. The peak is the hardest number, because it depends on what a program keeps alive. It is mostly activations, logits and gathered layers. So of FSDP's memory you can believe the states and, by this one rehearsal, the peak to about 5 %. (No GPU has confirmed it.) Neither number has the context, some GB of each process, nor the gaps of an allocator: if you plan to the last GB, measure it. Megatron's memory has not been rehearsed at all.
+# *A place to rest. About half an hour is left.*
 
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
@@ -499,7 +352,7 @@ lab.table(rehearsal.rows())
 #
 # ### By what a layout does
 #
-# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models, by one program.
+# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models, all by Megatron's constants.
 
 
 # %%
@@ -544,17 +397,17 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only sharding the 70 B crosses the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ, and the 70 B's shards are as fast as its cut (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time (7 B: four, copies two), but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
+# Only sharding the 70 B crosses the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time, but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
 #
 # - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
-# - **Across machines**, where no copy fits, begin with a cut. Cuts were measured there, in table 2, and kept their speed. Of shards the table has one early program, which lost it: try yours before you trust it.
+# - **Across machines**, where no copy fits, begin with a cut. In published runs cuts kept their speed there, and shards by one early program lost it (chapter 19): try yours before you trust it.
 #
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where links are fast. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
 # 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, stages with chunks) costs a little less than recomputing, by the planner: a tie, except with chunks. `tp` frees states and activations, stages only states.
-# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. In table 2 175 B ran well with `tp` 8 (and recomputed as well).
+# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. The 175 B of exercise 1 ran well with `tp` 8 (and recomputed as well).
 #
 # <details><summary>Two layouts that the planner doesn't have</summary>
 #
@@ -563,7 +416,7 @@ lab.bars(
 # </details>
 
 # %% [markdown]
-# ## Exercise 3. Choose a layout
+# ## Exercise 2. Choose a layout
 #
 # Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner, so even differences smaller than the error count. Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
 #
@@ -611,10 +464,10 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# What has choosing changed on 64 GPUs? In the search we asked about shards, one sequence at a time, as many people have them. There is room for four, or for a copy, as rule 1 says. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# What has choosing changed on 64 GPUs? In the search we asked about shards, one sequence at a time, as many people have them. There is room for four, or for a copy, as rule 1 says, here by the same program. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
 
 # %%
-copied = same.plan.but(zero=1, recipe="fp32")
+copied = single.but(zero=1, recipe="fp32", stack="fsdp-a100")
 shards = [single, single.but(mbs=4)]
 lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 
@@ -622,48 +475,7 @@ lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
 planner.card(single, shards[-1])
 
 # %% [markdown]
-# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 16 % is less than FSDP's error, and the share of the network is assumed. That four at a time are faster than one has a reason, since messages hide and products are larger; by how much, this plan can't tell. What it does tell is what each way holds, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
-
-# %% [markdown] sections="10.6.1"
-# ## How many GPUs, for how long?
-#
-# There is a rule of thumb for this, too. From 1 to 10 B it says 8 to 32 GPUs and one or two weeks; from 10 to 100 B 32 to 128 and two to eight weeks; above, 128 or more and months. For how many tokens? We take 20 for each parameter (Hoffmann et al. 2022). How many days does 70 B need on 128 GPUs?
-
-# %%
-rule = lab.guess("days for 70 B on 128 GPUs", between=(1, 1000))
-
-
-# %%
-def took(model, gpus):
-    """Days for 20 tokens a parameter, by the fastest layout."""
-    best = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
-    return best.days(20 * MODELS[model].params)
-
-
-rule.score(took("LLaMA-2 70B", 128))
-
-# %%
-ranges = {"LLaMA 7B": (8, 32), "LLaMA-2 70B": (32, 128), "GPT-3 175B": (128, 1536)}
-answers = [
-    {"model": model, "gpus": gpus, "time_days": took(model, gpus)}
-    for model in ranges
-    for gpus in ranges[model]
-]
-lab.table(answers)
-
-# %% [markdown]
-# For so many tokens at most one end of each range is right. 7 B takes ten days on 32 GPUs, and five weeks on 8. 70 B takes years on 32 and nine months on 128: that a model fits doesn't mean that anybody can wait for it. 175 B takes months on the 1,536 GPUs of our first lines (for more tokens than there); on 128 it is years. All but the last have the warning about MFU, so they may well take longer.
-#
-# <details><summary>Why 237 days here, and 23 in our first lines?</summary>
-#
-# Here 175 B would see 3.5 T tokens, twelve times as many. And 512 sequences are few for 1,536 GPUs: stages wait.
-#
-# </details>
-
-# %% [markdown]
-# ## When is a planner worth it?
-#
-# It is worth it before you rent, and when a run takes longer than planned by more than the planner's error: then the program or the plan is wrong. It isn't worth it on one GPU, and it can't break a tie. It doesn't know your network, so you fit. It assumes that nothing fails (chapter 13), and doesn't know how many steps a larger batch needs.
+# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 16 % is less than FSDP's error. That four at a time are faster than one has a reason, since messages hide and products are larger; by how much, this plan can't tell. What it does tell is what each way holds, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
 
 # %% [markdown]
 # ## Summary
@@ -672,25 +484,23 @@ lab.table(answers)
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`, unless the model is wide.
 # - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.
-# - Constants do not travel: measure four runs, fit, then plan. Compare layouts by one program, or you compare programs.
 #
-# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).
+# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [frontier](GLOSSARY.md#frontier), [regret](GLOSSARY.md#regret).
 #
 # ## Further reading
 #
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
-# - Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*, [arXiv 2203.15556](https://arxiv.org/abs/2203.15556)
 # - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU
 # - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
-# **Next:** [case studies](20_case_studies.ipynb): four models, and what becomes of the plan that somebody made for each.
+# **Next:** [how far to trust a plan](19_how_far_to_trust_a_plan.ipynb): two runs, of which a plan would have chosen the wrong one.
 
-# %% [markdown] sections="8.12, 10.6.1, 19.8.4"
+# %% [markdown] sections="8.12, 19.8.4"
 # ## Errata of the textbook
 #
-# <details><summary>Six boxes, for readers of that textbook</summary>
+# <details><summary>Five boxes, for readers of that textbook</summary>
 #
 # <details><summary>Erratum 19.8.4: 10 B parameters in 16 bit are 10 GB</summary>
 #
@@ -722,15 +532,9 @@ lab.table(answers)
 #
 # </details>
 #
-# <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
-#
-# For 70 B and 20 tokens a parameter, 128 A100 take several months, 32 take years. Run it: `lab.table(answers)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
-#
 # </details>
 #
-# </details>
-#
-# *Sections 8.8.1, 8.12, 10.6.1 and 19.8.4 of the source material.*
+# *Sections 8.8.1, 8.12 and 19.8.4 of the source material.*
 
 # %%
 check.status()

@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.10", "10.6.2", "10.7.1", "10.7.5", "19.6.1", "19.6.2", "19.6.3"]
-#     needs: ["by case, chapters 05 to 09, 11 and 18", "DeepSpeed and transformers (installed with labkit)"]
+#     needs: ["by case, chapters 05 to 09, 11, 18 and 19", "DeepSpeed and transformers (installed with labkit)"]
 #     minutes: 80
 # ---
 
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09 and 18, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
+# *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09, 18 and 19, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
 #
 # A textbook calls a script complete: it trains all weights of LLaMA 13B on four cards of 40 GB. It shards everything, computes in bf16, and keeps only the input of each layer. Does it fit?
 
@@ -27,7 +27,7 @@ case
 #
 # **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, and 2 and 5 use the table of "Who runs a layout?".
 #
-# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 18's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" by how much that exceeds nine tenths of the card. In the pictures the line is the whole card.
+# **In all tables** a layout fits if it leaves a tenth of the card free, since the planner's peak was about 5 % off in chapter 19's rehearsal. "fit" counts those that do, "held" is what the fullest card holds, and "over" by how much that exceeds nine tenths of the card. In the pictures the line is the whole card.
 #
 # **When you are done** you can judge a plan before anything is rented: plan it, then run it small.
 

@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["19.7", "19.8.6", "D-next"]
-#     needs: ["chapters 15, 18 and 21; for a cluster 10 and 13"]
+#     needs: ["chapters 15, 18, 19 and 21; for a cluster 10 and 13"]
 #     minutes: 70
 # ---
 
 # %% [markdown]
 # # Your own machine
 #
-# *Seventy minutes with ours, and then again with yours. You need chapters 15, 18 and 21. No GPU is needed.*
+# *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
 # The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small one, for two ranks. In each step of it nobody computes for 48 ms. Why?
 
@@ -201,7 +201,7 @@ seen.select(seen.lane != "mark")
 #
 # ### Fit, then plan
 #
-# [Chapter 18](18_which_layout.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
 
 
 # %%
@@ -425,7 +425,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 56 ms a step, 12.5 with four readers, on a quiet day | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
-# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [18](18_which_layout.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here

@@ -1,5 +1,5 @@
-"""What the prose of chapter 18 says of the planner's numbers, held against the planner: where its
-constants change, a sentence may have to."""
+"""What the prose of chapters 18 and 19 says of the planner's numbers, held against the planner:
+where its constants change, a sentence may have to."""
 
 import csv
 
@@ -24,6 +24,26 @@ def test_the_first_lines_are_the_papers():
     assert told["sc21t2_ptd_175B_1536"].startswith("23 days")
     assert told["sc21t2_z3_175B_1536"].startswith("74 days")
     assert round((74 - 23) * 24 * 1536 * 2 / 1e6, 1) == 3.8
+
+
+def test_the_scenes_days_are_the_plans():
+    """18: copies, and as fine a cut as there is. 19: what a plan would have said."""
+    plan = planner.Plan(model="LLaMA 7B", gpus=64, batch=512)
+    fine = plan.but(tp=8, pp=8, sp=True, recompute="full")
+    best = planner.search(plan).best
+    assert best.tp * best.pp == 1 and best.fits and fine.fits
+    assert best.used == fine.used == planner.STACKS["megatron-a100"]
+    assert [round(each.days(1e12)) for each in (best, fine)] == [40, 105]
+    rows, _ = planner.load(TABLE_2)
+    by_id = {row.id: row for row in rows}
+    told = {"sc21t2_ptd_175B_1536": "megatron-a100", "sc21t2_z3_175B_1536": "fsdp-a100"}
+    days = []
+    for name, stack in told.items():
+        step = planner.predicted_us(by_id[name], planner.STACKS[stack])
+        days.append(round(300e9 / by_id[name].tokens * step / 86_400e6))
+    assert days == [23, 19]
+    shards = planner.Plan(model="GPT-3 175B", gpus=1536, zero=3, batch=1536, recompute="full")
+    assert any("3.8 times" in each for each in shards.warnings())
 
 
 def test_eight_gpus_have_hundreds_of_layouts_and_64_some_thousand():

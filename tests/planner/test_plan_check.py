@@ -3,12 +3,11 @@ told so."""
 
 import pytest
 
-from labkit import planner
 from labkit.check import chapters
 from labkit.planner import plan_check as check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("mended_bill", "layout_in_budget", "four_runs")
+EXERCISES = ("mended_bill", "layout_in_budget")
 FEW = [(1, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 3), (1, 4, 1), (2, 2, 1)]
 MORE = [(1, 8, 1), (2, 4, 1), (2, 8, 1), (1, 16, 1), (4, 8, 1)]
 SIZES = FEW + MORE
@@ -108,50 +107,7 @@ def test_too_many_questions_are_over_budget():
     assert verdict.state == "over budget" and "questions; 16 are enough" in verdict.counterexample
 
 
-def four(measure):
-    settings = ((8, 1), (8, 4), (64, 1), (64, 4))
-    return planner.fit([measure(gpus, mbs, batch=256) for gpus, mbs in settings])
-
-
-def test_four_runs_that_differ_in_both_are_enough():
-    assert check.four_runs(four).state == "passed"
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (((8, 1, 16), (8, 1, 64), (8, 4, 64), (8, 4, 256)), "a slow network: 512 GPUs"),
-        (((64, 1, 64), (64, 1, 128), (64, 1, 256), (64, 1, 512)), "slow products: 512 GPUs, mbs 4"),
-        (((8, 1, 64), (64, 1, 128)), "slow in both: 512 GPUs"),
-    ],
-    ids=["one machine", "one sequence", "two runs"],
-)
-def test_runs_that_differ_in_too_little_do_not_tell_the_rest(settings, says):
-    def answer(measure):
-        return planner.fit([measure(*setting) for setting in settings])
-
-    verdict = check.four_runs(answer)
-    assert verdict.state == "wrong" and says in verdict.counterexample
-
-
-def test_five_runs_are_over_budget():
-    def answer(measure):
-        measure(32)
-        return four(measure)
-
-    verdict = check.four_runs(answer)
-    assert verdict.state == "over budget" and "5 runs; 4 are enough" in verdict.counterexample
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"), [((512, 1), "64 GPUs at most"), ((8, 16, 256), "does not fit")]
-)
-def test_a_run_that_nobody_can_take_says_why(setting, says):
-    verdict = check.four_runs(lambda measure: measure(*setting))
-    assert verdict.state == "wrong" and says in verdict.counterexample
-
-
 def test_the_exercises_stand_under_their_own_chapters():
     found = chapters.exercises()
-    assert set(found["18 planner"]) == {"mended_bill", "four_runs", "layout_in_budget"}
+    assert set(found["18 planner"]) == {"mended_bill", "layout_in_budget"}
     assert "fewest_ranks" in found["01 planner"]
