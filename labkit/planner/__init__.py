@@ -6,7 +6,7 @@ is the bill of a small model to the byte, ``need_run`` reads it out of two real 
 data parallelism, sharded states, model parallelism and a hybrid; ``strategies_run`` trains by each
 on real ranks, ``strategies_board`` is the widget. ``links`` counts the bytes over each link of a
 plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the exercises.
-``blocks_run`` has blocks whose kept bytes a reader counts. Chapter 01.
+``real.blocks_run`` has blocks whose kept bytes a reader counts. Chapter 01.
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
 the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
@@ -21,10 +21,6 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "blocks_run": [
-            "KINDS",
-            "block",
-        ],
         "card_picture": [
             "card",
         ],
@@ -49,6 +45,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Cluster",
             "Gpu",
             "gpu",
+        ],
+        "real.blocks_run": [
+            "KINDS",
+            "block",
         ],
         "real.counted": [
             "Counted",

@@ -327,7 +327,7 @@ usual.score(search.regret(search.plan.but(zero=3)))
 
 # %%
 single = search.plan.but(zero=3)
-lab.table(
+regrets = [
     {
         "mbs": each.mbs,
         "regret": search.regret(each),
@@ -335,10 +335,11 @@ lab.table(
         "not hidden_us": each.time().parts()["gather"],
     }
     for each in (single, single.but(mbs=2), single.but(mbs=4))
-)
+]
+lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. Not all hides: 0.46 s of the messages don't. With four at a time they do, and ZeRO 3 is within the error of anything.
+# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. Not all hides: 0.46 s of the messages don't. With four at a time nearly all do, and ZeRO 3 is a tie with the best.
 #
 # But look whose numbers these are. ZeRO 3 has FSDP's constants, the best layout Megatron's, so a part of the regret is the program's and not the layout's. From here on we compare layouts by one program. (How large that part is, and what else may be wrong with these rows, chapter 19 finds out.)
 

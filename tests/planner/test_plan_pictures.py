@@ -69,7 +69,9 @@ def test_every_stage_of_a_pipeline_has_a_bar_and_two_cards_have_a_line_each():
     assert [total / scale for total in sums] == pytest.approx(held) and len(sums) == 16
     left = min(box.x_px for box in drawn.only(Box))
     assert [(x - left) / scale for x in lines(drawn)] == pytest.approx([80e9, 141e9])
-    assert drawn.badge.endswith("megatron-a100, megatron-h100")
+    assert drawn.badge == "predicted"
+    times = picture.time_bars([("now", DEEP), ("last", OTHER_CARD)])
+    assert times.badge.endswith("megatron-a100, megatron-h100")
     # they have the batch in common, not the machines
     assert drawn.numbers == (("all rows", "batch 1536"), ("stages of", "now"))
 

@@ -61,7 +61,11 @@ def off(found, run):
 
 def left_out(runs, fit):
     """The error on each run, by a fit on all others."""
-    return [off(fit([each for each in runs if each is not run]), run) for run in runs]
+    errors = []
+    for run in runs:
+        others = [each for each in runs if each is not run]
+        errors.append(off(fit(others), run))
+    return errors
 
 
 def test_the_largest_error_on_a_run_left_out_passes():
