@@ -22,7 +22,8 @@ LANES = {
     "cut": ("08", "09", "10"),
     "large": ("12", "15", "16", "17"),
     "weeks": ("13", "14"),
-    "choose": ("18", "19", "20", "21", "22"),
+    "choose": ("18", "19", "20"),
+    "own": ("21", "22"),
 }
 """Question -> the chapters that answer it; a chapter that is in none comes last."""
 _WORDS = catalogue(
@@ -36,6 +37,7 @@ _WORDS = catalogue(
         ("large", "More GPUs. What is gained, and what is lost?"),
         ("weeks", "It runs for weeks. What breaks, and what then?"),
         ("choose", "Which of all this, for my model and my GPUs?"),
+        ("own", "And with a model and a machine of my own?"),
         ("other", "And more"),
         ("minutes", "{} minutes"),
         ("passed", "{} min, {} of {} exercises"),

@@ -11,7 +11,7 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. In copies that takes 40 days. Cut as finely as possible, with all activations recomputed, it takes 105. Both fit; at 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. With a copy on each that takes 40 days. Cut as finely as it goes, with all activations recomputed, it takes 105. Both fit; at 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
 #
 # What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours, with eight GPUs:
 
@@ -47,11 +47,11 @@ planner.board()
 #
 # A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (`cp`, chapter 09, is 1 here; a step's batch is counted in sequences of 2,048 tokens.)
 #
-# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later: there the planner takes another program as well.)
+# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later.)
 #
 # <details><summary>Answer</summary>
 #
-# `zero` 2 takes off 24 GB and costs nothing: inside a machine its messages hide. `tp` 8 takes off the most, and the step is nearly twice as long.
+# `zero` 2 takes off 24 GB and costs nothing: inside a machine its messages hide. `tp` 8 takes off the most, and of all knobs it costs the most time.
 #
 # </details>
 
@@ -91,7 +91,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# What a program keeps of each parameter, and in how many bytes, is its **recipe**. If you name none, the planner takes the program's usual one. FSDP's, at ZeRO 3, has 16 bytes too. Megatron keeps its gradients in fp32, which makes 18, an eighth more. So find out first which one yours has.
+# What a program keeps of each parameter, and in how many bytes, is its **recipe**. If you name none, the planner takes the program's usual one. FSDP's, at ZeRO 3, has 16 bytes too. Megatron, NVIDIA's program for models that are cut, keeps its gradients in fp32, which makes 18, an eighth more. So find out first which one yours has.
 #
 # Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
 
