@@ -207,7 +207,7 @@ check.hint("four_runs")
 # %% [markdown]
 # ## Exercise 2. How far off is your fit?
 #
-# A fit comes near to the runs that it was fitted on. That is no praise: it was bent until it did. How far off it is elsewhere, only a run can say that it hasn't seen. But runs cost money, and you don't want to keep one aside.
+# A fit comes near to the runs that it was fitted on. That is no praise: it was made so. How far off it is elsewhere, only a run can say that it hasn't seen. But runs cost money, and you don't want to keep one aside.
 #
 # There is a way out. Leave each run out once: fit on all others, and ask that fit for the one left out. The largest of these errors is the one to state.
 #
@@ -256,7 +256,7 @@ lab.table(each.row() for each in ways)
 planner.card(ways[2], ways[3])
 
 # %% [markdown]
-# On such a network it is no tie: one at a time takes more than three times as long as four. The layouts are the same, and so is the model. Only one constant was measured instead of assumed.
+# On such a network it is no tie: one at a time takes more than three times as long as four. The layouts are the same, and so is the model. Only the constants were measured, where the network's had been assumed.
 
 # %% [markdown]
 # ## Is the memory true?

@@ -185,6 +185,7 @@ def test_a_dict_as_the_page_writes_it_can_be_fitted():
     run |= {"gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
     fitted = planner.fit([run, run | {"gbs": 128, "iter_s": 11.5}])
     assert [name for _, name in fitted.moved] == ["matmul"]
+    assert fitted.stack(run).fitted_on == 2
 
 
 def test_no_row_that_megatrons_constants_were_fitted_on_recomputes_nothing():

@@ -46,8 +46,10 @@ class Fit:
     misfit: float
     """root mean square of log(predicted / published) over the rows it was fitted on"""
 
-    def stack(self, row: Row) -> Stack:
-        """The stack for a row: its engine's, else the nearest shipped one."""
+    def stack(self, row: Row | Mapping[str, object]) -> Stack:
+        """The stack for a row, or for a mapping that ``fit`` takes as one: its engine's, else the
+        nearest shipped one."""
+        row = row if isinstance(row, Row) else row_of(row, "run")
         return self.stacks.get(engine(row)) or nearest(row.cluster.gpu.name, row.layout.zero)
 
     def constants(self) -> dict[str, float]:
