@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = {
-    "__init__": '"""Juggling: balls in the air. ``throws`` has the theory. Chapter 22."""\n',
+    "__init__": '"""Juggling: balls in the air. ``throws`` has the theory. Chapter 23."""\n',
     "throws": '''"""How high a ball must fly."""
 
 from labkit.units import check_whole
@@ -42,7 +42,7 @@ def juggling_board(num_balls: int = 3) -> ipywidgets.HTML:
     """Shows the height."""
     return ipywidgets.HTML(f"{height(num_balls)}")
 ''',
-    "check": '''"""The exercise of chapter 22."""
+    "check": '''"""The exercise of chapter 23."""
 
 from collections.abc import Callable, Iterator
 
@@ -114,9 +114,9 @@ def project(tmp_path):
     for name, text in SUBJECT.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "hints.json").write_text(json.dumps(HINTS))
-    source = tmp_path / "notebooks" / "src" / "22_juggling.py"
+    source = tmp_path / "notebooks" / "src" / "23_juggling.py"
     source.write_text(SOURCE)
-    (source.parent / "zh" / "22_juggling.md").write_text(CHINESE, encoding="utf-8")
+    (source.parent / "zh" / "23_juggling.md").write_text(CHINESE, encoding="utf-8")
     return tmp_path
 
 
@@ -146,10 +146,10 @@ def test_gallery_hints_and_fuzz_find_a_new_subject_by_walking(project):
 
 @pytest.mark.again
 def test_the_notebooks_of_a_new_subject_are_built_and_listed(project):
-    assert build.main(["--stamp", "22", "--all"], project) == 0
+    assert build.main(["--stamp", "23", "--all"], project) == 0
     assert build.main([], project) == 0
     folders = ("", "zh", "solutions", "solutions/zh")
     for folder in folders:
-        assert (project / "notebooks" / folder / "22_juggling.ipynb").exists()
-    assert "[Juggling](notebooks/22_juggling.ipynb)" in (project / "README.md").read_text()
-    assert "| J1 | [22_juggling]" in (project / "notebooks" / "COVERAGE.md").read_text()
+        assert (project / "notebooks" / folder / "23_juggling.ipynb").exists()
+    assert "[Juggling](notebooks/23_juggling.ipynb)" in (project / "README.md").read_text()
+    assert "| J1 | [23_juggling]" in (project / "notebooks" / "COVERAGE.md").read_text()
