@@ -30,6 +30,8 @@ CHROMIUM_ARGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+EVERY_MS = 100
+"""How often a page is asked whether its kernel rests: at every frame, as else, is a load of its own."""
 KERNEL_IDLE = """() => {
   const context = window.jupyterapp.shell.currentWidget?.context?.sessionContext;
   const prompts = [...document.querySelectorAll('.jp-InputPrompt')];
@@ -67,7 +69,7 @@ class Page:
             timeout=timeout_s * 1000,
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout_s * 1000)
-        page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
+        page.wait_for_function(KERNEL_IDLE, polling=EVERY_MS, timeout=timeout_s * 1000)
         if page.query_selector("#jp-left-stack:not(.lm-mod-hidden)"):
             self.command("application:toggle-left-area")
 
@@ -84,7 +86,7 @@ class Page:
 
     def wait_idle(self, timeout_s: float = 120) -> None:
         """Waits until no cell is running."""
-        self.page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
+        self.page.wait_for_function(KERNEL_IDLE, polling=EVERY_MS, timeout=timeout_s * 1000)
 
     def until(self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits until something holds."""
@@ -106,7 +108,7 @@ class Page:
         """The kernel is busy, as with a long cell, until the block is left."""
         flag = Path(tempfile.mkdtemp(dir=self.server.root)) / "done"
         self.execute(OCCUPIED.format(flag=str(flag), meanwhile=meanwhile))
-        self.page.wait_for_function(KERNEL_BUSY)
+        self.page.wait_for_function(KERNEL_BUSY, polling=EVERY_MS)
         try:
             yield
         finally:

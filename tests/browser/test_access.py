@@ -136,7 +136,7 @@ def comes(page, slider, text):
     page.wait_for_function(SAYS, arg=[slider.element_handle(), text])
 
 
-@pytest.mark.a_few(13)
+@pytest.mark.a_few(9)
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_table(seen, tree, name):
     nodes = tree(name)
@@ -212,7 +212,7 @@ def moves_there_and_back(page, slider) -> bool:
     return True
 
 
-@pytest.mark.a_few(9)
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize("name", gallery.CELLS)
 def test_every_slider_and_choice_moves_by_keyboard(seen, name):
     page = seen.page

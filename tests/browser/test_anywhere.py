@@ -114,6 +114,7 @@ def test_an_untrusted_clone_shows_a_picture_and_no_error(clone, name):
     assert not any(words in output.text_content() for words in FAULTS)
 
 
+@pytest.mark.a_few(9)
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name):
     output = gallery.output(reopened.page, name)
@@ -129,11 +130,13 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
         )
 
 
+@pytest.mark.a_few(7)
 @pytest.mark.parametrize("name", FLIPBOOKS)
 def test_a_trusted_one_flips_without_having_been_run(reopened, name):
     flips(reopened, name)
 
 
+@pytest.mark.a_few(7)
 @pytest.mark.parametrize("name", FLIPBOOKS)
 def test_a_busy_kernel_stops_no_slider(busy, name):
     flips(busy, name)

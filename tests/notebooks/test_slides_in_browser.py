@@ -141,7 +141,7 @@ def test_a_handout_prints_on_two_pages(chrome, tmp_path, language, name):
 @pytest.mark.notebooks
 @pytest.mark.browser
 @pytest.mark.timeout(3600)
-@pytest.mark.a_few(8)
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize("copy", checked.standard(ROOT), ids="-".join)
 def test_no_deck_of_the_whole_course_is_cut_or_large(copies, chrome, tmp_path, copy):
     """With the outputs of the copies that this session has."""
