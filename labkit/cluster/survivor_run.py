@@ -1,8 +1,8 @@
 """A training that outlives its nodes, as torchrun runs it: ``-m labkit.cluster.survivor_run FOLDER
 STEPS``. It begins at the last checkpoint, whoever is left, and notes every step.
 
-Gradients are added up and weights moved by hand: DDP and torch's optimizers import torch's compiler,
-which would lengthen each start by more than a second."""
+Gradients are added up and weights moved by hand: DDP and torch's optimizers import torch's
+compiler, which would lengthen each start by more than a second."""
 
 import os
 import sys

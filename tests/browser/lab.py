@@ -31,7 +31,7 @@ CHROMIUM_ARGS = [
     "--disable-dev-shm-usage",
 ]
 EVERY_MS = 100
-"""How often a page is asked whether its kernel rests: at every frame, as else, is a load of its own."""
+"""How often a page is asked whether its kernel rests: at every frame, as else, is a load."""
 KERNEL_IDLE = """() => {
   const context = window.jupyterapp.shell.currentWidget?.context?.sessionContext;
   const prompts = [...document.querySelectorAll('.jp-InputPrompt')];
