@@ -102,6 +102,8 @@ class Experiment:
     reading: ClassVar[Reading] = Reading(words.in_every("step", _WORDS), step_us, format_us)
     """what ``sweep`` draws of it"""
 
+    part_names: ClassVar[dict] = {}
+    """what parts of a footprint are called, where its pictures say otherwise"""
     counts_messages: ClassVar[bool] = False
     """whether the span in its pictures has the messages before the first compute and behind the
     last one: where a step waits for them"""
@@ -209,7 +211,7 @@ class Experiment:
         if isinstance(predicted, Shards):
             return bytes_held.shards(predicted, measured, **told)
         if isinstance(predicted, Footprint):
-            return bytes_held.footprint(predicted, measured, **told)
+            return bytes_held.footprint(predicted, measured, named=self.part_names, **told)
         in_time = {"span_us": span_us, "messages": self.counts_messages}
         if measured is None:
             return scene.timeline(predicted, **in_time, **told)

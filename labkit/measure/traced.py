@@ -20,7 +20,7 @@ from labkit.devices import on_pretend
 
 STEPS = "LABKIT_RECORD_STEPS"
 """the setting that says how many optimizer steps are recorded"""
-MOST_STEPS = 7
+MOST_STEPS = 10
 """that are recorded whole"""
 
 

@@ -29,7 +29,7 @@ from labkit.pictures.slices import HOST_HATCH, LOOKS, SHARD_LOOKS, SPARE_LOOK
 from labkit.pictures.style import KINDS, text_px
 from labkit.shards import CATEGORIES, NO_TENSOR, Shards
 from labkit.units import format_bytes
-from labkit.words import catalogue, speaking
+from labkit.words import catalogue, speaking, translated
 
 _WORDS = (
     ("parameters", "parameters"),
@@ -200,12 +200,13 @@ def footprint(
     *,
     title: Said = "",
     marked: str = "",
+    named: Mapping[str, Said] | None = None,
     language: str | None = None,
 ) -> Sketch:
     """A step from left to right: at each moment the bytes of one rank, stacked by part of the bill.
 
     With ``measured`` two bars stand at each moment that both have: predicted left, measured right.
-    ``marked``: the label of a moment to frame.
+    ``marked``: the label of a moment to frame; ``named``: other words for parts.
     """
     both = [predicted] if measured is None else [predicted, measured]
     shared = set.intersection(*(set(each.labels) for each in both))
@@ -216,32 +217,41 @@ def footprint(
         )
 
     def build(words: dict[str, str]) -> Sketch:
-        names = WORDS[words["code"]]
+        code = words["code"]
+        names = _renamed(named or {}, code)
         badges = [_badges([each], words) for each in both]
         keys, end_px = legend(_footprint_keys(both, names), 0, _TOP_PX + _HIGH_PX + 22)
         numbers = tuple(
             (
                 f"{names['peak']}{words['comma']}{badge}" if measured else names["peak"],
-                names["at"].format(format_bytes(each.peak_bytes), each.peak),
+                names["at"].format(format_bytes(each.peak_bytes), translated(each.peak, code)),
             )
             for badge, each in zip(badges, both, strict=True)
         )
         return Sketch(
-            shapes=(*_bars(both, labels, marked), *keys),
+            shapes=(*_bars(both, labels, marked, code), *keys),
             height_px=end_px,
-            heading=said(title, words["code"]) or names["steps"],
+            heading=said(title, code) or names["steps"],
             badge=_badges(both, words),
-            table=((names["moment"], *badges), *(_totals(label, both) for label in labels)),
+            table=((names["moment"], *badges), *(_totals(label, both, code) for label in labels)),
             numbers=numbers,
-            language=words["code"],
+            language=code,
         )
 
     return speaking(language, build)
 
 
-def _totals(label: str, both: Sequence[Footprint]) -> tuple[str, ...]:
+def _renamed(named: Mapping[str, Said], code: str) -> dict[str, str]:
+    """The words of pictures, some parts by others. Raises ValueError for what is no mapping."""
+    if not isinstance(named, Mapping):
+        raise ValueError(f"named is {{part: its words}}; got {named!r:.80}")
+    return {**WORDS[code], **{part: said(name, code) for part, name in named.items()}}
+
+
+def _totals(label: str, both: Sequence[Footprint], code: str) -> tuple[str, ...]:
     """A moment, and the bytes of each footprint then."""
-    return (label, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both))
+    at = translated(label, code)
+    return (at, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both))
 
 
 def _footprint_keys(both: Sequence[Footprint], names: Mapping[str, str]) -> list[Key]:
@@ -254,7 +264,7 @@ def _footprint_keys(both: Sequence[Footprint], names: Mapping[str, str]) -> list
     return keys
 
 
-def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list[Shape]:
+def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str, code: str) -> list[Shape]:
     """The axis, and at each moment as many bars as there are footprints."""
     most = max(each.peak_bytes for each in both) or 1
     bottom = _TOP_PX + _HIGH_PX
@@ -277,7 +287,8 @@ def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list
             frame = x - 0.06 * pitch, bottom - _HIGH_PX, 0.92 * pitch, _HIGH_PX + 20
             shapes.append(Box(*frame, marked=True))
         if number % every == 0:
-            shapes.append(Words(x + 0.4 * pitch, bottom + 15, label, "middle", 11))
+            told = translated(label, code)
+            shapes.append(Words(x + 0.4 * pitch, bottom + 15, told, "middle", 11))
     return [*shapes, Line(((left, bottom), (WIDTH_PX, bottom)), width_px=1, opacity=0.6)]
 
 

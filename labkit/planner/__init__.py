@@ -96,6 +96,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "num_stages",
             "predicted",
         ],
+        "trust.clock_picture": [
+            "clock_bars",
+        ],
         "trust.fit": [
             "fit",
             "predicted_us",

@@ -16,6 +16,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "keeps": ["beside", "kept"],
         "unknown": ["doubts"],
-        "step": ["ENGINES", "Step"],
+        "step": ["ENGINES", "Step", "fastest"],
     },
 )

@@ -1,16 +1,18 @@
-"""The exercises of chapter 21: a layer that keeps less for its backward, and a module that a cut
-changes."""
+"""The exercises of chapter 21: a layer that keeps less for its backward, a module that a cut
+changes, and what is wrong with an engine, told from its losses."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.check import exercise, hint, limit, over_budget, status, wrong
+from labkit.units import check_word
 from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["hint", "keep_less", "odd_module", "status"]
+__all__ = ["diagnose", "hint", "keep_less", "odd_module", "status"]
 
 SIZES = ((64, 32), (40, 48))
 """tokens, and numbers of each"""
@@ -18,12 +20,21 @@ MOST_KEPT = 11
 """numbers for each of the input"""
 ROUNDING = 1e-5
 """of a loss; what differs by more is no rounding"""
+STEEP = 1.702
+"""of CLIP's activation, h * sigmoid(1.702 h)"""
+FAULTS = ("right", "forward", "sum", "local")
+"""What an engine may be: right; one that computes another loss; one that adds gradients up where
+it should average them; one whose ranks keep their own."""
+MOST_COMPARED = 2
+SAMPLES, WIDTH = 8, 6
+"""of the batch of an engine, and numbers of a sample"""
 
 
 @exercise
 def keep_less(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(up, down, x)`` is x + down(silu(up(x / its root mean square))), of two given layers
-    and one row for each token; the second is called with four times as many numbers as ``x`` has.
+    """``answer(up, down, x)`` is x + down(a(up(x / its root mean square))) with a(h) =
+    h * sigmoid(1.702 h), of two given layers and one row for each token; the second is called with
+    four times as many numbers as ``x`` has.
 
     The gradients of ``x`` and of both layers have to be right too. Budget: at most 11 numbers for
     each of ``x`` are kept for the backward, and no product is computed twice.
@@ -83,6 +94,105 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
         )
 
 
+@exercise
+def diagnose(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(compare)`` is one of FAULTS, of an engine of two ranks that are simulated.
+
+    ``compare(optimizer, same)`` trains three steps with "sgd" or "adam" and returns two lists of
+    losses, of one process with the whole batch and of the engine (the mean over its ranks);
+    ``same`` gives both ranks the same samples. Budget: 2 comparisons.
+    """
+    for number, fault in enumerate((*reversed(FAULTS), *FAULTS), 1):
+        compare = _Compared(fault, number)
+        told = answer(compare)
+        if told != fault:
+            yield wrong(
+                "engine {number}: you say {told!r}, it is {fault!r}\n{drawn}",
+                number=number,
+                told=told,
+                fault=fault,
+                drawn="\n".join(compare.told) or say("You compared nothing."),
+            )
+            return
+        if compare.count > MOST_COMPARED:
+            yield over_budget(
+                "engine {number}: {count} comparisons; {most} are enough",
+                number=number,
+                count=compare.count,
+                most=MOST_COMPARED,
+            )
+            return
+
+
+class _Compared:
+    """What an answer may call, and what came of it."""
+
+    def __init__(self, fault: str, seed: int) -> None:
+        self.fault = fault
+        self.seed = seed
+        self.count = 0
+        self.told: list[str] = []
+
+    def __call__(
+        self, optimizer: str = "sgd", same: bool = False
+    ) -> tuple[list[float], list[float]]:
+        import torch
+
+        check_word(optimizer, ("sgd", "adam"), "an optimizer")
+        self.count += 1
+        torch.manual_seed(self.seed)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1)
+        )
+        first, second = torch.randn(2, SAMPLES // 2, WIDTH)
+        halves = [first, first if same else second]
+        one = _losses([net], [torch.cat(halves)], "right", optimizer)
+        engine = _losses([net, copy.deepcopy(net)], halves, self.fault, optimizer)
+        self._tell(optimizer, same, one, engine)
+        return one, engine
+
+    def _tell(self, optimizer: str, same: bool, one: list[float], engine: list[float]) -> None:
+        """Both rows of losses, one above the other, and which of them differ."""
+        samples = say("the same samples") if same else say("samples of their own")
+        self.told.append(f"{optimizer}, {samples}")
+        marks = ["" if _alike(*both) else "≠" for both in zip(one, engine, strict=True)]
+        for name, losses in ((say("one process"), one), (say("engine"), engine)):
+            row = "".join(f"{loss:10.5f}{m:<2}" for loss, m in zip(losses, marks, strict=True))
+            self.told.append(f"  {row.rstrip()}  {name}")
+
+
+def _losses(
+    nets: "list[nn.Module]", batches: "list[Tensor]", fault: str, optimizer: str
+) -> list[float]:
+    """Of three steps of equal copies, each with its own batch: the mean over them."""
+    import torch
+
+    nets = [copy.deepcopy(net) for net in nets]
+    kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adam
+    optimizers = [kind(net.parameters(), lr=0.05) for net in nets]
+    seen = [2 * each if fault == "forward" else each for each in batches]
+    found = []
+    for _ in range(3):
+        losses = [(net(each) - 1).square().mean() for net, each in zip(nets, seen, strict=True)]
+        for loss in losses:
+            loss.backward()
+        found.append(sum(loss.item() for loss in losses) / len(nets))
+        if fault != "local":
+            _shared(nets, 1 if fault == "sum" else len(nets))
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
+    return found
+
+
+def _shared(nets: "list[nn.Module]", over: int) -> None:
+    """Each copy gets the sum of all gradients, divided."""
+    for weights in zip(*(net.parameters() for net in nets), strict=True):
+        total = sum(each.grad for each in weights) / over
+        for each in weights:
+            each.grad = total.clone()
+
+
 def _alike(first: float, second: float) -> bool:
     """Whether two losses are equal but for rounding."""
     return abs(first - second) <= ROUNDING * abs(first)
@@ -136,4 +246,5 @@ def _short(up: "nn.Module", down: "nn.Module", x: "Tensor") -> "Tensor":
     """The layer itself, with its activation as one operator."""
     from torch.nn.functional import silu
 
-    return x + down(silu(up(x / x.square().mean(-1, keepdim=True).sqrt())))
+    h = up(x / x.square().mean(-1, keepdim=True).sqrt())
+    return x + down(silu(STEEP * h) / STEEP)

@@ -17,7 +17,7 @@ from labkit.measure import memory, trace
 from labkit.measure.labels import replaced
 from labkit.planner.real.module_run import repeated
 from labkit.sharding import engines
-from labkit.your_own.run import given, loss_of, num_rows, times_us, told
+from labkit.your_own.run import by_the_clock, given, loss_of, num_rows, told
 from labkit.your_own.step import Step
 
 
@@ -43,13 +43,13 @@ def train(step: Step, module: nn.Module, batch: Any) -> dict:
             values.append(update())
         engines.claim(watched, stage.submod, optimizer)
         memory.reset_allocated_peak()
-        watched.mark("start")
+        watched.mark("before")
         dist.barrier()
-        watched.mark("F")
+        watched.mark("forward")
         with _marked(stage, watched):
             forward_backward()
         engines.claim(watched, stage.submod, optimizer)
-        watched.mark("step")
+        watched.mark("update")
         values.append(update())
     allocated = memory.allocated_peak_bytes()
     with trace.record(stage):
@@ -60,7 +60,7 @@ def train(step: Step, module: nn.Module, batch: Any) -> dict:
         forward_backward()
         update()
 
-    found |= {"step_us": times_us(step.timed, once), "allocated_bytes": allocated}
+    found |= {**by_the_clock(step.timed, optimizer, once), "allocated_bytes": allocated}
     return {"losses": values if losses else None, **found}
 
 
@@ -73,7 +73,7 @@ def _marked(stage: Any, watched: memory.Watch) -> Iterator[None]:
     def marked(*args: Any, **kwargs: Any) -> Any:
         if not begun:
             watched.kept()
-            watched.mark("B")
+            watched.mark("backward")
             begun.append(True)
         return backward(*args, **kwargs)
 

@@ -5,15 +5,17 @@ from labkit import footprint
 from labkit.footprint import Footprint
 from labkit.planner.plan.plan import Plan
 from labkit.planner.real.counted import Counted
+from labkit.words import to_say
 
+MOMENTS = (to_say("before"), to_say("forward"), to_say("backward"), to_say("update"))
+"""Between steps, at the end of the forward, at the backward's highest point, at the update."""
 OUTPUTS = 3
 """Tensors as large as the output that lie there when the backward begins."""
 
 
 def bill(plan: Plan, rank: int = 0, *, output_bytes: float = 0.0) -> Footprint:
-    """The bytes of a rank: between steps, at the end of the forward (of a pipeline, by GPipe, of
-    all forwards), at the highest point of the backward, at the optimizer's step. Raises ValueError
-    for a plan of no measured module.
+    """The bytes of a rank at MOMENTS (by GPipe all forwards end before the first backward). Raises
+    ValueError for a plan of no measured module.
 
     States, gathered parameters and activations of the layers are ``Plan.memory``'s. What is kept
     outside of the layers (``Counted.outer_kept_bytes``) is taken to lie behind them, on the last
@@ -41,9 +43,9 @@ def bill(plan: Plan, rank: int = 0, *, output_bytes: float = 0.0) -> Footprint:
     working = {"gathered": stage["gathered"], "activations": activations, "temporary": moment}
     start = held if layout.pp == 1 and layout.zero == 0 else kept  # DDP keeps its buckets
     backward = {**held, **working, "temporary": output + moment}
-    moments = [("start", start), ("F", {**start, **working}), ("B", backward), ("step", held)]
+    moments = (start, {**start, **working}, backward, held)
     rounded = []
-    for label, parts in moments:
+    for label, parts in zip(MOMENTS, moments, strict=True):
         whole = {part: round(num_bytes) for part, num_bytes in parts.items()}
         rounded.append((label, whole))
     return footprint.from_moments(rounded, "predicted")

@@ -8,8 +8,10 @@ from labkit.planner.real.counted import Kept
 from labkit.tables import worded
 from labkit.units import brief, check_whole, check_word
 from labkit.words import say, to_say
-from labkit.your_own.step import Step
+from labkit.your_own.step import TEMPORARY, Step
 
+HARDLY = 1e-3
+"""the share of a moment's bytes below which a part is not told"""
 HEADS = (
     to_say("result of"),
     to_say("shape"),
@@ -50,11 +52,21 @@ def _row(each: Kept) -> dict[str, object]:
 def beside(found: Any, moment: str) -> list[dict[str, object]]:
     """For ``lab.table``: the bytes of each part at a moment, planned and counted. ``found`` is what
     ``compare`` returned, of any step whose two sides are footprints. Raises ValueError for a moment
-    that it doesn't have."""
+    that it doesn't have. A part that is less than HARDLY of all on both sides is left out."""
     sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
     if not all(isinstance(each, Footprint) for each in sides):
         raise ValueError(f"found is what a step's compare() returns; got {brief(found)}")
     check_word(moment, sides[0].labels, "a moment")
     at = sides[0].labels.index(moment)
-    rows = zip(PARTS, *(each.num_bytes[at].tolist() for each in sides), strict=True)
-    return [{"part": worded(name), "planned": a, "counted": b} for name, a, b in rows]
+    names = {"gathered": say("gathered for a while"), "temporary": say(TEMPORARY)}
+    least = HARDLY * max(each.totals[at] for each in sides)
+    rows = []
+    for part, *both in zip(PARTS, *(each.num_bytes[at].tolist() for each in sides), strict=True):
+        if max(both) > least:
+            row = {
+                "part": names.get(part, worded(part)),
+                "planned_bytes": both[0],
+                "counted_bytes": both[1],
+            }
+            rows.append(row)
+    return rows

@@ -13,8 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from labkit.devices.place import synchronize
 from labkit.launching.fork import zygote_client
 from labkit.measure import memory, trace, trace_rows
+from labkit.measure.labels import replaced
 from labkit.planner.real.counted import Counted
 from labkit.planner.real.module_run import measured, repeated
 from labkit.sharding import engines
@@ -157,7 +159,7 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
         values = [_one_step(step, engine, optimizer, batch) for _ in range(2)]
         engines.claim(watched, engine, optimizer)
         memory.reset_allocated_peak()
-        watched.mark("start")
+        watched.mark("before")
         values.append(_one_step(step, engine, optimizer, batch, watched))
         engines.claim(watched, engine, optimizer)
     allocated = memory.allocated_peak_bytes()
@@ -166,7 +168,7 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
     losses = _means(values) if step.split else values
     found = {"losses": losses, **told(engine, optimizer, watched), "allocated_bytes": allocated}
     once = functools.partial(_one_step, step, engine, optimizer, batch)
-    return found | {"step_us": times_us(step.timed, once)}
+    return found | by_the_clock(step.timed, optimizer, once)
 
 
 def _means(values: list[float]) -> list[float]:
@@ -176,15 +178,30 @@ def _means(values: list[float]) -> list[float]:
     return (found / dist.get_world_size()).tolist()
 
 
-def times_us(count: int, once: Callable[[], object]) -> list[float]:
-    """So many steps by this rank's clock; all ranks begin each together."""
-    found = []
-    for _ in range(count):
-        dist.barrier()
-        began_s = time.perf_counter()
-        once()
-        found.append(1e6 * (time.perf_counter() - began_s))
+def by_the_clock(
+    count: int, optimizer: torch.optim.Optimizer, once: Callable[[], object]
+) -> dict[str, list[float]]:
+    """So many steps by this rank's clock, and the update of each; all ranks begin each together."""
+    found: dict[str, list[float]] = {"step_us": [], "update_us": []}
+    update = optimizer.step
+
+    def clocked() -> None:
+        found["update_us"].append(_took_us(update))
+
+    with replaced(optimizer, step=clocked):
+        for _ in range(count):
+            dist.barrier()
+            found["step_us"].append(_took_us(once))
     return found
+
+
+def _took_us(work: Callable[[], object]) -> float:
+    """How long it took, with all that it asked of a device."""
+    synchronize()
+    began_s = time.perf_counter()
+    work()
+    synchronize()
+    return 1e6 * (time.perf_counter() - began_s)
 
 
 def _wrapped(step: Step, module: nn.Module) -> nn.Module:
@@ -209,18 +226,18 @@ def _one_step(
 ) -> float:
     """Forward, backward, update; DDP keeps its gradients, which lie in its buckets."""
     if watched:
-        watched.mark("F")
+        watched.mark("forward")
     loss = loss_of(step, called(engine, batch), batch)
     if watched:
         dist.barrier()  # or gloo's thread may still hold what it has gathered
         watched.kept()
-        watched.mark("B")
+        watched.mark("backward")
     value = loss.item()
     loss.backward()
     del loss
     if watched:
         engines.claim(watched, engine, optimizer)
-        watched.mark("step")
+        watched.mark("update")
     with torch.profiler.record_function(trace_rows.UPDATE):
         optimizer.step()
     optimizer.zero_grad(set_to_none=step.engine != "ddp")

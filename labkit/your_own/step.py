@@ -20,8 +20,8 @@ from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real.counted import Counted
 from labkit.planner.trust.rows import Row, timed
-from labkit.units import check_whole, check_word, format_bytes
-from labkit.words import both
+from labkit.units import brief, check_whole, check_word, format_bytes
+from labkit.words import both, to_say
 from labkit.your_own.holds import bill
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ ENGINES = ("ddp", "fsdp", "pipeline")
 """Copies, shards, stages."""
 PRECISIONS = {2: "bf16", 4: "fp32"}
 """bytes of an element -> how a plan calls the module's own type"""
+TEMPORARY = to_say("logits, other temporary tensors")
+"""what a plan counts as two parts and a run can't tell apart"""
 _WORDS = words.catalogue(
     [
         ("ddp", "{}: copies on {} ranks (DDP), rank {}"),
@@ -42,6 +44,19 @@ _WORDS = words.catalogue(
 )
 
 
+def fastest(run: Any) -> dict[str, float]:
+    """For ``planner.clock_bars``: rank 0's fastest timed step of a run, its update
+    and all else, in microseconds. Raises ValueError for a run without timed steps."""
+    try:
+        steps_us, updates_us = run[0]["step_us"], run[0]["update_us"]
+        step_us, update_us = min(zip(steps_us, updates_us, strict=True))
+    except (TypeError, KeyError, IndexError, ValueError):
+        raise ValueError(
+            f"run is what run() of a step with timed=5 or so returned; got {brief(run)}"
+        ) from None
+    return {"optimizer": update_us, "rest": step_us - update_us}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step(Experiment):
     """A module, a batch for it, and who holds what of it.
@@ -49,7 +64,7 @@ class Step(Experiment):
     ``run()[r]`` is a dict: loss_alone (of the module in one piece, before the first step), losses
     (of three steps; a pipeline's on its last rank), parameters_bytes and footprint (of the
     third step), allocated_bytes (the highest point of the device's own allocator; None on the
-    CPU), and step_us (of each of the ``timed`` steps, taken last).
+    CPU), and step_us and update_us (of each of the ``timed`` steps, taken last, and of its update).
     """
 
     make: Callable[[], tuple[Any, Any]]
@@ -80,6 +95,8 @@ class Step(Experiment):
         words.in_every("peak", _WORDS), lambda found: found.peak_bytes, format_bytes
     )
     """the highest point"""
+    part_names: ClassVar[dict] = {"temporary": both(TEMPORARY)}
+    """by the plan's words"""
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")

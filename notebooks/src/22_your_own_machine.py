@@ -55,22 +55,24 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Above is what was recorded, five steps of each rank, and below what the advice promises. The thick row of a rank is what it computes (hatched: nothing), the thin ones are reading and messages. The script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
+# Above is what was recorded, eight steps of each rank. Below is what the advice promises. The thick row of a rank is what it computes (hatched: nothing), the thin ones are reading and messages. The script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
 #
 # **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# It reads its batches as it goes and trains with DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.) In a terminal you write `python -m labkit record train.py --using torchrun --ranks 2`. It starts the script, records seven steps on every rank (a step ends where an optimizer steps), of which it leaves out two that warm up, and writes a page. `record` does the same in one call.
+# It reads a batch, then trains on it, then reads the next, and its gradients are averaged by DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.)
+#
+# `record` starts the script by torchrun, and records ten steps on every rank. A step ends where an optimizer steps. The first two warm up and are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`, which also writes a page.
 #
 # With yours: arguments follow the path, as in `record(script, "--epochs", "1")`. The script runs to its end and saves what it saves, so let it do few steps in a folder of its own, or give a longer `timeout_s`.
 #
-# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading. Why is so little saved? The advice replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch, 48 ms.
+# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading, but it saves little. Why? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch, 48 ms.
 #
 # ### Four readers
 #
-# With four readers a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
+# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
@@ -83,14 +85,14 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# A cure is proven by a run. With yours, make the change by hand, in a copy, and put `cured = Path("cured.py")` in place of the five lines before the recording.
+# A cure is proven by a run. Here is the script with four readers. (With yours, make the change by hand, in a copy, and write `cured = Path("cured.py")`.)
 
 # %%
-readers = "num_workers=4, prefetch_factor=1"
+readers = "batch_size=8, num_workers=4, prefetch_factor=1"
 cured = script.with_name("cured.py")
-_ = cured.write_text(
-    script.read_text().replace("batch_size=8", f"batch_size=8, {readers}")
-)
+_ = cured.write_text(script.read_text().replace("batch_size=8", readers))
+
+# %%
 again = record(cured, ranks=2, show=False)
 gain.score(1 - again.step_us / found.step_us)
 
@@ -101,39 +103,45 @@ steps_us["the longer of the two"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, from a quarter of the recorded wait for data (a little more than 12 ms, since a `sleep` lasts a little longer than it says). How near are the last two? On our two cores they agreed on one day: 56 ms became 12.5. On another 58 became 24.
-#
-# <details><summary>Why <code>prefetch_factor=1</code>?</summary>
-#
-# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the seven steps would have been read before the recording. And readers that begin together also deliver together: four batches at once, then a long wait. Five recorded steps may hold one such wait or two, so a step may come out longer or shorter than the rule says.
-#
-# </details>
+# The last row was computed, from a quarter of the recorded wait for data. (It is a little more than 12 ms, since a `sleep` lasts longer than it says.) How near are the last two? On our two cores they agreed: 56 ms became 12.5 on a quiet day, and 64.5 became 13.5 on a busy one.
 #
 # ### What is in the way now?
 #
-# Here is the new recording, and then what a step of the average rank is made of, before and after. (Batches come in bursts, because the four readers of a rank begin together: several short steps, then a long wait.)
+# Here is the new recording. The four readers of a rank begin together, so they also deliver together: four batches at once, then a long wait. Eight recorded steps are two such bursts.
 
 # %%
 again
 
+# %% [markdown]
+# And this is what a step of the average rank is made of, before and after. (Exposed is what no computing hides.)
+
 # %%
+parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
+parts |= {"compute": "computing", "comm": "exposed communication"}
+parts["unrecorded"] = "nothing recorded"
 lab.table(
     {
-        "part": part,
+        "part": name,
         "before_us": found.step_us * found.advice.share(part),
         "after_us": again.step_us * again.advice.share(part),
     }
-    for part in ("input", "compute", "comm", "waiting", "unrecorded")
+    for part, name in parts.items()
 )
 
 # %% [markdown]
-# "input" is waiting for data, "comm" are messages that nothing hides, and "waiting" is for the other rank. Which of these do you see?
+# Which of these do you see?
 #
-# - **"input" is still the largest**: a batch every 12 ms sets the pace. More readers can help until the rest is longer.
-# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores. So it was for us on that other day, when computing had more than doubled. (That explains a part of the 24 ms, not all.)
-# - **"waiting" has grown**: find a wait in the picture, and look at the other rank. If it reads there, its burst came later; if it computes, it is slower.
+# - **Waiting for data is still the largest**: a batch every 12 ms sets the pace. More readers can help until the rest is longer.
+# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores.
+# - **Waiting for other ranks has grown**: find a wait in the picture, and look at the other rank. If it reads there, its burst came later; if it computes, it is slower.
 #
-# The new advice is to read ahead, which the script does already: it sees the wait, and knows neither readers nor cores. So it may promise a step shorter than the 12 ms in which a batch comes. It is a guess, until a run proves it.
+# The new advice is to read ahead, which the script does already: it sees the wait, and knows neither readers nor cores. So its promise is a guess, until a run proves it.
+#
+# <details><summary>Why <code>prefetch_factor=1</code>?</summary>
+#
+# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the ten steps would have been read before the recording.
+#
+# </details>
 #
 # **What labkit doesn't know**: how many operations are in a convolution or in fused attention. With those `found.told()` gives no MFU (chapter 18), and says why.
 
@@ -142,22 +150,30 @@ lab.table(
 #
 # *A good place to rest: the script is done.*
 #
-# A plan needs the speed of your machine, and a data sheet has only its peak. `python -m labkit measure` runs the main experiments of the course on it, in ten minutes at most, and puts them on a page beside other machines. The speeds of products, memory and messages take only seconds:
+# A plan needs the speed of your machine, and a data sheet has only its peak. `speeds(2)` reads off what each of two ranks gets while both are busy:
 
 # %%
 here = planner.speeds(2)
 lab.table(
     [
         {
-            "products, TFLOP/s": here.tflops,
-            "memory, GB/s": here.hbm_gb_per_s,
+            "products in fp32, TFLOP/s": here.tflops / 2,
+            "memory, GB/s": here.hbm_gb_per_s * 0.8,
             "gathering, GB/s": here.links["all_gather"][1],
         }
     ]
 )
 
 # %% [markdown]
-# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes a stand-in. With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).)
+# <details><summary>Why divided by two, and times 0.8?</summary>
+#
+# `here` looks like a card's data sheet, since plans expect one: a peak for 16 bits, of which a plan takes half for fp32, and memory of which it takes 80 %. `speeds` enters what it read so that both come out.
+#
+# `python -m labkit measure` runs the main experiments of the course, in ten minutes at most, and puts them beside other machines.
+#
+# </details>
+#
+# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes the mean of its output's squares. With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).)
 
 
 # %%
@@ -185,10 +201,14 @@ run = plain.run()
 fastest_us = min(run[0]["step_us"])
 near.score(fastest_us / plan.time().step_us)
 
+# %%
+took = your_own.fastest(run)
+lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
+
 # %% [markdown]
 # ### Where did the time go?
 #
-# Constants from GPUs don't hold on this machine. Here is one more such step, recorded. It takes up to twice as long, since recording takes time as well. FSDP names its own work in a recording; we leave those marks out.
+# Constants from GPUs don't hold on this machine. A clock tells only two parts of the step apart, the update and all else. So here is one more such step, recorded. It takes up to twice as long, since recording takes time as well. (FSDP's own marks in it are left out.)
 
 # %%
 seen = run.timeline()
@@ -197,11 +217,11 @@ seen.select(seen.lane != "mark")
 # %% [markdown]
 # In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
 #
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and one rank is done earlier. Of all these the plan counts the messages, and a little for launches. And it counts far too little for the update: compare the green part with "optimizer" in its bar.
+# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and one rank is done earlier. Of all these the plan counts the messages, and a little for launches. And see the update in the bars above: the plan counts the numbers that Adam reads and writes, and not what Python does for each tensor.
 #
 # ### Fit, then plan
 #
-# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step, and `fit` begins with the plan's own constants. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
 
 
 # %%
@@ -212,20 +232,31 @@ def timed(layers, sequences):
 
 runs = [plain.row(fastest_us, gpu=here)]
 runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
+
+# %% [markdown]
+# Four runs are enough for two constants: the share of the measured speed that large products reach (small ones reach less), and a fixed time for each layer. `fit` begins with the plan's own and moves them until the runs agree.
+
+# %%
 fitted = planner.fit(runs, begun=[plan.stack])
 stacks = {"by GPUs": plan.stack, "by four runs": fitted.stack(runs[0])}
 lab.table(
-    {"constants": name, "matmul": stack.matmul, "layer_us": stack.layer_us}
+    {"constants": name, "of the speed": stack.matmul, "each layer_us": stack.layer_us}
     for name, stack in stacks.items()
 )
 
-# %% [markdown]
-# Four runs are enough for two constants: the share of the measured speed that large products reach ("matmul"; small ones reach less), and a fixed time for each layer ("layer"). All that the plan doesn't know lands in one of these two: messages that wait, FSDP's copying, the update, Python. Which of them takes how much differs from fit to fit. (In the bars "layer" stands under "launches, short kernels".) (If your "matmul" is near 1 or above, that is no speed: your steps hardly grew with the sequences, so the fit made products cheap and layers dear.) After a fit the whole is nearer to the clock, but the names of its parts no longer tell.
-
 # %%
-lab.show(planner.time_bars({name: plan.but(stack=s) for name, s in stacks.items()}))
+plans = {name: plan.but(stack=stack) for name, stack in stacks.items()}
+lab.show(planner.clock_bars(plans, {"measured": took}))
 
 # %% [markdown]
+# The fitted whole is nearer to the clock, but its parts no longer mean what they are called. The update shows it: no constant is fitted for it, so its bar is what it was, whatever the clock says. What is missing there has gone into the two constants (a layer's time stands under "launches, short kernels"). So it is with all that the plan doesn't know: messages that wait, FSDP's copying, Python. Which constant takes how much differs from fit to fit.
+#
+# <details><summary>Your products reach 1 or more of the speed?</summary>
+#
+# That is no speed. Your steps hardly grew with the sequences, so the fit made products cheap and layers dear.
+#
+# </details>
+#
 # ### Does it hold farther out?
 #
 # On the four runs even a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
@@ -265,7 +296,7 @@ lab.table(rows, units={"off": "share"})
 # If a fit is off on a quiet machine too, a term may be missing in the formula. Look at "off" in the four fitted rows. Is one row out of line, such as 4 layers that take far more than twice as long as 2? Time that one again first. Else, do the errors depend on layers or on sequences?
 #
 # - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
-# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock, while in the plan memory traffic and messages, which we don't fit, go on growing. So don't trust the fit in sequences; if the fifth row comes near all the same, that is partly luck.
+# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. In the plan memory traffic and messages, which we don't fit, go on growing. So don't trust the fit in sequences.
 # - **Neither**: that is the noise of the clock.
 #
 # Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
@@ -361,7 +392,7 @@ nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
 starved.score(nic[6.25] / nic[25])
 
 # %% [markdown]
-# About 3.3 times, not four: at 25 GB/s (sold as 200 Gbit/s) it is computing, not the network, that sets most of the step. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+# About 3.3 times, not four: at 25 GB/s it is computing, not the network, that sets most of the step. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -372,22 +403,29 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Here are both, on networks of seven speeds:
+# Here are both, on networks from 1.5 to 100 GB/s. The upright lines are networks as they are sold, in Gbit/s: Ethernet of 25, and three generations of InfiniBand.
 
 # %%
-speeds_gb = [1.5, 3, 6.25, 12.5, 25, 50, 100]
+networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
+speeds_gb = [1.5, 6.25, 100, *networks.values()]
 curves = {
-    name: {gb: plan.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
-    for name, plan in ways.items()
+    name: {
+        gb: way.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in sorted(speeds_gb)
+    }
+    for name, way in ways.items()
 }
 axes = {"x": "GB/s of a network card", "y": "seconds per step"}
-axes |= {"log_x": True, "log_y": True}
+axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network, and half the bandwidth takes nearly twice the time. Copies win there, with two models' worth of numbers to three. Farther right gathering hides under computing, and bandwidth helps less. Copies lose there in the plan, because with them every card updates all numbers, and with shards only its own.
+# On the left everybody waits for the network, and half the bandwidth takes nearly twice the time. Copies win there, with two models' worth of numbers to three. Farther right gathering hides under computing, and bandwidth helps less. Copies lose there in the plan, because with them every card updates all numbers, and with shards only its own. Nothing here was measured, so don't read off where the curves cross.
 #
-# These counts are of flat rings: of two or three models' worth each of a machine's eight network cards carries an eighth to the other machine. (In stages fewer cross, chapter 17.) The times are the planner's, so don't read off where the curves cross. (Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.)
+# <details><summary>What the plan takes for granted</summary>
+#
+# These counts are of flat rings: of two or three models' worth each of a machine's eight network cards carries an eighth to the other machine. (In stages fewer cross, chapter 17.) Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.
+#
+# </details>
 
 # %% [markdown]
 # ### Let them find each other

@@ -106,6 +106,34 @@ def test_bars_of_time_are_the_steps_parts():
     assert step == ("step", format_us(time_us)) and mfu[0] == "MFU"
 
 
+def test_a_measured_step_stands_below_the_plans_at_their_scale():
+    time_us = DEEP.time().step_us
+    measured = {"by the clock": {"optimizer": 0.25 * time_us, "rest": time_us}}
+    drawn = planner.clock_bars({"now": DEEP}, measured)
+    planned, clocked = bars(drawn, picture.BAR_PX)
+    scale = sum(planned) / time_us
+    assert [width / scale for width in clocked] == pytest.approx([0.25 * time_us, time_us])
+    assert drawn.badge.endswith("; measured")
+    assert drawn.table[-1][0] == "by the clock"
+    assert not faults(drawn)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ({"mine": {"update": 1.0}}, "a part of a step is one of products, .*; got 'update'"),
+        ({"mine": {}}, "is {part: microseconds}"),
+        ({}, "measured is {name"),
+        ({"mine": 3.0}, "is {part: microseconds}"),
+        ({"mine": {"rest": -1.0}}, "rest of mine"),
+        (3, "measured is {name"),
+    ],
+)
+def test_what_is_no_measured_step_is_refused(measured, words):
+    with pytest.raises(ValueError, match=words):
+        planner.clock_bars({"now": DEEP}, measured)
+
+
 def test_every_part_has_a_look_of_its_own_and_words():
     for looks, parts in (
         (picture.MEMORY_LOOKS, memory.PARTS),

@@ -158,13 +158,13 @@ def test_a_script_of_ones_own_is_recorded_unchanged(tmp_path, capsys):
 
 
 @pytest.mark.real
-def test_a_long_script_is_recorded_for_seven_whole_steps(tmp_path):
+def test_a_long_script_is_recorded_for_ten_whole_steps(tmp_path):
     """The step in which the recording ends lasts as long as writing it takes: it isn't shown."""
     script = tmp_path / "long.py"
     script.write_text(ALONE.replace("range(2)", "range(12)"))
     found = record(script, "7", ranks=1, using="python", show=False)
-    assert found.steps == 5
-    assert sum(label.startswith(STEP) for label in found.timeline.label.tolist()) == 7
+    assert found.steps == 8
+    assert sum(label.startswith(STEP) for label in found.timeline.label.tolist()) == 10
 
 
 @pytest.mark.real

@@ -10,7 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from labkit.your_own import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("keep_less", "odd_module")
+EXERCISES = ("keep_less", "odd_module", "diagnose")
+STEEP = 1.702
 
 
 def scaled(x):
@@ -18,11 +19,11 @@ def scaled(x):
 
 
 def written_out(h):
-    return h * (1 / (1 + torch.exp(-h)))
+    return h * (1 / (1 + torch.exp(-STEEP * h)))
 
 
 def one_operator(up, down, x):
-    return x + down(silu(up(scaled(x))))
+    return x + down(silu(STEEP * up(scaled(x))) / STEEP)
 
 
 def activation_again(up, down, x):
@@ -41,7 +42,7 @@ def as_it_was(up, down, x):
 
 def sigmoid(up, down, x):
     h = up(scaled(x))
-    return x + down(h * torch.sigmoid(h))
+    return x + down(h * torch.sigmoid(STEEP * h))
 
 
 def all_again(up, down, x):
@@ -49,11 +50,15 @@ def all_again(up, down, x):
 
 
 def unscaled(up, down, x):
-    return x + down(silu(up(x)))
+    return x + down(silu(STEEP * up(x)) / STEEP)
+
+
+def plain_silu(up, down, x):
+    return x + down(silu(up(scaled(x))))
 
 
 def cut_off(up, down, x):
-    return x.detach() + down(silu(up(scaled(x))))
+    return x.detach() + down(silu(STEEP * up(scaled(x))) / STEEP)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,7 @@ def cut_off(up, down, x):
         (sigmoid, "over budget", "14.0 numbers kept"),
         (all_again, "over budget", "3,670,016 operations .* 3,145,728 are enough"),
         (unscaled, "wrong", "your output differs"),
+        (plain_silu, "wrong", "your output differs"),
         (cut_off, "wrong", "the output is right, and a gradient is not"),
         (lambda up, down, x: None, "wrong", "can't use this one or its result"),
     ],
@@ -119,3 +125,58 @@ def test_a_module_that_looks_across_the_batch_is_changed_by_a_cut(answer):
 def test_a_module_that_a_cut_leaves_alone_or_that_is_random_is_told(answer, says):
     verdict = check.odd_module(answer)
     assert verdict.state == "wrong" and says in verdict.counterexample
+
+
+def differ(one, engine, step):
+    return abs(one[step] - engine[step]) > 1e-5
+
+
+def by_samples(compare):
+    one, engine = compare("sgd", same=True)
+    if differ(one, engine, 0):
+        return "forward"
+    if differ(one, engine, 1):
+        return "sum"
+    one, engine = compare("sgd", same=False)
+    return "local" if differ(one, engine, 1) else "right"
+
+
+def by_optimizers(compare):
+    one, engine = compare("sgd", same=False)
+    if differ(one, engine, 0):
+        return "forward"
+    if not differ(one, engine, 1):
+        return "right"
+    one, engine = compare("adam", same=False)
+    return "local" if differ(one, engine, 1) else "sum"
+
+
+@pytest.mark.parametrize("answer", [by_samples, by_optimizers])
+def test_two_comparisons_tell_what_is_wrong_with_an_engine(answer):
+    verdict = check.diagnose(answer)
+    assert verdict.state == "passed", verdict
+
+
+def by_adam(compare):
+    one, engine = compare("adam", same=False)
+    return "right" if not differ(one, engine, 2) else "local"
+
+
+def often(compare):
+    compare("adam", same=True)
+    return by_samples(compare)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        (by_adam, "wrong", "engine 2: you say 'right', it is 'sum'\nadam, samples of their own"),
+        (lambda compare: "local" if compare() else "", "wrong", "≠ .*engine"),
+        (lambda compare: "right", "wrong", "You compared nothing"),
+        (lambda compare: compare("rmsprop"), "wrong", "an optimizer is one of sgd, adam"),
+        (often, "over budget", "engine 1: 3 comparisons; 2 are enough"),
+    ],
+)
+def test_an_engine_that_is_judged_wrongly_or_too_dearly_is_told(answer, state, words):
+    verdict = check.diagnose(answer)
+    assert verdict.state == state and re.search(words, str(verdict))

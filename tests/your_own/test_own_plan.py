@@ -25,10 +25,10 @@ def test_the_states_of_a_plan_are_four_numbers_a_parameter(make):
     num_params = sum(each.numel() for each in make()[0].parameters())
     step = your_own.Step(make=make, ranks=2)
     assert step.shape().params == num_params
-    held = at(step.predict(), "step")
+    held = at(step.predict(), "update")
     states = ("parameters", "gradients", "optimizer")
     assert [held[part] for part in states] == [2 * num_params, 2 * num_params, 4 * num_params]
-    copies = at(step.but(engine="ddp").predict(), "start")
+    copies = at(step.but(engine="ddp").predict(), "before")
     assert sum(copies.values()) == 16 * num_params
 
 
@@ -37,16 +37,16 @@ def test_the_backward_begins_with_the_output_and_all_that_was_kept():
     found = step.predict()
     shape = step.shape()
     moment = 3 * 4 * (4 * 32) * 64  # three tensors as wide as the model, in a norm's backward
-    assert at(found, "F")["temporary"] == moment
-    assert at(found, "B")["temporary"] == OUTPUTS * 4 * 500 * 4 * 32 + moment
+    assert at(found, "forward")["temporary"] == moment
+    assert at(found, "backward")["temporary"] == OUTPUTS * 4 * 500 * 4 * 32 + moment
     kept = shape.layers * shape.kept_bytes(4 * 32, 4) + 4 * 32 * shape.outer_kept_bytes
-    assert at(found, "F")["activations"] == round(kept)
-    assert found.peak == "B"
+    assert at(found, "forward")["activations"] == round(kept)
+    assert found.peak == "backward"
 
 
 def test_stages_hold_the_whole_and_tied_weights_twice():
     step = your_own.Step(make=strangers.gpt2, engine="pipeline", ranks=4, microbatches=4)
-    held = [at(step.but(rank=rank).predict(), "start")["parameters"] for rank in range(4)]
+    held = [at(step.but(rank=rank).predict(), "before")["parameters"] for rank in range(4)]
     assert sum(held) == 4 * (step.shape().params + 500 * 64)
 
 
@@ -176,10 +176,13 @@ def test_what_is_kept_is_told_by_operator_weights_left_out():
 def test_a_moment_is_told_on_both_sides():
     planned = your_own.Step(make=bends).predict()
     found = SimpleNamespace(predicted=planned, measured=planned)
-    rows = your_own.beside(found, "step")
-    assert {row["part"]: row["planned"] for row in rows} == at(planned, "step")
-    assert all(row["counted"] == row["planned"] for row in rows)
-    with pytest.raises(ValueError, match=r"a moment is one of start, .*; got 'later'"):
+    rows = your_own.beside(found, "update")
+    there = {part: many for part, many in at(planned, "update").items() if many}
+    assert {row["part"]: row["planned_bytes"] for row in rows} == there
+    assert all(row["counted_bytes"] == row["planned_bytes"] for row in rows)
+    names = [row["part"] for row in your_own.beside(found, "backward")]
+    assert "logits, other temporary tensors" in names
+    with pytest.raises(ValueError, match=r"a moment is one of before, .*; got 'later'"):
         your_own.beside(found, "later")
 
 
@@ -190,3 +193,11 @@ def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
     layers = step.shape().layers
     # and one more, the input of the layer behind
     assert sum(each.count for each in wide) == 5 * layers
+
+
+def test_the_fastest_of_timed_steps_has_an_update_and_all_else():
+    run = [{"step_us": [9.0, 7.0, 8.0], "update_us": [1.0, 2.0, 3.0]}]
+    assert your_own.fastest(run) == {"optimizer": 2.0, "rest": 5.0}
+    for none in ([{"step_us": [], "update_us": []}], [{}], 3):
+        with pytest.raises(ValueError, match="timed=5"):
+            your_own.fastest(none)

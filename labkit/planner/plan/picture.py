@@ -34,6 +34,7 @@ WORDS = catalogue(
         ("pipeline", "between stages"),
         ("bubble", "bubble"),
         ("data", "data parallel"),
+        ("rest", "all else, not told apart"),
         ("badge", "predicted by the constants of {}"),
         ("tf32", "products in TF32"),
         ("part", "part"),
@@ -81,8 +82,7 @@ MOST_STAGES = 16
 _RIGHT_PX = 132.0
 _TOP_PX = 62.0
 _SEEN_PX = 2.0  # a part that is thinner in every bar is not in the legend
-_TEXT_PX = 32.0
-"""half of the widest number in a bar"""
+_TEXT_PX = 32.0  # half of the widest number in a bar
 Bill = Mapping[str, float]
 Plans = Sequence[tuple[Said, Plan]] | Mapping[str, Plan]
 """plans, each under its name"""

@@ -1,0 +1,68 @@
+"""Steps of plans beside steps that a clock has read: bars of one scale."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from labkit.pictures.sketch import Sketch, said
+from labkit.planner.plan import picture
+from labkit.planner.plan.picture import TIME_LOOKS, WORDS, Bar, Bill, Plans
+from labkit.units import check_real, check_word, format_us
+from labkit.words import catalogue
+
+_WORDS = catalogue(
+    [
+        ("badge", "{}; measured"),
+        ("clock", "by the clock"),
+    ]
+)
+LOOKS = {**TIME_LOOKS, "rest": ("#c3cad6", "")}
+"""Colour and hatch of each part of a step; "rest" is all that was not told apart."""
+
+
+def clock_bars(
+    plans: Plans, measured: Mapping[str, Bill], *, language: str | None = None
+) -> Sketch:
+    """What ``time_bars`` draws of plans, and measured steps below, {name: {part: microseconds}}: a
+    part is one of ``steptime.PARTS`` or "rest". Raises ValueError for a plan whose layout can't be,
+    and for what is no measured step."""
+    _check(measured)
+    planned = picture.time_bars(plans, language=language)
+    code = planned.language
+    say = _WORDS[code]
+    bars = []
+    for name, plan in plans.items() if isinstance(plans, Mapping) else plans:
+        rate = WORDS[code]["rate"].format(plan.tokens_per_s())
+        step = format_us(plan.time().step_us)
+        bars.append(Bar(said(name, code), plan.time().parts(), (step, rate)))
+    for name, parts in measured.items():
+        bars.append(Bar(name, parts, (format_us(sum(parts.values())), say["clock"])))
+    shapes, end_px = picture.drawn(bars, LOOKS, code, format_us)
+    return replace(
+        planned,
+        shapes=tuple(shapes),
+        height_px=end_px,
+        badge=say["badge"].format(planned.badge),
+        table=(*planned.table, *(_row(*each, planned.table[0], code) for each in measured.items())),
+    )
+
+
+def _row(name: str, parts: Bill, heads: tuple[str, ...], code: str) -> tuple[str, ...]:
+    """A measured step under the heads of the plans' table."""
+    cells = {WORDS[code][part]: format_us(time_us) for part, time_us in parts.items()}
+    cells["Σ"] = format_us(sum(parts.values()))
+    return (name, *(cells.get(head, "") for head in heads[1:]))
+
+
+def _check(measured: Mapping[str, Bill]) -> None:
+    """Raises ValueError for what is no step by parts."""
+    if not isinstance(measured, Mapping) or not measured:
+        raise ValueError(f"measured is {{name: {{part: microseconds}}}}; got {measured!r:.80}")
+    for name, parts in measured.items():
+        if not isinstance(name, str) or not isinstance(parts, Mapping) or not parts:
+            raise ValueError(
+                f"a measured step has a name and is {{part: microseconds}}; got {name!r:.80}: "
+                f"{parts!r:.80}"
+            )
+        for part, time_us in parts.items():
+            check_word(part, LOOKS, "a part of a step")
+            check_real(0.0, 1e15, **{f"{part} of {name}": time_us})
