@@ -1,5 +1,5 @@
 """The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
-for each exercise the solution and its check as well, executed once by nbmake, three at a time, and
+for each exercise the solution and its check as well, executed once by nbmake, four at a time, and
 those about clocks after the others, alone. Tests and the book read these copies; what is there and
 still current is not executed again.
 
@@ -32,9 +32,9 @@ from labkit.machine import resources
 ROOT = Path(__file__).resolve().parent.parent
 CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
-AT_A_TIME = 3
+AT_A_TIME = 4
 """So many are executed at once, on two cores: a notebook waits more than it computes."""
-BY_THEMSELVES = ("20_case_studies", "22_your_own_machine")
+BY_THEMSELVES = ("22_your_own_machine",)
 """Chapters about clocks beside predictions: they run after the others, each alone."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
