@@ -12,7 +12,7 @@ from labkit.words import say
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["diagnose", "hint", "keep_less", "odd_module", "status"]
+__all__ = ["hint", "keep_less", "odd_module", "status", "which_fault"]
 
 SIZES = ((64, 32), (40, 48))
 """tokens, and numbers of each"""
@@ -95,7 +95,7 @@ def odd_module(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 @exercise
-def diagnose(answer: Callable) -> Iterator[tuple[str, str]]:
+def which_fault(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(compare)`` is one of FAULTS, of an engine of two ranks that are simulated.
 
     ``compare(optimizer, same)`` trains three steps with "sgd" or "adam" and returns two lists of

@@ -516,10 +516,10 @@ def my_diagnosis(compare):
 
 
 # %%
-check.diagnose(my_diagnosis)
+check.which_fault(my_diagnosis)
 
 # %%
-check.hint("diagnose")
+check.hint("which_fault")
 
 # %% [markdown]
 # ## Summary

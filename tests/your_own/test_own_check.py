@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from labkit.your_own import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("keep_less", "odd_module", "diagnose")
+EXERCISES = ("keep_less", "odd_module", "which_fault")
 STEEP = 1.702
 
 
@@ -153,7 +153,7 @@ def by_optimizers(compare):
 
 @pytest.mark.parametrize("answer", [by_samples, by_optimizers])
 def test_two_comparisons_tell_what_is_wrong_with_an_engine(answer):
-    verdict = check.diagnose(answer)
+    verdict = check.which_fault(answer)
     assert verdict.state == "passed", verdict
 
 
@@ -178,5 +178,5 @@ def often(compare):
     ],
 )
 def test_an_engine_that_is_judged_wrongly_or_too_dearly_is_told(answer, state, words):
-    verdict = check.diagnose(answer)
+    verdict = check.which_fault(answer)
     assert verdict.state == state and re.search(words, str(verdict))
