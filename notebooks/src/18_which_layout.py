@@ -11,9 +11,9 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. With a copy on each that takes 40 days. Cut as finely as it goes, with all activations recomputed, it takes 105. Both fit; at 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. With a copy on each, and the optimizer sharded, that takes 40 days. Cut in 64 parts (`tp` 8, `pp` 8), with all activations recomputed, it takes 105. Both fit. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
 #
-# What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But what each would hold, and how long it would take, can be computed. A planner does that. Here is ours, with eight GPUs:
+# What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But what each holds, and how long its step takes, can be computed. A planner does that. Here it is, with eight GPUs. Look at the memory and at the step:
 
 # %%
 import labkit as lab
@@ -25,9 +25,15 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Look at the step and at the memory. Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. (The timeline draws only four microbatches, so those look larger than in the whole step.) Then go back to 1 stage. Is there still room on the card with ZeRO at stage 0?
+# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. (The whole step has more microbatches and waits for a smaller share.) Go back to 1 stage, and set ZeRO to stage 0. Does it still fit?
 #
-# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, make a short list from a thousand layouts in a second, and see when two of them are a tie.
+# <details><summary>Answer</summary>
+#
+# No: 134 GB, since each GPU then holds all of Adam's numbers.
+#
+# </details>
+#
+# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, make a short list from a thousand layouts, and see when two of them are a tie.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
@@ -45,13 +51,13 @@ planner.board()
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (`cp`, chapter 09, is 1 here; a step's batch is counted in sequences of 2,048 tokens.)
+# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (`cp`, chapter 09, stays 1. Sequences have 2,048 tokens.)
 #
-# Try them on the board, one at a time (in the book only three can be moved). From where it opened, which takes much off the 62.8 GB for the least time? (Leave `zero` 3 for later.)
+# Try them on the board, one at a time (in the book only three can be moved). Which takes much off the 62.8 GB of the beginning for the least time? (Leave `zero` 3 for later.)
 #
 # <details><summary>Answer</summary>
 #
-# `zero` 2 takes off 24 GB and costs nothing: inside a machine its messages hide. `tp` 8 takes off the most, and of all knobs it costs the most time.
+# `zero` 2 takes off 24 GB and, inside a machine, costs no time. `tp` 8 takes off the most, and costs the most time.
 #
 # </details>
 
@@ -60,9 +66,9 @@ planner.board()
 #
 # Does it fit? Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient and 12 for Adam. How much of that lies on one GPU?
 #
-# Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards: the 12 bytes with ZeRO 1, the gradient too with ZeRO 2, everything with ZeRO 3.
+# Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards.
 #
-# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8, so there are eight copies, each cut in eight parts. Nothing is sharded. How many GB of states (parameters, gradients, Adam) does one GPU hold? Its card has 80.
+# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8: eight copies, each cut in eight parts. Nothing is sharded. How many GB of states (parameters, gradients, Adam) does one GPU hold? Its card has 80.
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
@@ -71,7 +77,7 @@ held = lab.guess("GB of states on each GPU", between=(0, 1000))
 held.score(16 * 175 / (2 * 4))
 
 # %% [markdown]
-# That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers, and draws it all against the card (`recipe="mixed"` are those 16 bytes). The thin bars are the four stages of the first row:
+# That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers. (`recipe="mixed"` are our 16 bytes; thin bars are stages of the first row.) Look at what hangs over the line:
 
 # %%
 big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
@@ -80,20 +86,14 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# What hangs over the line is too much. With ZeRO 3 the states have room, and then 53 GB of activations come on top. The last row computes them again, and fits, on paper: few programs run ZeRO 3 together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`. (Purple is what ZeRO 3 gathers while a layer computes.)
-#
-# <details><summary>Why is stage 0 the fullest?</summary>
-#
-# With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), and keeps the activations of them all. A layer keeps 10 + 24 / `tp` bytes for each token and hidden dimension, if the scores of attention are not kept and `sp` is off (Korthikanti et al. 2022, for GPT; LLaMA's keeps a little less). That is 22 x 2,048 x 12,288 bytes, or 0.55 GB, times 96 / 4 layers, times 4 microbatches: 53 GB.
-#
-# </details>
+# With ZeRO 3 the states have room, but 53 GB of activations come on top. Only the last row, which computes them again, fits. Few programs run ZeRO 3 together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`. (Stage 0 is the fullest: it keeps the activations of `pp` microbatches, chapter 08.)
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
 #
-# What a program keeps of each parameter, and in how many bytes, is its **recipe**. If you name none, the planner takes the program's usual one. FSDP's, at ZeRO 3, has 16 bytes too. Megatron, NVIDIA's program for models that are cut, keeps its gradients in fp32, which makes 18, an eighth more. So find out first which one yours has.
+# What a program keeps of each parameter, and in how many bytes, is its **recipe**. FSDP's, at ZeRO 3, has our 16 bytes. Megatron, NVIDIA's program for models that are cut, keeps gradients in fp32, which makes 18. So the board had 27 GB of gradients beside 13.5 GB of parameters.
 #
-# Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. The planner says:
+# Take 8 cards of 40 GB, and a model of 10 billion parameters with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1 that recomputes all activations. By hand, at 16 bytes, there are 16 x 10 / 4 = 40 GB of states, of which Adam's 30 are halved. That makes 25 GB. Look at what the planner adds:
 
 # %%
 ten = planner.Shape(name="10B", layers=48, hidden=4096, heads=32)
@@ -101,12 +101,12 @@ small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
 lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It says 34 GB: in fp32 the gradients have 5 GB more, some activations stay, and every process holds buffers (3 GB, assumed).
+# It says 34 GB. Megatron's gradients have 5 GB more, some activations stay, and buffers take 3 GB (assumed).
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
 #
-# Here is a bill from a published calculator (EleutherAI's cookbook, `calc_transformer_mem.py`; the rules are theirs, the words ours). Gradients have 4 bytes there. The layout is one that a model of 175 B was trained with, on 384 cards of 80 GB (Narayanan et al. 2021):
+# Here is a bill from a published calculator (EleutherAI's [cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`; the rules are theirs, the words ours). Its gradients have 4 bytes. The layout is one that a model of 175 B was trained with, on 384 cards of 80 GB (Narayanan et al. 2021):
 
 
 # %%
@@ -127,7 +127,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# The first two rows can't be right: no card holds 700 GB. Each of the three lines is wrong at some stages of ZeRO. Mend them, and return the three numbers as a tuple.
+# No card holds 700 GB, so the first two rows can't be right. Each of the three lines is wrong at some stages of ZeRO. Mend them, and return the three numbers as a tuple.
 
 
 # %%
@@ -150,7 +150,7 @@ check.hint("mended_bill")
 # %% [markdown]
 # ## The time, by hand
 #
-# What fits may still be slow. How fast can it be at best? It takes about 6 FLOPs to train one parameter on one token, 2 in the forward and 4 in the backward. So the shortest possible time is one division:
+# What fits may still be slow. How fast can it be at best? Training takes about 6 FLOPs for each parameter and token, 2 in the forward and 4 in the backward. So the shortest possible time is one division:
 
 
 # %%
@@ -163,9 +163,9 @@ llama = MODELS["LLaMA 7B"]
 round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 
 # %% [markdown]
-# Those are the days for 1 T tokens on eight A100, if they always computed as fast as their data sheet says. They never do. The `share` that they reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile. (We count the model's by 6 a parameter and token here. The planner counts attention too, which adds a little.)
+# Those are the days for 1 T tokens on eight A100, at the speed of their data sheet. They never reach it. The `share` that they do reach is called **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile.
 #
-# The paper of LLaMA 7B says how many hours of a GPU it took. Which MFU did these experts reach?
+# LLaMA 7B took 82,432 GPU hours, says its paper. Which MFU did these experts reach?
 
 # %%
 reached = lab.guess("MFU of LLaMA 7B", between=(0, 1))
@@ -177,22 +177,30 @@ reached.score(at_peak / llama.a100_hours)
 # %% [markdown]
 # More than half of what was paid for went elsewhere. Where?
 #
+# <details><summary>Say how you count</summary>
+#
+# Our 6 leave attention out; the planner counts it. Take the dense peak: a data sheet of an H100 shows 1,979 TFLOP/s, with sparsity; dense, it is half.
+#
+# </details>
+#
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout, and the planner has a formula for each part of its step. LLaMA's paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. So we take those, one sequence a card, and plain FSDP, which is ZeRO 3:
+# A `Plan` is a model, a cluster and a layout, and the planner has a formula for each part of its step. LLaMA's paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. We take plain FSDP, which is ZeRO 3, with one sequence a card. Look at the blue part:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is the useful work, and most of what was lost is inside it: FSDP's products reach some 60 % of the peak here. At the peak they would take 265 of these 433 ms, by 6 a parameter. ("Memory traffic" are operations that only read and write, such as norms. Counted so, the picture's MFU is 48 %.)
+# The blue part is the useful work, and most of what was lost is inside it. At the peak its products would take 265 of these 433 ms: FSDP's reach some 60 % of the peak.
 #
 # ### Constants
 #
-# What share products reach is a **constant**: a number that no data sheet has, because it belongs to a program on a kind of card. The planner has four for each program: what share of the peak products reach, what share attention reaches, what share of the network between machines messages get, and a fixed time for each layer. Together they are the program's **stack**. Its name stands at the top right of every picture of time. Megatron's was fitted on published tables, FSDP's comes from trials, and its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's, and all else Megatron's.
+# This share is a **constant**: no data sheet has it, because it belongs to a program on a kind of card. The planner has four: the share of the peak for products, one for attention, the share of the network that messages get between machines, and a fixed time for each layer. The four of a program are its **stack**. The picture names it: `fsdp-a100`.
 #
-# At a price of 1 for an hour, the cost of a plan *is* its hours:
+# Megatron's was fitted on published tables. FSDP's comes from trials, its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's stack and recipe, and all else Megatron's.
+#
+# At a price of 1 for an hour, the cost of a plan *is* its GPU hours:
 
 # %%
 predicted = plan.cost(llama.train_tokens, price_per_gpu_hour=1)
@@ -200,18 +208,12 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The planner is somewhat too cheerful. That it comes near proves little, since the layout was our guess. How far a plan may be trusted is the question of chapter 19.
-#
-# <details><summary>MFU has conventions</summary>
-#
-# Is attention counted in full, as in our tables, only the half that a causal mask leaves, or not at all, as in the 43.4 % of LLaMA's paper? Are recomputed FLOPs counted (then it is *hardware* FLOPs utilization)? And which peak? A data sheet of an H100 shows 1,979 TFLOP/s, with sparsity; dense, it is half. Say yours with the number.
-#
-# </details>
+# The plan is a tenth below the paper. That proves little, since the layout was our guess. How far a plan may be trusted is the question of chapter 19.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
+# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. (From here on `sp` is on wherever `tp` cuts.) How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -220,19 +222,22 @@ tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
 node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=512)
 tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 
+# %% [markdown]
+# Look at the colour that grows:
+
 # %%
 bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# What grows is "tensor parallel": in every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches: 128 with `tp` 2, all 512 with `tp` 8. The last bar takes four sequences at a time, and waits a quarter as often, for messages four times as large.
+# It is mostly "tensor parallel". In every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches, with `tp` 8 on all 512. The last bar takes four sequences at a time, and waits a quarter as often.
 #
-# The wider a model, the longer its layers compute between two messages: what doubles the step of 7 B makes that of 175 B a fifth longer, if memory were no matter. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
+# The wider a model, the longer its layers compute between two messages. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, and wait. We take 64 sequences now, since with 512 the bubble is hardly seen. One at a time, a pipeline of 8 stages has 64 microbatches, and by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice:
+# Stages send little, and wait. With 64 sequences, one at a time, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice. Which of the three costs least?
 
 # %%
 batch64 = node.but(batch=64)
@@ -242,14 +247,14 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# The bars are of the last stage, the slowest, since it has the output layer as well. That costs as much as the bubble. All these knobs cost time. What they buy is memory:
+# Chunks do. (The bars show the last stage. It is the slowest, since it has the output layer as well.) All these knobs cost time. What they buy is memory. Look at which parts shrink:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
 lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 
 # %% [markdown]
-# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam's share stays about as it was, since ZeRO 1 had divided it by eight already. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations only.
+# `tp` 8 and `pp` 8 leave about an eighth of the parameters and gradients. Adam's share stays about as it was, since ZeRO 1 had divided it by eight already. `tp` 8 shrinks the activations as well. With `pp` 8 they stay 8.63 GB: the first stage has an eighth of the layers, and keeps eight microbatches. Recomputing frees activations, and no states.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -258,18 +263,19 @@ lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s (about what FSDP's products reach) take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice, an eighth through each of its eight network cards, and sends 13.5 GB of gradients once. FSDP's constants assume that a card reaches half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s, as above, take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice and sends 13.5 GB of gradients once, an eighth through each of its eight network cards. A card is assumed to reach half of what its data sheet says.
 #
-# So what must the data sheet promise? For comparison: 100 Gb/s Ethernet is 12.5 GB/s, and the cards of a usual A100 machine have 25.
+# So what must the data sheet promise? (100 Gb/s Ethernet is 12.5 GB/s; the cards of a usual A100 machine have 25.)
 
 # %%
 network = lab.guess("GB/s of a network card", between=(1, 100))
 
 # %%
-network.score(3 * 13.5 / 0.9 / 8 / 0.5)
+by_hand = 3 * 13.5 / 0.9 / 8 / 0.5
+network.score(by_hand)
 
 # %% [markdown]
-# The size of the model cancels here: all that counts is how many tokens a GPU takes at a time. One sequence needs twice as much, whatever the model. Does the planner agree?
+# The size of the model cancels: all that counts is how many tokens a GPU takes at a time. One sequence needs twice as much. Does the planner agree? Look left and right of the line:
 
 # %%
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
@@ -281,23 +287,23 @@ title = {
     "x": "GB/s of a network card",
     "y": "seconds per step",
 }
-plot = {"log_x": True, "log_y": True, "at": {"by hand": 11.25}}
+plot = {"log_x": True, "log_y": True, "at": {"by hand": by_hand}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right the curve is nearly flat: almost everything is hidden, and the four microbatches of a step take about four times the 0.9 s. Well to the left of 11.25, the number by hand, each halving of the network doubles the step: now everybody waits for it. The same layout is fine on one cluster and a disaster on another.
+# It does. On the right almost everything hides. Well to the left each halving of the network doubles the step: everybody waits for it. The same layout is fine on one cluster and a disaster on another.
 
 # %% [markdown]
 # ## Search
 #
-# Now `search` turns all knobs at once. How many layouts of our 7 B model are there on 64 GPUs, and where are the good ones?
+# Now `search` tries the knobs together, for our 7 B model on 64 GPUs. (Of ZeRO it takes stages 0, 1 and 3: Megatron shards by 1, FSDP by 3.) The further left a dot, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. Look at the line along the bottom:
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Of 1,094 layouts 982 fit, and the dots are those (where two would lie on each other, one stands for both). The further left, the faster, and the lower, the lighter. A dot's colour says what becomes of the model: copies, shards, or a cut. The line along the bottom is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Of 1,094 layouts 982 fit, and those are drawn (dots in one place once). The line is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -311,9 +317,9 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and how far off nine of ten of the runs are that they come from: 12 %, and 20 for FSDP's inside a machine. `warnings()` says where a plan lies outside of those runs. All of Megatron's recompute something, which MFU doesn't count. This layout recomputes nothing, so part of its higher MFU may be real. Many plans have that warning. Ask for both, because a number without them is a guess with decimals.
+# `trust()` says whose constants these are: nine of ten of the runs behind them are within 12 %. `warnings()` says where a plan lies outside of those runs. (They all recompute something, which MFU doesn't count. This layout doesn't, so part of its higher MFU may be real.)
 #
-# The first five are within a few per cent of each other, less than the error of 12 %. We call that a **tie**: it doesn't mean that they are equally fast, it means that this number can't tell. What lies left of the dashed line in the picture is a tie with the fastest. Choose what your program does well.
+# The first five are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. What lies left of the dashed line is a tie with the fastest. That is a rule of thumb: the difference of two plans may be off by less than 12 %, or by more.
 #
 # ### ZeRO 3, one sequence at a time
 #
@@ -332,16 +338,15 @@ regrets = [
         "mbs": each.mbs,
         "regret": search.regret(each),
         "step_us": each.time().step_us,
-        "not hidden_us": each.time().parts()["gather"],
     }
     for each in (single, single.but(mbs=2), single.but(mbs=4))
 ]
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# One sequence at a time needs twice the 11.25 GB/s from above, nearly all that the network has. Not all hides: 0.46 s of the messages don't. With four at a time nearly all do, and ZeRO 3 is a tie with the best.
+# More sequences at a time hide more, and make larger products. With two, ZeRO 3 is already a tie with the best (7.4 %).
 #
-# But look whose numbers these are. ZeRO 3 has FSDP's constants, the best layout Megatron's, so a part of the regret is the program's and not the layout's. From here on we compare layouts by one program. (How large that part is, and what else may be wrong with these rows, chapter 19 finds out.)
+# But ZeRO 3 has FSDP's constants here, the best layout Megatron's, so a part of the regret is the program's. And FSDP's error, 20 %, was found inside one machine; across machines it is unknown. So the table doesn't say who wins. It says what to try: more sequences at a time. (Chapter 19 takes the regret apart.)
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -349,11 +354,11 @@ lab.table(regrets, units={"regret": "share"})
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# Now we choose. A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on a machine of 8 GPUs, tensor and pipeline parallelism above. It draws a line between FSDP and ZeRO 3, which shard alike. By hand, a full copy of the states is 16 bytes a parameter, so on 80 GB DDP ends at 5 B, with nothing left for activations. And 70 B on eight cards are 16 x 70 / 8 = 140 GB on each, even when everything is sharded.
+# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on 8 GPUs, tensor and pipeline parallelism above. But FSDP and ZeRO 3 shard alike. And by hand, 70 B on eight cards are 16 x 70 / 8 = 140 GB on each, even when everything is sharded.
 #
 # ### By what a layout does
 #
-# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models, all by Megatron's constants.
+# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models: three on 8 GPUs, the 70 B on 64, the 175 B on 128. All by one program, Megatron.
 
 
 # %%
@@ -375,7 +380,7 @@ def fastest(model, gpus, stack):
 
 
 # %% [markdown]
-# For how many of the five do the kinds differ by more than the error? The 12 % were found on copies and cuts. For shards, which Megatron's constants never saw, the error is unknown; we count as if it were the same.
+# For how many of the five do the kinds differ by more than 12 %, the planner's error?
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -388,6 +393,9 @@ found = {model: fastest(model, gpus, stack) for model, gpus in sizes.items()}
 spread = planner.STACKS[stack].spread
 unlike.score(sum(max(each.values()) > spread for each in found.values()))
 
+# %% [markdown]
+# The fastest kind of each model is at zero. Look at the dashed line:
+
 # %%
 lab.bars(
     found,
@@ -398,34 +406,27 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only sharding the 70 B crosses the dashed line, and barely. By FSDP's constants and their 20 % none of the five differ (call `fastest` with "fsdp-a100"). In the upper rows shards are first because they leave room for more sequences at a time, but not by enough to tell. (Where a bar is missing, nothing of that kind fits.)
+# Only sharding the 70 B crosses it, and barely. And for shards the line is in doubt: no run behind these constants shards. (Where a bar is missing, nothing fits of what the search tries.)
 #
-# - **In one machine** the best copies, shards and cuts are a tie, so choose what is simple. A bad cut, such as `tp` 8 above, is no tie.
-# - **Across machines**, where no copy fits, begin with a cut. In published runs cuts kept their speed there, and shards by one early program lost it (chapter 19): try yours before you trust it.
+# So in one machine choose what is simple: the best of each kind are too close to tell. (A bad cut, such as `tp` 8 above, isn't.) Across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
 #
 # ### Four rules
 #
-# 1. Copy the model if it fits: it is the simplest, and no layer waits for a message. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard all of it (ZeRO 3) in one machine, where links are fast. Sharding needs no change to the model. Across machines do so only if you have measured that your program's messages hide.
-# 3. Else cut: `tp` inside a machine, stages with chunks between. A small cut (`tp` 2, stages with chunks) costs a little less than recomputing, by the planner: a tie, except with chunks. `tp` frees states and activations, stages only states.
-# 4. Recompute before a large `tp`, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still half as long again. The 175 B of exercise 1 ran well with `tp` 8 (and recomputed as well).
-#
-# <details><summary>Two layouts that the planner doesn't have</summary>
-#
-# HSDP shards inside a machine and copies across (chapter 10's mesh). Where attention's scores are kept, recompute those first: it costs a few per cent.
-#
-# </details>
+# 1. Copy the model if it fits: it is the simplest. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
+# 2. If it does not fit, shard more inside a machine: ZeRO 2, then ZeRO 3. Your model stays as it is. Across machines do so only if you have measured that the messages hide.
+# 3. Else cut a little: `tp` 2 inside a machine, stages with chunks between machines.
+# 4. If that is not enough, recompute, which costs a third. A large `tp` comes last, unless the model is wide: `tp` 8 doubled the step of our 7 B.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. This is a game against the planner, so even differences smaller than the error count. Your function gets the number of GPUs and `ask`, which plans by one program, Megatron:
+# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. (In this game ties count.) Your function gets the number of GPUs and `ask`, which plans by Megatron's constants:
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
 # - You may ask 16 times. What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`; the other `recompute` is "full".
 # - What does not divide raises a `ValueError`, and counts as a question.
 #
-# The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step. On one of them the network is slow, and your function isn't told on which: it has to ask. The four rules say where to begin.
+# The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step. On one of them the network is slow; your function has to find out by asking. The four rules say where to begin.
 
 
 # %%
@@ -465,26 +466,30 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# What has choosing changed on 64 GPUs? In the search we asked about shards, one sequence at a time, as many people have them. There is room for four, or for a copy, as rule 1 says, here by the same program. (Torch's copies have parameters and gradients in fp32, and ZeRO 1 shards Adam's two moments, so 4 + 4 bytes stay.)
+# Our first lines had two layouts. Here they are, side by side. Look at the memory and at the days:
 
 # %%
-copied = single.but(zero=1, recipe="fp32", stack="fsdp-a100")
-shards = [single, single.but(mbs=4)]
-lab.table(plan.row() for plan in (*shards, copied, copied.but(mbs=2)))
-
-# %%
-planner.card(single, shards[-1])
+fine = search.plan.but(tp=8, pp=8, sp=True, recompute="full")
+planner.card(fine, search.best)
 
 # %% [markdown]
-# Shards with four at a time are the fastest here, and hold two thirds of what the copy holds. ("Perhaps" stands where less than 5 % of a card is left.) But all four rows are a tie: 16 % is less than FSDP's error. That four at a time are faster than one has a reason, since messages hide and products are larger; by how much, this plan can't tell. What it does tell is what each way holds, and which two short runs to make: shards with four, and the copy. If those come out alike, take the copy, which is simpler.
+# That is no tie: choosing saves 65 of 105 days. The fine cut pays with time for memory that it leaves empty.
+#
+# And among the good ones? Here is the copy beside shards, four sequences at a time:
+
+# %%
+lab.table(plan.row() for plan in (search.best, single.but(mbs=4)))
+
+# %% [markdown]
+# They are 4.6 % apart, by two programs. This the plan can't decide. It gives you the short list: run these two for a few minutes each. If they come out alike, take the copy, which is simpler.
 
 # %% [markdown]
 # ## Summary
 #
 # - `tp` and `pp` cut the states, `tp` the activations too; `dp` copies, and ZeRO shards what `dp` copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; shard all of it where the messages hide; else cut, tensors inside a machine, stages between; recompute before a large `tp`, unless the model is wide.
-# - Ask every prediction for its error and its warnings. What is closer together than the error is a tie.
+# - Copy if it fits; shard the optimizer; shard more where the messages hide; else cut a little; recompute before a large `tp`.
+# - Ask every plan for its error and its warnings. What is closer together than the error is a tie: run both.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [frontier](GLOSSARY.md#frontier), [regret](GLOSSARY.md#regret).
 #
@@ -494,7 +499,6 @@ planner.card(single, shards[-1])
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU
-# - [EleutherAI's cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`
 #
 # **Next:** [how far to trust a plan](19_how_far_to_trust_a_plan.ipynb): two runs, of which a plan would have chosen the wrong one.
 

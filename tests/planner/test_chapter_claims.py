@@ -75,6 +75,18 @@ def test_the_boards_first_questions_have_the_answers_that_the_page_gives():
     assert 0.25 < cut.memory().peak_bytes / plan.memory().peak_bytes < 0.4
     assert step_us(cut) > 1.4 * step_us(plan)
     assert plan.fits and not plan.but(zero=0).fits
+    assert plan.but(zero=2).fits and step_us(plan.but(zero=2)) < 1.01 * step_us(plan)
+
+
+def test_the_four_rules_go_from_the_cheap_to_the_dear():
+    node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=64)
+    chunks, stages = node.but(pp=8, vpp=4), node.but(pp=8)
+    few, many = node.but(tp=2), node.but(tp=8)
+    recomputed = node.but(recompute="full")
+    costs = [step_us(each) for each in (node, chunks, stages, recomputed, many)]
+    assert costs == sorted(costs) and step_us(few) < step_us(recomputed)
+    assert 1.8 < step_us(many) / step_us(node) < 2.1
+    assert step_us(recomputed) < step_us(many.but(mbs=4))
 
 
 def test_175_billion_in_eight_parts_do_not_fit_but_their_states_do_at_stage_3():
