@@ -80,8 +80,10 @@ def test_the_boards_first_questions_have_the_answers_that_the_page_gives():
 
 def test_the_four_rules_go_from_the_cheap_to_the_dear():
     node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=64)
-    chunks, stages = node.but(pp=8, vpp=4), node.but(pp=8)
-    few, many = node.but(tp=2), node.but(tp=8)
+    chunks = node.but(pp=8, vpp=4)
+    stages = node.but(pp=8)
+    few = node.but(tp=2)
+    many = node.but(tp=8)
     recomputed = node.but(recompute="full")
     costs = [step_us(each) for each in (node, chunks, stages, recomputed, many)]
     assert costs == sorted(costs) and step_us(few) < step_us(recomputed)
