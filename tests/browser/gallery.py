@@ -101,6 +101,16 @@ def is_board(make: Callable) -> bool:
     return next(iter(inspect.signature(make).parameters)) == "language"
 
 
+def made_of(kind: type) -> list[str]:
+    """Names of the boards that are of a kind, told by what makes them; none is made."""
+    makers = {name: make for name, make in gallery.boards().items() if is_board(make)}
+    return [
+        name
+        for name, make in makers.items()
+        if issubclass(inspect.signature(make).return_annotation, kind)
+    ]
+
+
 def handles(board: w.Widget, words: tuple[str, str] = ("from", "to")) -> Iterator[tuple[str, str]]:
     """(name, value text) of each slider handle of a board, in the order of the page."""
     for widget in _all_of(board):

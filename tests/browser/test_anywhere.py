@@ -17,8 +17,7 @@ BEFORE = """board => {
   return [before(board), [...new Set(lost.map(before))]];
 }"""
 FAULTS = ("model not found", "Error displaying widget", "Error creating widget", "Loading widget")
-BOARDS = gallery.boards("en")
-FLIPBOOKS = [name for name, board in BOARDS.items() if isinstance(board, Trial)]
+FLIPBOOKS = gallery.made_of(Trial)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def flips(lab, name):
     """The slider turns the pages back and forth, and says where it stands."""
     output = gallery.output(lab.page, name)
     before = drawn(output)
-    if isinstance(BOARDS[name].book.slider, Dropdown):
+    if isinstance(gallery.boards("en")[name].book.slider, Dropdown):
         turns_a_list(lab, output, before)
         return
     slider = output.locator("[role=slider]").nth(where(name))
@@ -86,7 +85,7 @@ def turns_a_list(lab, output, before):
 
 def where(name):
     """The place of the flipbook's slider among the handles of its board."""
-    board = BOARDS[name]
+    board = gallery.boards("en")[name]
     controls = [
         child for child in board.children[0].children if type(child).__name__ == "SelectionSlider"
     ]
@@ -121,8 +120,8 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
     output.locator("canvas:visible" if name == "trace" else "svg:visible").first.wait_for()
     assert output.locator(".jp-OutputArea-output img:visible").count() == 0
     reopened.until(lambda: not any(words in output.text_content() for words in FAULTS))
-    if name in BOARDS:
-        expected = list(gallery.handles(BOARDS[name]))
+    if name in gallery.boards("en"):
+        expected = list(gallery.handles(gallery.boards("en")[name]))
         reopened.until(lambda: gallery.said(reopened.page, name) == expected)
         before, inside = output.locator(".labkit-board").evaluate(BEFORE)
         assert "run the cell again" in before and inside == ["none"], (

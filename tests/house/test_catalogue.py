@@ -2,6 +2,7 @@
 same places, and no Chinese stands in the code."""
 
 import re
+from functools import cache
 
 import pytest
 import spoken
@@ -11,7 +12,6 @@ from labkit.pictures import scene
 from labkit.timeline import from_rows
 
 PACKAGE = spoken.ROOT / "labkit"
-TEXTS = spoken.spoken(PACKAGE)
 CHINESE = dict(words.entries(words.CATALOGUE.read_text(encoding="utf-8")))
 CODE = """
 _WORDS = (("ring", "a ring"), ("own", "its own", "自带"), *OTHERS)
@@ -25,14 +25,20 @@ def told(rank):
 """
 
 
+@cache
+def texts():
+    """All that labkit says, gathered once, and not while tests are collected."""
+    return spoken.spoken(PACKAGE)
+
+
 def test_every_text_has_its_chinese_and_every_entry_is_said():
-    assert len(TEXTS) > 400
-    assert spoken.faults(TEXTS, CHINESE) == []
+    assert len(texts()) > 400
+    assert spoken.faults(texts(), CHINESE) == []
 
 
 def test_the_catalogue_is_as_the_command_writes_it():
     written = words.CATALOGUE.read_text(encoding="utf-8")
-    assert written == spoken.written(TEXTS, CHINESE), "run: python tests/house/spoken.py"
+    assert written == spoken.written(texts(), CHINESE), "run: python tests/house/spoken.py"
 
 
 def test_no_text_is_made_up_while_it_runs():
