@@ -133,7 +133,7 @@ lab.table(rows, units={"matmul": "share", "nic": "share"})
 #
 # ### Layouts or programs?
 #
-# Our own tables mix the two as well, if we let them. Regret is how much slower a layout is than the best. In chapter 18 ZeRO 3, one sequence at a time, had a regret of 21 % on 64 GPUs: its constants were FSDP's, those of the best layout Megatron's. Now give FSDP's to all, and search again. How much regret is left?
+# Our own tables can mix the two as well. Regret is how much slower a layout is than the best. In chapter 18 ZeRO 3, one sequence at a time, had a regret of 21 % on 64 GPUs: its constants were FSDP's, those of the best layout Megatron's. Now give FSDP's to all, and search again. How much regret is left?
 
 # %%
 left = lab.guess("regret of ZeRO 3, all by FSDP", between=(0, 1))
@@ -144,8 +144,11 @@ same = planner.search(plan)
 single = plan.but(zero=3)
 left.score(same.regret(single))
 
+# %%
+lab.table([same.best.row(), single.row()])
+
 # %% [markdown]
-# Five points of the 21 were the program's. The best is now ZeRO 3 too, four sequences at a time. It leads by 16 %, less than FSDP's error of 20: a tie.
+# Five points of the 21 were the program's. The best is now ZeRO 3 too, four sequences at a time (the first row). It leads by 16 %, less than FSDP's error of 20: a tie.
 #
 # ## Measure four runs
 #
@@ -196,7 +199,7 @@ lab.table(
 # %% [markdown]
 # ## Exercise 1. Four runs of your own
 #
-# A program that you know nothing of trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them at most, for four runs, and somebody wants to know how it does on 512.
+# An unknown program trains our 7 B model by ZeRO 3, on A100. You can rent 64 of them, for four runs, and somebody wants to know how it does on 512.
 #
 # `measure(gpus=8, mbs=1, batch=64)` makes one run and returns it as a dict like the one above. `gpus` may be 8, 16, 32 or 64, `mbs` 1 to 4, and `batch` a multiple of the two multiplied. Return what `planner.fit` makes of a list of such runs, without `begun`: then it tries the constants of all programs.
 #
@@ -222,9 +225,7 @@ check.hint("four_runs")
 # %% [markdown]
 # ## Exercise 2. How far off is your fit?
 #
-# A fit comes near to the runs that it was fitted on: it was made so. How far off it is elsewhere, only a run can say that it hasn't seen. But runs cost money, and you don't want to keep one aside.
-#
-# So leave each run out once: fit on all others, and ask that fit for the one left out. State the largest of these errors. It holds for runs like those measured, not for 512 GPUs.
+# A fit comes near to the runs that it was fitted on: it was made so. How far off it is elsewhere, only a run can say that it hasn't seen. So leave each run out once: fit on all others, and ask that fit for the one left out. State the largest of these errors. It holds for runs like those measured, not for 512 GPUs.
 #
 # - `runs` is a list of five or six; a run's real step is `run.step_us()`.
 # - `fit(some)` is `planner.fit` of a list of runs, begun at FSDP's constants. Its `stack(run)` goes into `planner.predicted_us(run, stack)`.
@@ -259,7 +260,7 @@ check.hint("honest_error")
 # %% [markdown]
 # ## Our 7 B model on a slow network
 #
-# Does a fitted constant change a decision? One and four sequences at a time were a tie. Suppose that the early program runs our 7 B model, with the constants that four runs taught us. Compare the two bars of each pair:
+# Does a fitted constant change a decision? By FSDP's constants one and four sequences at a time were a tie. Now take those that four runs taught us, for our 7 B model. Compare the two bars of each pair:
 
 # %%
 early = four.stack(sharded)
