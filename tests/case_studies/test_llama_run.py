@@ -1,5 +1,7 @@
 """The script of LLaMA-13B at toy size: real engines shard it, and reading ahead is advised."""
 
+import math
+
 import pytest
 
 from labkit.case_studies import Script, llama_run, mended
@@ -19,8 +21,7 @@ def test_both_engines_shard_the_same_training():
     assert rows[0]["last loss"] == pytest.approx(rows[1]["last loss"], abs=0.02)
     for row in rows:
         assert row["kept"] * 2 == row["weights"]
-        assert row["last loss"] < row["first loss"]
-    assert rows[0]["first loss"] == pytest.approx(rows[1]["first loss"], abs=0.05)
+        assert row["last loss"] < math.log(256) - 0.2  # of 256 bytes, all as likely
 
 
 @pytest.mark.alone

@@ -12,10 +12,16 @@ def test_the_models_have_the_sizes_they_are_named_after():
 
 def test_what_fits_and_what_does_not():
     fits = {name: plan.fits for name, plan in stories.plans().items()}
-    assert fits["5B, ZeRO 3, Adam on the host"] and fits["5B, ZeRO 3"] and not fits["5B, DDP"]
-    assert fits["20B, the same, all recomputed"]
+    assert [*fits.values()] == [True, True, False, True, True]
     with pytest.raises(ValueError, match="16 cards"):
         stories.plans(24)
+
+
+def test_states_on_the_card_are_fsdps_and_beside_the_host_deepspeeds():
+    on_host, on_card = [plan.memory().parts for plan in stories.plans().values()][:2]
+    assert on_card["parameters"] == pytest.approx(2 * on_host["parameters"])
+    assert on_card["optimizer"] == pytest.approx(2 * on_card["parameters"])
+    assert on_host["optimizer"] == 0
 
 
 def test_the_tokenizer_gives_back_what_it_read_in_fewer_tokens():
