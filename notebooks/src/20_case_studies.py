@@ -325,7 +325,7 @@ heads = ("placement", "late by_us", "when slow_us", "times")
 lab.table(rows, heads=heads)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Below 2.5 "times", more than half of a delay stays as it was, so it isn't in the formula. In two runs recorded on one day, the three delays became 0.5 to 1.1 times as large: hardly any of them was the formula's. What was late, this doesn't tell.
+# Below 2.5 "times", more than half of a delay doesn't grow with the pace, so it isn't in the formula. In four runs recorded on one day, the delays became 0.4 to 1.1 times as large: hardly anything was the formula's. What was late, this doesn't tell.
 #
 # **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then; here they are 57.7 kB, where *together* sends 181 kB, mostly features. A net with many more bytes of weights than of features may turn that round: count both. If one part is too large, cut that one, as *together* does with the fusion. Don't give the parts to groups as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
