@@ -36,7 +36,7 @@ WORDS = catalogue(
         ("data", "data parallel"),
         ("rest", "all else, not told apart"),
         ("badge", "predicted by the constants of {}"),
-        ("tf32", "products in TF32"),
+        ("tf32", "{}; products in TF32"),
         ("part", "part"),
         ("card", "GPU"),
         ("stage", "stage {}"),
@@ -114,7 +114,8 @@ def badge(plans: Plans, code: str) -> str:
 def _time_badge(plans: Plans, code: str) -> str:
     """The same, and whether a GPU multiplies fp32 as TF32."""
     is_tf32 = any(plan.precision == "fp32" and plan.cluster.gpu.sms for _, plan in plans)
-    return badge(plans, code) + (f"; {WORDS[code]['tf32']}" if is_tf32 else "")
+    told = badge(plans, code)
+    return WORDS[code]["tf32"].format(told) if is_tf32 else told
 
 
 # --- memory ---
