@@ -114,8 +114,7 @@ def badge(plans: Plans, code: str) -> str:
 def _time_badge(plans: Plans, code: str) -> str:
     """The same, and whether a GPU multiplies fp32 as TF32."""
     is_tf32 = any(plan.precision == "fp32" and plan.cluster.gpu.sms for _, plan in plans)
-    told = badge(plans, code)
-    return WORDS[code]["tf32"].format(told) if is_tf32 else told
+    return (WORDS[code]["tf32"] if is_tf32 else "{}").format(badge(plans, code))
 
 
 # --- memory ---
