@@ -31,10 +31,10 @@ NEAR = 1.12
 
 @exercise
 def forecast(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(timed, layers, sequences)`` is how many milliseconds a step of so many layers and
+    """``answer(clock, layers, sequences)`` is how many milliseconds a step of so many layers and
     sequences takes, too large to be tried.
 
-    ``timed(layers, sequences)`` tries one of at most 4 layers and 8 sequences, and returns its
+    ``clock(layers, sequences)`` times one of at most 4 layers and 8 sequences, and returns its
     milliseconds: something for the step, for each layer, and for each sequence in each layer, and
     up to 1 % that a clock adds or leaves out. The machines are made up. Budget: 4 steps timed.
     """

@@ -11,7 +11,9 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small one, for two ranks. In each step of it nobody computes for 48 ms. Why?
+# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small script, for two ranks. In each of its steps nobody computes for 48 ms. Why?
+#
+# Look for the answer in the picture below the script. A rank's thick row is what it computes (hatched: nothing). Its thin rows are reading and messages.
 
 # %%
 import tempfile
@@ -55,37 +57,37 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# Above is what was recorded, eight steps of each rank. Below is what the advice promises. The thick row of a rank is what it computes (hatched: nothing), the thin ones are reading and messages. The script knows nothing of labkit. With yours, replace its cell by a path, `script = Path("train.py")`; the file stays as it is.
+# The upper half is the recording, eight steps of each rank: most of the time it reads. A long message may be a wait for the other rank. The lower half is what labkit's advice promises.
 #
 # **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# It reads a batch, then trains on it, then reads the next, and its gradients are averaged by DDP. (To keep it short, both ranks read the same samples; yours wants a `DistributedSampler`.)
+# The script reads a batch, trains on it, then reads the next. DDP averages the gradients. (Here both ranks read the same samples.)
 #
-# `record` starts the script by torchrun, and records ten steps on every rank. A step ends where an optimizer steps. The first two warm up and are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`, which also writes a page.
+# `record` starts it by torchrun and records ten steps of each rank. The first two warm up and are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
 #
-# With yours: arguments follow the path, as in `record(script, "--epochs", "1")`. The script runs to its end and saves what it saves, so let it do few steps in a folder of its own, or give a longer `timeout_s`.
+# **With yours**: replace the script's cell by a path, `script = Path("train.py")`. The file stays as it is. Arguments follow, as in `record(script, "--epochs", "1")`. It runs to its end, so let it do few steps, in a folder of its own.
 #
-# Eight samples of 6 ms make 48 ms for each batch, and nothing computes meanwhile. The advice names the reading, but it saves little. Why? It replays the steps with one reader that works ahead, and a step can then be no shorter than reading a batch, 48 ms.
+# Eight samples of 6 ms make 48 ms for each batch. The advice names the reading, but saves little. Why? It replays the steps with one reader that works ahead, and one reader still needs 48 ms for a batch.
 #
 # ### Four readers
 #
-# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms, without the share that waits for data:
+# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# The longer of the two, 12 ms or the rest, sets the pace, if the rest stays what it was. What share of the step do four readers save?
+# If the rest stays what it was, the longer of the two sets the pace. What share of the step do four readers save?
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# A cure is proven by a run. Here is the script with four readers. (With yours, make the change by hand, in a copy, and write `cured = Path("cured.py")`.)
+# A cure is proven by a run. Here is the script with four readers. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -103,17 +105,17 @@ steps_us["the longer of the two"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, from a quarter of the recorded wait for data. (It is a little more than 12 ms, since a `sleep` lasts longer than it says.) How near are the last two? On our two cores they agreed: 56 ms became 12.5 on a quiet day, and 64.5 became 13.5 on a busy one.
+# The last row was computed, from a quarter of the recorded wait for data. Is the run near it? On two quiet cores it was: 56 ms became 12.5. If yours is much longer, the rest of the step has grown.
 #
 # ### What is in the way now?
 #
-# Here is the new recording. The four readers of a rank begin together, so they also deliver together: four batches at once, then a long wait. Eight recorded steps are two such bursts.
+# In the new recording, look at the hatched stretches. Which of them wait for reading, which for a message?
 
 # %%
 again
 
 # %% [markdown]
-# And this is what a step of the average rank is made of, before and after. (Exposed is what no computing hides.)
+# And this is a step of the average rank, before and after. (Exposed is what no computing hides.) Which part is the largest now?
 
 # %%
 parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
@@ -129,28 +131,24 @@ lab.table(
 )
 
 # %% [markdown]
-# Which of these do you see?
+# - **Waiting for data**: the readers still set the pace. More of them help, until the rest is longer.
+# - **Computing**: has it grown? Two ranks with four readers each are ten processes, and they share your cores.
+# - **Waiting for other ranks**, or communication: find such a wait in the picture. The other rank reads or computes meanwhile, and that is what to mend.
 #
-# - **Waiting for data is still the largest**: a batch every 12 ms sets the pace. More readers can help until the rest is longer.
-# - **Computing has grown by half or more**: two ranks with four readers each are ten processes, and they share your cores.
-# - **Waiting for other ranks has grown**: find a wait in the picture, and look at the other rank. If it reads there, its burst came later; if it computes, it is slower.
-#
-# The new advice is to read ahead, which the script does already: it sees the wait, and knows neither readers nor cores. So its promise is a guess, until a run proves it.
+# The advice knows neither your readers nor your cores. So its promise is a guess until a run proves it.
 #
 # <details><summary>Why <code>prefetch_factor=1</code>?</summary>
 #
-# So each reader keeps one batch in hand, not two as usual. With eight batches in hand, most of the ten steps would have been read before the recording.
+# So each reader keeps one batch in hand, not two as usual. With eight in hand, most of the ten steps would have been read before the recording.
 #
 # </details>
-#
-# **What labkit doesn't know**: how many operations are in a convolution or in fused attention. With those `found.told()` gives no MFU (chapter 18), and says why.
 
 # %% [markdown]
 # ## A machine
 #
 # *A good place to rest: the script is done.*
 #
-# A plan needs the speed of your machine, and a data sheet has only its peak. `speeds(2)` reads off what each of two ranks gets while both are busy:
+# A plan needs the speed of your machine. `speeds(2)` reads off what each of two ranks gets while both are busy:
 
 # %%
 here = planner.speeds(2)
@@ -167,13 +165,11 @@ lab.table(
 # %% [markdown]
 # <details><summary>Why divided by two, and times 0.8?</summary>
 #
-# `here` looks like a card's data sheet, since plans expect one: a peak for 16 bits, of which a plan takes half for fp32, and memory of which it takes 80 %. `speeds` enters what it read so that both come out.
-#
-# `python -m labkit measure` runs the main experiments of the course, in ten minutes at most, and puts them beside other machines.
+# `here` is written like a card's data sheet: a peak for 16 bits, of which a plan takes half for fp32, and memory of which it takes 80 %. `speeds` enters what makes both come out. (So an MFU below is a share of twice the measured speed.)
 #
 # </details>
 #
-# Now plan for this machine. The module is a stack of torch's own layers, in shards on two ranks. (It has no loss, so `Step` takes the mean of its output's squares. With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).)
+# Now plan for this machine: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
 
 
 # %%
@@ -190,13 +186,13 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches only a part of these speeds. Which part is a constant of the plan, and the planner's constants were fitted on GPUs. Below, a real step: the fastest of five, on the plain CPU whose speeds we measured (`devices="cpu"`). How near does the plan come?
+# A program reaches only a part of these speeds. Which part is a constant of the plan, and ours was fitted on GPUs. So how near does the plan come to a real step, the fastest of ten on this CPU (`devices="cpu"`)?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
 # %%
-plain = step.but(devices="cpu", timed=5)
+plain = step.but(devices="cpu", timed=10)
 run = plain.run()
 fastest_us = min(run[0]["step_us"])
 near.score(fastest_us / plan.time().step_us)
@@ -208,20 +204,27 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# Constants from GPUs don't hold on this machine. A clock tells only two parts of the step apart, the update and all else. So here is one more such step, recorded. It takes up to twice as long, since recording takes time as well. (FSDP's own marks in it are left out.)
+# Constants from GPUs need not hold here. But where are they wrong? A clock tells only the update from all else, so record one more such step.
+#
+# In the upper row of each rank blue is computing, and green is the update. Below it layers are gathered and gradients averaged (by an all-reduce, since gloo has no reduce-scatter). Look at what fills the step, not at its length: recording takes time as well.
 
 # %%
-seen = run.timeline()
-seen.select(seen.lane != "mark")
+timeline = run.timeline()
+seen = timeline.select(timeline.lane != "mark")  # without FSDP's own marks
+seen
 
 # %% [markdown]
-# In the upper row of each rank blue is computing, and green is the update. In the lower one layers are gathered, forward and backward, and gradients are on their way, by an all-reduce, since gloo has no reduce-scatter of its own. A long message may be a wait for the other rank.
-#
-# While the upper row is hatched, nothing is computed: there are messages, FSDP's copying in and out, and Python, and one rank is done earlier. Of all these the plan counts the messages, and a little for launches. And see the update in the bars above: the plan counts the numbers that Adam reads and writes, and not what Python does for each tensor.
+# And here is the balance, in shares of the recorded step. In which of these columns does the plan have nothing?
+
+# %%
+lab.advise(seen).table()
+
+# %% [markdown]
+# The plan has computing and communication. It has no wait for another rank, and for "nothing recorded" only a little: that is FSDP's copying, and Python. Even of the update it counts only what Adam reads and writes, not what Python does for each tensor.
 #
 # ### Fit, then plan
 #
-# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, fit the constants, and plan then. `row(...)` writes down a timed step. Here are four, of 2 and 4 layers, 4 and 8 sequences (each rank takes half of them); the first is the one above:
+# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, and fit the constants. Ours have 2 and 4 layers, 4 and 8 sequences (half of them on each rank). The first is the one above; `row(...)` writes down a timed step.
 
 
 # %%
@@ -234,7 +237,11 @@ runs = [plain.row(fastest_us, gpu=here)]
 runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
 
 # %% [markdown]
-# Four runs are enough for two constants: the share of the measured speed that large products reach (small ones reach less), and a fixed time for each layer. `fit` begins with the plan's own and moves them until the runs agree.
+# Four runs are enough for two constants, the share of the measured speed that products reach, and a time for each layer:
+#
+# $$\text{step} = \frac{\text{products at the measured speed}}{\text{share}} + \text{layers} \times \text{time of a layer} + \text{what isn't fitted}$$
+#
+# `fit` moves both from where they were toward the four clocks. Two constants can't meet four clocks exactly.
 
 # %%
 fitted = planner.fit(runs, begun=[plan.stack])
@@ -244,12 +251,15 @@ lab.table(
     for name, stack in stacks.items()
 )
 
+# %% [markdown]
+# In the bars, compare the whole first. Then compare the update, in green.
+
 # %%
 plans = {name: plan.but(stack=stack) for name, stack in stacks.items()}
 lab.show(planner.clock_bars(plans, {"measured": took}))
 
 # %% [markdown]
-# The fitted whole is nearer to the clock, but its parts no longer mean what they are called. The update shows it: no constant is fitted for it, so its bar is what it was, whatever the clock says. What is missing there has gone into the two constants (a layer's time stands under "launches, short kernels"). So it is with all that the plan doesn't know: messages that wait, FSDP's copying, Python. Which constant takes how much differs from fit to fit.
+# The fit aims at whole steps. It has no constant for the update, so that bar stays what it was, whatever the clock says. What is missing there has gone into the two constants, like all else that the plan doesn't know. So the parts no longer mean what they are called.
 #
 # <details><summary>Your products reach 1 or more of the speed?</summary>
 #
@@ -259,7 +269,7 @@ lab.show(planner.clock_bars(plans, {"measured": took}))
 #
 # ### Does it hold farther out?
 #
-# On the four runs even a good fit proves nothing: it was fitted to them. So take a step larger than all of them: 6 layers, 12 sequences. How near does the fitted plan come to that?
+# On the four runs a good fit proves nothing: it was fitted to them. So take a larger step, 6 layers and 12 sequences. How near does the fitted plan come?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
@@ -269,6 +279,9 @@ runs.append(timed(6, 12))
 nearer.score(
     runs[-1].step_us() / planner.predicted_us(runs[-1], fitted.stack(runs[-1]))
 )
+
+# %% [markdown]
+# Look at "off", first in the four rows that were fitted, then in the last one, the test.
 
 # %%
 rows = [
@@ -286,20 +299,22 @@ for row in rows:
 lab.table(rows, units={"off": "share"})
 
 # %% [markdown]
-# The first four rows were fitted, the last is the test. Is its "fitted" nearer to "measured" than "planned" is? When this chapter was written it was, in all of ten trials on two quiet cores. Eight of them were off by a tenth at most; the two others were 28 and 40 % too high. If yours is off as far, something else may be running: time more steps (`timed=20`), or run the cells again from `plain = ...` on.
+# - **All five are off by a tenth at most**: the fit holds this far. In ten trials on two quiet cores eight tests were as near; the worst was 40 % too high.
+# - **Fitted rows are off by more**: then don't trust the test, near or not. Most often something else was running: run the cells again from `plain = ...` on, with `timed=20`.
+# - **Only the test is off**, or "fitted" is no nearer to it than "planned": then the four runs were too small, or too alike, to learn from.
 #
-# **What labkit can't know**: who else uses the machine. The fastest of five steps says what your program can do. What you will get on a busy day shows only if you measure at other hours too.
+# **What labkit can't know**: who else uses the machine. The fastest of ten steps says what your program can do. What you get on a busy day shows only then.
 
 # %% [markdown]
 # ### Was a term missing?
 #
-# If a fit is off on a quiet machine too, a term may be missing in the formula. Look at "off" in the four fitted rows. Is one row out of line, such as 4 layers that take far more than twice as long as 2? Time that one again first. Else, do the errors depend on layers or on sequences?
+# If fitted rows are off on a quiet machine too, the formula may lack a term. See what their errors depend on:
 #
-# - **By layers**, too low for 2 and too high for 4: a step takes some time by itself, and the planner has no constant for that. The fit presses it into the layers, and far out it is too high.
-# - **By sequences**, too low for 4 and too high for 8: twice the sequences took hardly longer on your clock. In the plan memory traffic and messages, which we don't fit, go on growing. So don't trust the fit in sequences.
-# - **Neither**: that is the noise of the clock.
+# - **On layers**, too low for 2 and too high for 4: a step takes some time by itself. The fit presses it into the layers, and far out it is too high.
+# - **On sequences**, too low for 4 and too high for 8: memory traffic grows in the plan, and your step hardly grew. Don't trust the fit in sequences.
+# - **On neither**: that is the noise of the clock.
 #
-# Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit that has nothing for the step itself:
+# Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit without a term for the step itself:
 #
 # | layers | sequences | took | fitted |
 # | --- | --- | --- | --- |
@@ -313,14 +328,14 @@ lab.table(rows, units={"off": "share"})
 #
 # <details><summary>Answer</summary>
 #
-# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit is a tenth too high, and on 48 layers it would be more than a quarter.
+# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit says 176 / 157 - 1 = 12 % too much.
 #
 # </details>
 
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences, on a machine that you don't know. As on the made-up one, a step takes some time by itself, some for each layer, and some for each sequence in each layer. The clock errs by up to 1 %. Say what a large step takes, 48 layers and 16 sequences for instance, to within a tenth. You may time four steps. Which four? The machines are made up, and keep to this rule.
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. Which four?
 
 
 # %%
@@ -344,10 +359,10 @@ check.hint("forecast")
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Now without a plan and without a fit. `trial(microbatch, recompute)` runs a step on real ranks, in which computing takes a time that is made up, and returns the milliseconds of the whole step, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check it is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
+# Now without a plan and without a fit. `trial(microbatch, recompute)` runs a step on real ranks, with a made-up time for computing. It returns the step's milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check `batch` is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
 #
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
-# - Recomputation takes a third longer. Every microbatch costs something by itself, an amount that differs from test to test.
+# - With recomputation the forward runs twice ([chapter 05](05_precision_and_memory.ipynb)), so each sample's computing takes a third longer. Every microbatch costs something besides, an amount that differs from test to test.
 # - The clock errs a little. Your choice may be 12 % slower than the fastest.
 
 
@@ -373,7 +388,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside; and the processes must find each other. The first is a matter of planning. Take GPT-2 XL on two machines: 16 cards of 40 GB, with one sequence each, in fp32 with products in TF32, by FSDP's constants. They take for granted that a network card gives half of what its data sheet says. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# A cluster changes two things. Between machines a message is slower than inside, and the processes must find each other. The first can be planned. Take GPT-2 XL on two machines: 16 cards of 40 GB, one sequence each, in fp32 with products in TF32, by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -382,17 +397,26 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So don't believe how long the plan says that a step of the shards takes. How the step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each network card in place of 25, how many times as long does a step of the shards take?
+# So don't believe the seconds; how a step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each network card in place of 25, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
 
 # %%
-nic = {gb: two.but(nic_gb_per_s=gb).time().step_us for gb in (6.25, 25)}
-starved.score(nic[6.25] / nic[25])
+nic = {f"{gb} GB/s": two.but(nic_gb_per_s=gb) for gb in (6.25, 25)}
+slow_us, fast_us = [each.time().step_us for each in nic.values()]
+starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# About 3.3 times, not four: at 25 GB/s it is computing, not the network, that sets most of the step. Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+# About 3.3 times, not four. See why: the bars have only those messages that no computing hides.
+
+# %%
+lab.show(planner.time_bars(nic))
+
+# %% [markdown]
+# Computing is the same in both. At 25 GB/s it hides most of the messages; at 6.25 it can't.
+#
+# Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -403,7 +427,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Here are both, on networks from 1.5 to 100 GB/s. The upright lines are networks as they are sold, in Gbit/s: Ethernet of 25, and three generations of InfiniBand.
+# Here are both, on networks from 1.5 to 100 GB/s. Upright lines are networks as they are sold, in Gbit/s: Ethernet of 25, and three generations of InfiniBand. Look at the slopes, left and right.
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -419,27 +443,27 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network, and half the bandwidth takes nearly twice the time. Copies win there, with two models' worth of numbers to three. Farther right gathering hides under computing, and bandwidth helps less. Copies lose there in the plan, because with them every card updates all numbers, and with shards only its own. Nothing here was measured, so don't read off where the curves cross.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time, and copies win by two models' worth to three. On the right messages hide, and bandwidth helps little. There copies lose in the plan, since every card updates all numbers. Nothing here was measured, so don't read off where the curves cross.
 #
 # <details><summary>What the plan takes for granted</summary>
 #
-# These counts are of flat rings: of two or three models' worth each of a machine's eight network cards carries an eighth to the other machine. (In stages fewer cross, chapter 17.) Copies fit here, with 34 of 40 GB. Where they don't, shard inside each machine and copy between machines, [chapter 10](10_mesh_and_experts.ipynb); this planner can't show that.
+# A network card gives half of what its data sheet says. The rings are flat: each of a machine's eight network cards carries an eighth to the other machine. Copies fit here, with 34 of 40 GB.
 #
 # </details>
 
 # %% [markdown]
 # ### Let them find each other
 #
-# That is torchrun's work. The same line runs on every machine, with the address of one of them, by hand or from your scheduler's job script:
+# That is torchrun's work. The same line runs on every machine, with the address of one of them:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK` (`torch.cuda.set_device`), reads by a `DistributedSampler`, saves to a disk that all machines see, and begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from the checkpoint.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. It begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there.
 #
-# **What labkit can't know**: your network's topology, its other users, and which of your machines is slow. Before you let it run for a week, record it on each machine by itself (`python -m labkit record`), and compare.
+# **What labkit can't know**: your network's topology, its other users, and which machine is slow. Before you let it run for a week, record it on each machine by itself, and compare.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
@@ -460,7 +484,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script: 56 ms a step, 12.5 with four readers, on a quiet day | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | this chapter's script on two quiet cores: 56 ms a step, 12.5 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
@@ -468,11 +492,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now. (Numbers in brackets are papers on arXiv: 2201 is January 2022.)
+# You can read the programs themselves now.
 #
 # | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
-# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: tensor parallelism comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: this course's way of cutting a transformer's tensors comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
 # | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, and should be taken from there |
@@ -490,7 +514,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
-# **Next:** your own training. This was the last chapter; come back when a step takes longer than planned.
+# **Next:** your own training. Come back when a step takes longer than planned.
 #
 # *Sections 19.7, 19.8.6 and D-next of the source material.*
 

@@ -83,7 +83,7 @@ def speeds(ranks: int) -> Gpu:
     adam_us = max(each["adam_us"] for each in run)
     node_gb_per_s = links["all_reduce"][1] if links else 1.0
     return Gpu(
-        name=f"here (one of {ranks} ranks)",
+        name=f"1/{ranks} of this machine" if ranks > 1 else "this machine",
         memory_gb=resources.total_bytes() / 1e9 / ranks,
         tflops=2 * tflops,  # compute takes half of it for fp32
         tflops_8bit=2 * tflops,
