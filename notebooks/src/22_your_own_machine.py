@@ -241,10 +241,11 @@ runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
 #
 # $$\text{step} = \frac{\text{products at the measured speed}}{\text{share}} + \text{layers} \times \text{time of a layer} + \text{what isn't fitted}$$
 #
-# `fit` moves both from where they were toward the four clocks. Two constants can't meet four clocks exactly.
+# `fit` begins with the plan's own constants and moves them toward the four clocks. Two constants can't meet four clocks exactly.
 
 # %%
-fitted = planner.fit(runs, begun=[plan.stack])
+moving = ("matmul", "layer_us")
+fitted = planner.fit(runs, begun=[plan.stack], constants=moving)
 stacks = {"by GPUs": plan.stack, "by four runs": fitted.stack(runs[0])}
 lab.table(
     {"constants": name, "of the speed": stack.matmul, "each layer_us": stack.layer_us}
@@ -299,7 +300,7 @@ for row in rows:
 lab.table(rows, units={"off": "share"})
 
 # %% [markdown]
-# - **All five are off by a tenth at most**: the fit holds this far. In ten trials on two quiet cores eight tests were as near; the worst was 40 % too high.
+# - **All five are off by a tenth at most**: the fit holds this far.
 # - **Fitted rows are off by more**: then don't trust the test, near or not. Most often something else was running: run the cells again from `plain = ...` on, with `timed=20`.
 # - **Only the test is off**, or "fitted" is no nearer to it than "planned": then the four runs were too small, or too alike, to learn from.
 #

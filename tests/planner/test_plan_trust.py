@@ -88,6 +88,17 @@ def test_a_fit_finds_the_constants_that_made_the_rows(published):
     assert found.stack(timed[0]).matmul == pytest.approx(0.6, rel=0.02)
 
 
+def test_a_fit_moves_no_other_constants_than_are_named(published):
+    runs = [row for row in published[FILES[0]][0] if row.layout.zero < 3]
+    named = ("matmul", "layer_us")
+    found = fit.fit(runs, constants=named)
+    assert found.moved[0][1] == "matmul" and {name for _, name in found.moved} <= set(named)
+    with pytest.raises(ValueError, match="one constant or more"):
+        fit.fit(runs, constants=())
+    with pytest.raises(ValueError, match="a constant"):
+        fit.fit(runs, constants=("speed",))
+
+
 def test_two_rows_are_enough_to_begin_and_move_one_constant():
     slow = [{**ROW, "iter_s": 5.0}, {**ROW, "mbs": 4, "iter_s": 4.9}]
     found = fit.fit(slow)

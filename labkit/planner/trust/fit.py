@@ -16,6 +16,7 @@ from labkit.planner.plan import steptime
 from labkit.planner.plan.stacks import CONSTANTS, STACKS, Stack, nearest
 from labkit.planner.trust.rows import Row
 from labkit.planner.trust.rows import row as row_of
+from labkit.units import check_word
 
 MOST_CONSTANTS = 4
 HELD = {"matmul": 0.25, "nic": 0.7, "layer_us": 0.8, "attention": 0.35}
@@ -82,25 +83,25 @@ def log_errors(rows: Sequence[Row], stack: Stack) -> np.ndarray:
 
 
 def fit(
-    rows: Sequence[Row | Mapping[str, object]], begun: Sequence[Stack] = tuple(STACKS.values())
+    rows: Sequence[Row | Mapping[str, object]],
+    begun: Sequence[Stack] = tuple(STACKS.values()),
+    constants: Sequence[str] = CONSTANTS,
 ) -> Fit:
     """The stacks that fit rows best, one for each engine among them. A row is a ``rows.Row``, or a
     mapping with the columns of ``rows.HEADER``. ``begun``: where constants may begin, the shipped
-    stacks unless said otherwise. Raises ValueError for fewer than two rows with a time."""
-    if not begun:
-        raise ValueError("a fit begins at one stack or more; got none")
-    read = [
-        each if isinstance(each, Row) else row_of(each, str(at)) for at, each in enumerate(rows)
-    ]
-    timed = [row for row in read if row.step_us()]
-    if len(timed) < 2:
-        raise ValueError(f"a fit needs two rows with a time or more; got {len(timed)}")
+    stacks unless said otherwise. ``constants``: of ``stacks.CONSTANTS``, those that may move, the
+    first before all others. Raises ValueError for fewer than two rows with a time."""
+    if not begun or not constants:
+        raise ValueError("a fit begins at one stack or more, and moves one constant or more")
+    for name in constants:
+        check_word(name, CONSTANTS, "a constant")
+    timed = _timed(rows)
     most = min(MOST_CONSTANTS, len(timed) // 2)
     engines: dict[Engine, list[Row]] = {}
     for row in timed:
         engines.setdefault(engine(row), []).append(row)
     largest = sorted(engines, key=lambda each: -len(engines[each]))
-    moved: list[Moved] = [(each, CONSTANTS[0]) for each in largest[:most]]
+    moved: list[Moved] = [(each, constants[0]) for each in largest[:most]]
     best = {}
     likely = {}
     for each, its_rows in engines.items():
@@ -110,7 +111,7 @@ def fit(
     while len(moved) < most:
         offers = []
         for each, its_rows in engines.items():
-            for name in set(CONSTANTS) - set(_of(moved, each)):
+            for name in set(constants) - set(_of(moved, each)):
                 one = _tried(its_rows, (*_of(moved, each), name), likely[each])[0]
                 offers.append((best[each][0] - one.loss, each, name, one))
         gain, each, name, one = max(offers, key=lambda offer: offer[0])
@@ -126,6 +127,17 @@ def fit(
     errors = [log_errors(engines[each], stacks[each]) for each in engines]
     misfit = float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
     return Fit(stacks=stacks, moved=tuple(moved), misfit=misfit)
+
+
+def _timed(rows: Sequence[Row | Mapping[str, object]]) -> list[Row]:
+    """The rows that have a time. Raises ValueError for fewer than two."""
+    read = [
+        each if isinstance(each, Row) else row_of(each, str(at)) for at, each in enumerate(rows)
+    ]
+    timed = [row for row in read if row.step_us()]
+    if len(timed) < 2:
+        raise ValueError(f"a fit needs two rows with a time or more; got {len(timed)}")
+    return timed
 
 
 def _of(moved: Sequence[Moved], wanted: Engine) -> tuple[str, ...]:
