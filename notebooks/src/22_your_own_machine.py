@@ -329,7 +329,7 @@ lab.table(rows, units={"off": "share"})
 #
 # <details><summary>Answer</summary>
 #
-# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit says 176 / 157 - 1 = 12 % too much.
+# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit says 176 ms, 12 % more.
 #
 # </details>
 

@@ -114,6 +114,8 @@ def fit(
             for name in set(constants) - set(_of(moved, each)):
                 one = _tried(its_rows, (*_of(moved, each), name), likely[each])[0]
                 offers.append((best[each][0] - one.loss, each, name, one))
+        if not offers:
+            break
         gain, each, name, one = max(offers, key=lambda offer: offer[0])
         if gain <= 0:
             break
