@@ -91,10 +91,7 @@ def fit(
     mapping with the columns of ``rows.HEADER``. ``begun``: where constants may begin, the shipped
     stacks unless said otherwise. ``constants``: of ``stacks.CONSTANTS``, those that may move, the
     first before all others. Raises ValueError for fewer than two rows with a time."""
-    if not begun or not constants:
-        raise ValueError("a fit begins at one stack or more, and moves one constant or more")
-    for name in constants:
-        check_word(name, CONSTANTS, "a constant")
+    _check(begun, constants)
     timed = _timed(rows)
     most = min(MOST_CONSTANTS, len(timed) // 2)
     engines: dict[Engine, list[Row]] = {}
@@ -129,6 +126,14 @@ def fit(
     errors = [log_errors(engines[each], stacks[each]) for each in engines]
     misfit = float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
     return Fit(stacks=stacks, moved=tuple(moved), misfit=misfit)
+
+
+def _check(begun: Sequence[Stack], constants: Sequence[str]) -> None:
+    """Raises ValueError for a fit that begins nowhere or moves nothing."""
+    if not begun or not constants:
+        raise ValueError("a fit begins at one stack or more, and moves one constant or more")
+    for name in constants:
+        check_word(name, CONSTANTS, "a constant")
 
 
 def _timed(rows: Sequence[Row | Mapping[str, object]]) -> list[Row]:
