@@ -24,11 +24,10 @@ MOST_ASKED = 16
 """How often an answer may ask for a plan's numbers."""
 MOST_REGRET = 0.1
 """How much slower than the search's best a chosen layout may be."""
-_STORY = Shape(name="story 10B", layers=48, hidden=4096, heads=32)
-_SEVEN = Shape(name="7B", layers=32, hidden=4096, heads=32, tied=False)
+_TEN = Shape(name="10B", layers=48, hidden=4096, heads=32)
 _A100, _H100 = "megatron-a100", "megatron-h100"
 _CHOICES = (  # what a layout is chosen for, each by one program
-    Plan(model=_STORY, gpus=8, batch=512, stack=_A100),
+    Plan(model=_TEN, gpus=8, batch=512, stack=_A100),
     Plan(model="LLaMA 7B", gpu="A100 40 GB", gpus=8, batch=512, stack=_A100),
     Plan(model="LLaMA 13B", gpu="H100 80 GB", gpus=32, batch=1024, stack=_H100),
     Plan(model="LLaMA-2 70B", gpus=64, batch=1024, stack=_A100),

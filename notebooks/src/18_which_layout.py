@@ -11,9 +11,9 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. With a copy on each, and the optimizer sharded, that takes 40 days. Cut in 64 parts (`tp` 8, `pp` 8), with all activations recomputed, it takes 105. Both fit. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. (All of this is predicted.)
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. With a copy on each, and the optimizer sharded, that takes 40 days. Cut in 64 parts (`tp` 8, `pp` 8), with all activations recomputed, it takes 105. Both fit. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. All of this is predicted.
 #
-# What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But what each holds, and how long its step takes, can be computed. A planner does that. Here it is, with eight GPUs. Look at the memory and at the step:
+# What differs is the **layout**: who holds which part of the model, and who works on which part of the batch. There are a thousand layouts here, too many to try. But a planner can compute what each holds and how long its step takes. Here it is, with eight GPUs. Look at the memory and at the step:
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. (The whole step has more microbatches and waits for a smaller share.) Go back to 1 stage, and set ZeRO to stage 0. Does it still fit?
+# Set the pipeline stages to 4. In the grey hatched stretches at the bottom GPUs wait, and are paid for. The whole step has more microbatches, and waits for a smaller share. Go back to 1 stage, and set ZeRO to stage 0. Does it still fit?
 #
 # <details><summary>Answer</summary>
 #
@@ -33,12 +33,12 @@ planner.board()
 #
 # </details>
 #
-# **When you are done** you can say what a layout holds and about how long its step takes before you rent anything, make a short list from a thousand layouts, and see when two of them are a tie.
+# **When you are done** you can say what a layout holds and about how long its step takes, make a short list, and see when two layouts are a tie.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
 #
-# You met most of these before. Each has a price:
+# Each has a price:
 #
 # | knob | what it does | what it costs |
 # | --- | --- | --- |
@@ -46,14 +46,14 @@ planner.board()
 # | `zero` 1, 2, 3 | shards what the copies share: Adam, then gradients, then parameters | from 2 on gradients travel with every microbatch, with 3 parameters are gathered for it too |
 # | tensor parallelism, `tp` | cuts every layer | messages in the middle of every layer |
 # | `sp`, beside `tp` | cuts the activations between the layers too | nothing, or nearly |
-# | pipeline, `pp` | cuts the stack of layers into stages | stages wait for each other: the bubble |
+# | pipeline, `pp` | cuts between layers, into stages | stages wait for each other: the bubble |
 # | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages, somewhat more activations |
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. (`cp`, chapter 09, stays 1. Sequences have 2,048 tokens.)
+# A layout is one value for each of them. `tp` x `pp` x `dp` is the number of GPUs, so `dp` is what the other two leave over. `cp` stays 1 (chapter 09), and sequences have 2,048 tokens.
 #
-# Try them on the board, one at a time (in the book only three can be moved). Which takes much off the 62.8 GB of the beginning for the least time? (Leave `zero` 3 for later.)
+# Try `tp`, `pp` and `zero` on the board, one at a time. Which takes much off the 62.8 GB of the beginning for the least time? Leave `zero` 3 for later.
 #
 # <details><summary>Answer</summary>
 #
@@ -64,29 +64,30 @@ planner.board()
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
 #
-# Does it fit? Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient and 12 for Adam. How much of that lies on one GPU?
+# Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient and 12 for Adam. How much of that lies on one GPU?
 #
 # Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism copies, so it divides only what ZeRO shards.
 #
-# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8: eight copies, each cut in eight parts. Nothing is sharded. How many GB of states (parameters, gradients, Adam) does one GPU hold? Its card has 80.
+# Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8: eight copies, each cut in eight parts. Nothing is sharded. How many GB of states (parameters, gradients, Adam) does one GPU hold?
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
 
 # %%
-held.score(16 * 175 / (2 * 4))
+big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
+states = ("parameters", "gradients", "optimizer")
+held.score(sum(big.memory().parts[name] for name in states) / 1e9)
 
 # %% [markdown]
-# That is more than four cards' worth, for an eighth of the model. The same eighth lies on eight GPUs, so sharding helps. The planner adds activations and buffers. (`recipe="mixed"` are our 16 bytes; thin bars are stages of the first row.) Look at what hangs over the line:
+# By hand it is 16 x 175 / (2 x 4) = 350 GB, more than four cards of 80 GB hold. (With the embedding, the planner's first stage has 353.) The same eighth lies on eight GPUs, so sharding helps. Activations and buffers come on top; `recipe="mixed"` are our 16 bytes. Look at what hangs over the line:
 
 # %%
-big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
 bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# With ZeRO 3 the states have room, but 53 GB of activations come on top. Only the last row, which computes them again, fits. Few programs run ZeRO 3 together with a pipeline, so people take more GPUs, or a larger `tp` and `pp`. (Stage 0 is the fullest: it keeps the activations of `pp` microbatches, chapter 08.)
+# With ZeRO 3 the states have room, but 53 GB of activations come on top. Only the last row, which computes them again, fits. But few programs run ZeRO 3 together with a pipeline. Stage 0 is the fullest, because it keeps the activations of `pp` microbatches (chapter 08).
 
 # %% [markdown] sections="19.8.4"
 # ### Recipes
@@ -101,7 +102,7 @@ small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
 lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It says 34 GB. Megatron's gradients have 5 GB more, some activations stay, and buffers take 3 GB (assumed).
+# It says 34 GB. Megatron's gradients have 5 GB more, some activations stay, and buffers are assumed to take 3 GB.
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
@@ -150,7 +151,7 @@ check.hint("mended_bill")
 # %% [markdown]
 # ## The time, by hand
 #
-# What fits may still be slow. How fast can it be at best? Training takes about 6 FLOPs for each parameter and token, 2 in the forward and 4 in the backward. So the shortest possible time is one division:
+# How fast can training be at best? It takes about 6 FLOPs for each parameter and token, 2 in the forward and 4 in the backward. So the shortest possible time is one division:
 
 
 # %%
@@ -177,28 +178,28 @@ reached.score(at_peak / llama.a100_hours)
 # %% [markdown]
 # More than half of what was paid for went elsewhere. Where?
 #
-# <details><summary>Say how you count</summary>
+# <details><summary>Which peak counts?</summary>
 #
-# Our 6 leave attention out; the planner counts it. Take the dense peak: a data sheet of an H100 shows 1,979 TFLOP/s, with sparsity; dense, it is half.
+# The dense one. An H100's data sheet shows 1,979 TFLOP/s with sparsity; dense, it is half.
 #
 # </details>
 #
 # ## Predict
 #
-# A `Plan` is a model, a cluster and a layout, and the planner has a formula for each part of its step. LLaMA's paper names 4 M tokens a step and 2,048 cards (those of its largest model), but no layout. We take plain FSDP, which is ZeRO 3, with one sequence a card. Look at the blue part:
+# A `Plan` is a model, a cluster and a layout, and the planner has a formula for each part of its step. LLaMA's paper names 4 M tokens a step, but no layout. We take 2,048 cards and plain FSDP, which is ZeRO 3, with one sequence a card. The planner's MFU counts attention too, which our 6 leave out. Of messages only what doesn't hide is drawn. Look at the blue part:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part is the useful work, and most of what was lost is inside it. At the peak its products would take 265 of these 433 ms: FSDP's reach some 60 % of the peak.
+# The blue part is the useful work, and in this plan most of what is lost is inside it. At the peak its products would take 265 of these 433 ms: FSDP's reach some 60 % of the peak.
 #
 # ### Constants
 #
-# This share is a **constant**: no data sheet has it, because it belongs to a program on a kind of card. The planner has four: the share of the peak for products, one for attention, the share of the network that messages get between machines, and a fixed time for each layer. The four of a program are its **stack**. The picture names it: `fsdp-a100`.
+# This share is a **constant**: no data sheet has it, because it belongs to a program on a kind of card. The planner has four: the share of the peak for products, one for attention, the share of the network that messages get between machines, and a fixed time for each layer. The four of a program are its **stack**, here `fsdp-a100`.
 #
-# Megatron's was fitted on published tables. FSDP's comes from trials, its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's stack and recipe, and all else Megatron's.
+# Megatron's was fitted on published tables. FSDP's comes from trials, and its share of the network is assumed. If you name none, ZeRO 3 gets FSDP's stack and recipe, and all else Megatron's.
 #
 # At a price of 1 for an hour, the cost of a plan *is* its GPU hours:
 
@@ -208,12 +209,12 @@ hours = {"predicted GPU hours": round(predicted)}
 lab.table([hours | {"published": llama.a100_hours}])
 
 # %% [markdown]
-# The plan is a tenth below the paper. That proves little, since the layout was our guess. How far a plan may be trusted is the question of chapter 19.
+# The plan is a tenth below the paper. That proves little, since the layout was our guess (chapter 19).
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. (From here on `sp` is on wherever `tp` cuts.) How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
+# Now one knob at a time, on 8 GPUs with NVLink, where messages are as fast as they get. From here on `sp` is on wherever `tp` cuts. How many times as long is a step with `tp` 8, compared with data parallelism and ZeRO 1?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -231,13 +232,13 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# It is mostly "tensor parallel". In every microbatch each layer waits for the other ranks four times, twice forward and twice backward. And with fewer copies each GPU works on more microbatches, with `tp` 8 on all 512. The last bar takes four sequences at a time, and waits a quarter as often.
+# It is mostly "tensor parallel". In every microbatch each layer waits for the other ranks four times, twice forward and twice backward. (With `sp` each wait is a gather and a scatter, of the same bytes in all.) And with fewer copies each GPU works on more microbatches, with `tp` 8 on all 512. The last bar takes four sequences at a time. That makes a quarter of the messages, each four times as large: only their fixed time shrinks.
 #
 # The wider a model, the longer its layers compute between two messages. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, and wait. With 64 sequences, one at a time, a pipeline of 8 stages has by hand a bubble of 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice. Which of the three costs least?
+# Stages send little, but they wait. Take 64 sequences, one at a time, and 8 stages. If all are equally slow, the bubble is 7 / (64 + 7), a tenth of the step (chapter 08). With chunks it is less. Recomputing goes through every forward twice. Which of the three costs least?
 
 # %%
 batch64 = node.but(batch=64)
@@ -247,7 +248,9 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Chunks do. (The bars show the last stage. It is the slowest, since it has the output layer as well.) All these knobs cost time. What they buy is memory. Look at which parts shrink:
+# Stages with chunks cost least. Without chunks uneven stages cost even more than the bubble. The bars show the last stage, which has the output layer as well, so its products take 3.14 s instead of 2.76.
+#
+# `tp`, stages and recomputing cost time, and buy memory. Look at which parts shrink:
 
 # %%
 bought = {"tp 1, pp 1": batch64, "tp 8": batch64.but(tp=8), "pp 8": ways["pp 8"]}
@@ -263,22 +266,23 @@ lab.show(planner.memory_bars(bought | {"recompute": ways["recompute"]}))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s, as above, take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice and sends 13.5 GB of gradients once, an eighth through each of its eight network cards. A card is assumed to reach half of what its data sheet says.
+# Take 64 GPUs in eight machines, two sequences of 2,048 tokens at a time. By hand, 6 x 6.7 billion x 2 x 2,048 FLOPs at six tenths of 312 TFLOP/s take 0.9 s. Meanwhile a machine fetches 13.5 GB of parameters twice and sends 13.5 GB of gradients once, an eighth through each of its eight network cards. A card is assumed to reach half of its data sheet. So it must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
 #
-# So what must the data sheet promise? (100 Gb/s Ethernet is 12.5 GB/s; the cards of a usual A100 machine have 25.)
+# The cards of a usual A100 machine have 25. How many times as long is a step on 40 Gb/s Ethernet, which is 5 GB/s?
 
 # %%
-network = lab.guess("GB/s of a network card", between=(1, 100))
-
-# %%
-by_hand = 3 * 13.5 / 0.9 / 8 / 0.5
-network.score(by_hand)
-
-# %% [markdown]
-# The size of the model cancels: all that counts is how many tokens a GPU takes at a time. One sequence needs twice as much. Does the planner agree? Look left and right of the line:
+network = lab.guess("step on 5 GB/s, over step on 25 GB/s", between=(0.1, 10))
 
 # %%
 wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
+slow = wide.but(nic_gb_per_s=5)
+network.score(slow.time().step_us / wide.time().step_us)
+
+# %% [markdown]
+# By hand it is 11.25 / 5 = 2.25 times. The planner says less, because attention takes time too. The size of the model cancels. For a given card and recipe, all that counts is how many tokens a GPU takes at a time. One sequence needs twice the GB/s. Look left and right of the line:
+
+# %%
+by_hand = 3 * 13.5 / 0.9 / 8 / 0.5
 cards_gb = [25 / 2 ** (i / 4) for i in range(17)]
 slower = {gb: wide.but(nic_gb_per_s=gb) for gb in cards_gb}
 steps_s = {gb: plan.time().step_us / 1e6 for gb, plan in slower.items()}
@@ -291,19 +295,19 @@ plot = {"log_x": True, "log_y": True, "at": {"by hand": by_hand}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# It does. On the right almost everything hides. Well to the left each halving of the network doubles the step: everybody waits for it. The same layout is fine on one cluster and a disaster on another.
+# On the right almost everything hides. At the line messages take as long as computing, so some stick out. Well to the left each halving of the network doubles the step, because everybody waits for it. The planner assumes what we did, so this confirms only arithmetic.
 
 # %% [markdown]
 # ## Search
 #
-# Now `search` tries the knobs together, for our 7 B model on 64 GPUs. (Of ZeRO it takes stages 0, 1 and 3: Megatron shards by 1, FSDP by 3.) The further left a dot, the faster, and the lower, the lighter. Its colour says what becomes of the model: copies, shards, or a cut. Look at the line along the bottom:
+# Now `search` tries the knobs together, for our 7 B model on 64 GPUs. Of ZeRO it takes stages 0, 1 and 3, since Megatron shards by 1 and FSDP by 3. The further left a dot, the faster, and the lower, the lighter. Look at the line along the bottom:
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Of 1,094 layouts 982 fit, and those are drawn (dots in one place once). The line is the **frontier**: the layouts that no other beats in both. Its left end is the shortest step. From there to the right you save much memory for little time at first; then each GB costs more. The fastest are:
+# Of 1,094 layouts 982 fit, and those are drawn. The line is the **frontier**: the layouts that no other beats in both. From its left end you save much memory for little time at first; then each GB costs more. The fastest are:
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -317,36 +321,36 @@ lab.table(plan.row() for plan in search.plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are: nine of ten of the runs behind them are within 12 %. `warnings()` says where a plan lies outside of those runs. (They all recompute something, which MFU doesn't count. This layout doesn't, so part of its higher MFU may be real.)
+# `trust()` says whose constants these are: nine of ten of the runs behind them are within 12 %. `warnings()` says where a plan lies outside of those runs.
 #
-# The first five are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. What lies left of the dashed line is a tie with the fastest. That is a rule of thumb: the difference of two plans may be off by less than 12 %, or by more.
+# The first five are by one program, and closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. (A rule of thumb: a difference may be further off, or less.) All but the shards are Megatron's. Left of the dashed line they tie with the fastest; of FSDP's shards it says nothing.
 #
 # ### ZeRO 3, one sequence at a time
 #
-# Many people choose this without asking. By how much is it slower than the best one here? (That share is its **regret**. Remember how fast the network had to be.)
+# This is plain FSDP again. Its messages need 2 x 11.25 = 22.5 of 25 GB/s, so some stick out; and by FSDP's constants products are slower. By which share is it slower than the best? That share is its **regret**.
 
 # %%
 usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
 
 # %%
-usual.score(search.regret(search.plan.but(zero=3)))
+single = search.plan.but(zero=3)
+usual.score(search.regret(single))
 
 # %%
-single = search.plan.but(zero=3)
 regrets = [
     {
         "mbs": each.mbs,
         "regret": search.regret(each),
         "step_us": each.time().step_us,
     }
-    for each in (single, single.but(mbs=2), single.but(mbs=4))
+    for each in (single.but(mbs=2), single.but(mbs=4))
 ]
 lab.table(regrets, units={"regret": "share"})
 
 # %% [markdown]
-# More sequences at a time hide more, and make larger products. With two, ZeRO 3 is already a tie with the best (7.4 %).
+# More sequences at a time hide more and make larger products, so the regret falls.
 #
-# But ZeRO 3 has FSDP's constants here, the best layout Megatron's, so a part of the regret is the program's. And FSDP's error, 20 %, was found inside one machine; across machines it is unknown. So the table doesn't say who wins. It says what to try: more sequences at a time. (Chapter 19 takes the regret apart.)
+# The best layout has Megatron's constants, so a part of the regret is the program's (chapter 19). FSDP's error, 20 %, was found inside one machine, so here the table can't say who wins. It says what to try.
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -354,11 +358,11 @@ lab.table(regrets, units={"regret": "share"})
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# A textbook has a rule by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on 8 GPUs, tensor and pipeline parallelism above. But FSDP and ZeRO 3 shard alike. And by hand, 70 B on eight cards are 16 x 70 / 8 = 140 GB on each, even when everything is sharded.
+# A textbook chooses by size: DDP below 7 B, FSDP from 7 to 30 B, ZeRO 3 from 30 to 100 B on 8 GPUs, tensor and pipeline parallelism above. But FSDP and ZeRO 3 shard alike. And by hand, 70 B on eight cards are 16 x 70 / 8 = 140 GB on each, even when everything is sharded.
 #
 # ### By what a layout does
 #
-# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models: three on 8 GPUs, the 70 B on 64, the 175 B on 128. All by one program, Megatron.
+# So look at what a layout does with the model: copies, shards (ZeRO 3), or a cut by `tp` and `pp`. Which is the fastest? We ask for five models: three on 8 GPUs, the 70 B on 64, the 175 B on 128, all by Megatron's constants.
 
 
 # %%
@@ -406,27 +410,27 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only sharding the 70 B crosses it, and barely. And for shards the line is in doubt: no run behind these constants shards. (Where a bar is missing, nothing fits of what the search tries.)
+# Only sharding the 70 B crosses it, and barely. For shards it is in doubt, since no run behind these constants shards. In one machine they lead by little: messages hide, or the freed memory takes larger microbatches. Where a bar is missing, nothing fits.
 #
-# So in one machine choose what is simple: the best of each kind are too close to tell. (A bad cut, such as `tp` 8 above, isn't.) Across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
+# So in one machine choose what is simple: the best of each kind are too close to tell. Across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
 #
 # ### Four rules
 #
 # 1. Copy the model if it fits: it is the simplest. Shard the optimizer in any case: ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard more inside a machine: ZeRO 2, then ZeRO 3. Your model stays as it is. Across machines do so only if you have measured that the messages hide.
+# 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide.
 # 3. Else cut a little: `tp` 2 inside a machine, stages with chunks between machines.
-# 4. If that is not enough, recompute, which costs a third. A large `tp` comes last, unless the model is wide: `tp` 8 doubled the step of our 7 B.
+# 4. If that is not enough, recompute, which costs a third. A large `tp` comes last, unless the model is wide: `tp` 8 made the step of our 7 B twice as long, and with four sequences at a time still 1.47 times.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Find a layout that fits (it may fill the whole card), and whose step is at most a tenth slower than the best. (In this game ties count.) Your function gets the number of GPUs and `ask`, which plans by Megatron's constants:
+# Find a layout that fits, and whose step is at most a tenth slower than the best. In this game differences below 12 % count. Your function gets the number of GPUs and `ask`, which plans by Megatron's constants for the card:
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`.
-# - You may ask 16 times. What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`; the other `recompute` is "full".
+# - You may ask 16 times. What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`; `zero` goes to 3, and the other `recompute` is "full".
 # - What does not divide raises a `ValueError`, and counts as a question.
 #
-# The check has five models and clusters, with 32 to 80 layers and 512 or 1,024 sequences in a step. On one of them the network is slow; your function has to find out by asking. The four rules say where to begin.
+# The check has five cases, with 32 to 80 layers. In one the network is slow; your function has to find out by asking. The four rules say where to begin.
 
 
 # %%
@@ -466,30 +470,32 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# Our first lines had two layouts. Here they are, side by side. Look at the memory and at the days:
+# Here are the two layouts of our first lines. Look at the memory and at the days:
 
 # %%
 fine = search.plan.but(tp=8, pp=8, sp=True, recompute="full")
 planner.card(fine, search.best)
 
 # %% [markdown]
-# That is no tie: choosing saves 65 of 105 days. The fine cut pays with time for memory that it leaves empty.
+# Choosing saves 65 of 105 days. But the fine cut is poor on purpose: it pays with time for memory that it leaves empty. And the plan of 40 days warned that it may well take longer.
 #
-# And among the good ones? Here is the copy beside shards, four sequences at a time:
+# Here are two good layouts, and a likelier mistake (`tp` 8):
 
 # %%
-lab.table(plan.row() for plan in (search.best, single.but(mbs=4)))
+cut = search.best.but(pp=2, vpp=2, mbs=1)
+large_tp = search.best.but(tp=8, sp=True, mbs=4)
+lab.table(plan.row() for plan in (search.best, cut, large_tp))
 
 # %% [markdown]
-# They are 4.6 % apart, by two programs. This the plan can't decide. It gives you the short list: run these two for a few minutes each. If they come out alike, take the copy, which is simpler.
+# The mistake takes 5.14 / 3.60 = 1.43 times as long. The copy and the cut are 2.8 % apart, by one program: a tie. Both lie on the frontier, the cut with 27 GB less. Run these two for a few minutes each. If they come out alike, take the copy, which is simpler.
 
 # %% [markdown]
 # ## Summary
 #
 # - `tp` and `pp` cut the states, `tp` the activations too; `dp` copies, and ZeRO shards what `dp` copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
-# - Copy if it fits; shard the optimizer; shard more where the messages hide; else cut a little; recompute before a large `tp`.
-# - Ask every plan for its error and its warnings. What is closer together than the error is a tie: run both.
+# - Where to begin: copy if it fits, else shard, else cut a little, else recompute.
+# - Ask every plan for its error and its warnings. Two plans by one program that differ by less are a tie: run both.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [frontier](GLOSSARY.md#frontier), [regret](GLOSSARY.md#regret).
 #
