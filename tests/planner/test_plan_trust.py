@@ -125,6 +125,13 @@ def test_on_published_rows_it_is_twice_as_good_as_one_constant(published, name):
     assert judge.p90(errors) < judge.p90(naive)
 
 
+def test_curves_may_have_words_for_names(published):
+    found = validate.validate(published["megatron_sc21_table2"][0], 0.25)
+    curves = found.curves({"z3_175B": "175 B, ZeRO 3"})
+    assert {"175 B, ZeRO 3", "z3_530B"} < set(curves["predicted"])
+    assert "z3_175B" not in curves["measured"] | curves["fitted"]
+
+
 def test_validation_prints_what_was_asked_and_never_counts_a_fitted_row(published, capsys):
     path = PUBLISHED / "megatron_sc21_table2.csv"
     line = ["plan", "--validate", str(path), "--fit", "0.25", "--seed", "3", "--json"]

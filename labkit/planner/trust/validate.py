@@ -1,6 +1,6 @@
 """Predictions beside published rows: fitted on a part of them, judged on the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -45,13 +45,17 @@ class Validation:
             if not each.fitted and (each.quantity == "mem_gib") == in_memory
         ]
 
-    def curves(self) -> dict[str, dict[str, dict[int, float]]]:
+    def curves(
+        self, names: Mapping[str, str] | None = None
+    ) -> dict[str, dict[str, dict[int, float]]]:
         """``measured``, ``fitted`` and ``predicted`` for ``lab.curves``, of rows whose names end
         with a number of GPUs: {name: {GPUs: what was published}}, of rows that the fit saw in
-        ``fitted``, and {name: {GPUs: what is predicted}}."""
+        ``fitted``, and {name: {GPUs: what is predicted}}. ``names`` are words for the rows' own:
+        {"z3_175B": "175 B, ZeRO 3"}."""
         found: dict[str, dict] = {"measured": {}, "fitted": {}, "predicted": {}}
         for each in self.rows:
             name, _, gpus = each.id.partition("_")[2].rpartition("_")
+            name = (names or {}).get(name, name)
             dots = found["fitted" if each.fitted else "measured"]
             dots.setdefault(name, {})[int(gpus)] = each.published
             found["predicted"].setdefault(name, {})[int(gpus)] = each.predicted
