@@ -298,13 +298,13 @@ lab.bars(placed_us, unit="us", **title)
 lab.table(case_studies.placed())
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# If two overlap, only the prediction tells them apart. All are late, as nothing can be sooner than its pace. Where does the time go? A step *together* of another run, predicted above, measured below; the last line says what the difference is made of:
+# If two overlap, only the prediction orders them. All are slower than predicted, as nothing can be quicker than its pace. Where does the time go? A step *together* of another run, predicted above, measured below; the last line says what the difference is made of:
 
 # %%
 together.compare()
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then; here they are 57.7 kB, where *together* sends 181 kB, mostly features. With many more bytes of weights that may turn round: count both. If one part is too large, cut that one, as *together* does with the fusion. Groups of ranks with a part each are the slowest by the prediction, as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
+# **Verdict.** If the net fits on each rank, copy all of it (DDP). Only weight gradients travel then; here they are 57.7 kB, where *together* sends 181 kB, mostly features. With many more weights the order may turn round: count both bytes. If one part is too large, cut that one, as *together* does with the fusion. Groups of ranks with a part each are the slowest by the prediction, as long as batches go through one at a time. With microbatches they would be a pipeline (chapter 08).
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -444,7 +444,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # ### So what do you do?
 #
-# **Verdict.**
+# **Verdict**, by the number of cards:
 #
 # | cards | what to do |
 # | --- | --- |
