@@ -18,7 +18,7 @@ def doubts(step: Step) -> list[dict[str, str]]:
             (
                 say(
                     "what you train for: no loss was given, so a run takes the output, or a "
-                    "stand-in"
+                    "stand-in, the mean of its squares"
                 ),
                 say("give loss=, a function of the output and the batch"),
             )
@@ -26,7 +26,7 @@ def doubts(step: Step) -> list[dict[str, str]]:
     found.append(
         (
             say("how long a step takes: the constants are those of other programs and machines"),
-            say("measure four runs of your own, and fit them (planner.fit)"),
+            say("measure four runs of your own, and fit them (planner.fit, chapter 22)"),
         )
     )
     return [{"not known": what, "way out": way_out} for what, way_out in found]
