@@ -49,6 +49,7 @@ def test_speeds_are_read_by_all_ranks_at_once():
         assert bandwidth > 1e-3
     assert found.adam_bytes > 16  # a parameter, its gradient and two moments in fp32
     assert found.per_node == 2 and not found.hides
+    assert found.fp32_share == 1
 
 
 def test_where_cores_compute_and_send_nothing_hides_and_each_collective_has_its_own_speed():
@@ -70,6 +71,15 @@ def test_where_cores_compute_and_send_nothing_hides_and_each_collective_has_its_
     beside = here_run.plan(Case(engine="fsdp", **SMALL), replace(here, hides=True))
     assert beside.time().parts()["gather"] < sent_us
     assert group.us("reduce_scatter", 1e6, plan.cluster, 1.0) == pytest.approx(10 + 500)
+
+
+def test_a_speed_that_was_read_in_fp32_is_the_peak_of_a_plan_in_fp32_and_of_its_mfu():
+    read = replace(NEAR, sms=0, fp32_share=1.0)
+    as_a_card = replace(read, tflops=2 * NEAR.tflops, fp32_share=0.5)
+    plan, same = (here_run.plan(Case(engine="ddp", **SMALL), each) for each in (read, as_a_card))
+    assert plan.time().step_us == same.time().step_us
+    assert plan.mfu() == pytest.approx(2 * same.mfu())
+    assert gpu("A100").fp32_share == 0.5  # TF32
 
 
 def test_adams_step_is_in_a_case_but_the_pipelines():

@@ -57,6 +57,9 @@ class Gpu:
     adam_bytes: float = 30.0
     """what Adam's step reads and writes for each parameter: gradient, master copy and two moments
     in (16), three and the 16-bit copy out (14); more where nothing is fused"""
+    fp32_share: float = 0.5
+    """of ``tflops``, what products in fp32 get: half on matrix units, as TF32; 1 where ``tflops``
+    was read in fp32"""
 
     @property
     def family(self) -> str:

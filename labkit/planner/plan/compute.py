@@ -61,7 +61,7 @@ class Bench:
         """Dense FLOPs of a microsecond at a precision; attention has no 8 bit."""
         tflops = self.gpu.tflops_8bit if precision == "fp8" and eight_bit else self.gpu.tflops
         if precision in ("fp32", "tf32"):
-            tflops = self.gpu.tflops / 2  # TF32 on the matrix units
+            tflops = self.gpu.tflops * self.gpu.fp32_share
         return tflops * 1e6
 
     def product_us(self, rows: float, inner: float, columns: float, precision: str) -> float:

@@ -85,8 +85,8 @@ def speeds(ranks: int) -> Gpu:
     return Gpu(
         name=f"1/{ranks} of this machine" if ranks > 1 else "this machine",
         memory_gb=resources.total_bytes() / 1e9 / ranks,
-        tflops=2 * tflops,  # compute takes half of it for fp32
-        tflops_8bit=2 * tflops,
+        tflops=tflops,
+        tflops_8bit=tflops,
         sms=0,  # no tiles that wait for one another
         hbm_gb_per_s=bandwidth / HBM_SHARE,
         node_gb_per_s=node_gb_per_s,
@@ -96,6 +96,7 @@ def speeds(ranks: int) -> Gpu:
         source="read by speeds()",
         links=links,
         hides=False,
+        fp32_share=1.0,  # it was read in fp32
         adam_bytes=1e3 * bandwidth * adam_us / ADAM_PARAMS,
     )
 
