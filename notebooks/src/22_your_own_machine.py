@@ -11,9 +11,9 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# The model is planned. But a plan knows neither the script that trains it nor the machine. Here is a small script, for two ranks. In each of its steps nobody computes for 48 ms. Why?
+# A plan knows neither the script that trains a model nor the machine. Here is a small script, for two ranks. In each of its steps a rank computes nothing for at least 48 ms. Why?
 #
-# Look for the answer in the picture below the script. A rank's thick row is what it computes (hatched: nothing). Its thin rows are reading and messages.
+# Look for the answer in the picture below the script. A rank's thick row is what it computes (hatched: nothing). Its thin rows are reading and messages; one that overlaps moves down.
 
 # %%
 import tempfile
@@ -57,7 +57,7 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# The upper half is the recording, eight steps of each rank: most of the time it reads. A long message may be a wait for the other rank. The lower half is what labkit's advice promises.
+# The upper half is the recording, eight steps of each rank, and mostly reading. A long message may be a wait for the other rank. The lower half is what labkit's advice promises.
 #
 # **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
 
@@ -74,7 +74,7 @@ found
 #
 # ### Four readers
 #
-# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms on average ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms:
+# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms, at best ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
@@ -105,17 +105,19 @@ steps_us["the longer of the two"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, from a quarter of the recorded wait for data. Is the run near it? On two quiet cores it was: 56 ms became 12.5. If yours is much longer, the rest of the step has grown.
+# The last row was computed, from a quarter of the recorded wait for data. Is the run near it? If not, the rest of the step has changed too.
 #
 # ### What is in the way now?
 #
-# In the new recording, look at the hatched stretches. Which of them wait for reading, which for a message?
+# Brown is only the wait for a batch now; the readers aren't drawn. Look at the hatched stretches above. Which wait for a batch, which for a message?
 
 # %%
 again
 
 # %% [markdown]
-# And this is a step of the average rank, before and after. (Exposed is what no computing hides.) Which part is the largest now?
+# The lower half promises again. Can it be kept? Eight batches take four readers 8 x 12 = 96 ms, if none was in hand, and the advice knows neither your readers nor your cores.
+#
+# And this is a step of the average rank, before and after. (Exposed is what no computing hides.) Add up all but the wait for data. Is that more than the 12 ms that four readers need?
 
 # %%
 parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
@@ -131,44 +133,36 @@ lab.table(
 )
 
 # %% [markdown]
-# - **Waiting for data**: the readers still set the pace. More of them help, until the rest is longer.
-# - **Computing**: has it grown? Two ranks with four readers each are ten processes, and they share your cores.
-# - **Waiting for other ranks**, or communication: find such a wait in the picture. The other rank reads or computes meanwhile, and that is what to mend.
+# The longer of the two sets the pace, not the largest part (nearly equal: both do, in turn).
 #
-# The advice knows neither your readers nor your cores. So its promise is a guess until a run proves it.
+# - **Four readers**: more of them help, until the rest is longer.
+# - **The rest**: mend its largest part. Has computing grown? Two ranks and eight readers share your cores. Is it a wait or a message? See in the picture what the other rank does meanwhile.
 #
 # <details><summary>Why <code>prefetch_factor=1</code>?</summary>
 #
-# So each reader keeps one batch in hand, not two as usual. With eight in hand, most of the ten steps would have been read before the recording.
+# Usually each reader keeps two batches in hand. With eight, most of the ten steps would have been read before the recording.
 #
 # </details>
 
 # %% [markdown]
 # ## A machine
 #
-# *A good place to rest: the script is done.*
+# *A good place to rest.*
 #
-# A plan needs the speed of your machine. `speeds(2)` reads off what each of two ranks gets while both are busy:
+# A plan needs the speed of your machine. `speeds(2)` reads off what each of two ranks gets while both are busy. (`python -m labkit measure` runs the main experiments of the course, in ten minutes at most, and puts them beside other machines.)
 
 # %%
 here = planner.speeds(2)
 lab.table(
     [
         {
-            "products in fp32, TFLOP/s": here.tflops / 2,
-            "memory, GB/s": here.hbm_gb_per_s * 0.8,
+            "products in fp32, TFLOP/s": here.tflops,
             "gathering, GB/s": here.links["all_gather"][1],
         }
     ]
 )
 
 # %% [markdown]
-# <details><summary>Why divided by two, and times 0.8?</summary>
-#
-# `here` is written like a card's data sheet: a peak for 16 bits, of which a plan takes half for fp32, and memory of which it takes 80 %. `speeds` enters what makes both come out. (So an MFU below is a share of twice the measured speed.)
-#
-# </details>
-#
 # Now plan for this machine: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
 
 
@@ -186,7 +180,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches only a part of these speeds. Which part is a constant of the plan, and ours was fitted on GPUs. So how near does the plan come to a real step, the fastest of ten on this CPU (`devices="cpu"`)?
+# A program reaches only a part of these speeds. How large a part is a constant of the plan, and ours was fitted on GPUs. So how near does the plan come to a real step, the fastest of ten on this CPU (`devices="cpu"`)?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -204,7 +198,7 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# Constants from GPUs need not hold here. But where are they wrong? A clock tells only the update from all else, so record one more such step.
+# Where is the plan wrong? A clock tells only the update from all else, so record one more such step.
 #
 # In the upper row of each rank blue is computing, and green is the update. Below it layers are gathered and gradients averaged (by an all-reduce, since gloo has no reduce-scatter). Look at what fills the step, not at its length: recording takes time as well.
 
@@ -214,13 +208,26 @@ seen = timeline.select(timeline.lane != "mark")  # without FSDP's own marks
 seen
 
 # %% [markdown]
-# And here is the balance, in shares of the recorded step. In which of these columns does the plan have nothing?
+# Here is each part. Where is the plan short by most?
 
 # %%
-lab.advise(seen).table()
+parts_us, where = plan.time().parts(), lab.advise(seen)
+planned_us = {"waiting": 0.0, "comm": parts_us.pop("gather")}
+planned_us |= {"compute": sum(parts_us.values()), "unrecorded": 0.0}
+whole_us = seen.end_us.max() - seen.start_us.min()
+
+# %%
+lab.table(
+    {
+        "part": parts[part],
+        "planned_us": part_us,
+        "recorded_us": where.share(part) * whole_us,
+    }
+    for part, part_us in planned_us.items()
+)
 
 # %% [markdown]
-# The plan has computing and communication. It has no wait for another rank, and for "nothing recorded" only a little: that is FSDP's copying, and Python. Even of the update it counts only what Adam reads and writes, not what Python does for each tensor.
+# The plan has no wait for another rank, and nothing for "nothing recorded": mostly Python and copies, we believe. Of the update it counts what Adam reads and writes, not what Python does for each tensor.
 #
 # ### Fit, then plan
 #
@@ -253,24 +260,24 @@ lab.table(
 )
 
 # %% [markdown]
-# In the bars, compare the whole first. Then compare the update, in green.
+# In the bars, compare the whole, then the update, in green.
 
 # %%
 plans = {name: plan.but(stack=stack) for name, stack in stacks.items()}
 lab.show(planner.clock_bars(plans, {"measured": took}))
 
 # %% [markdown]
-# The fit aims at whole steps. It has no constant for the update, so that bar stays what it was, whatever the clock says. What is missing there has gone into the two constants, like all else that the plan doesn't know. So the parts no longer mean what they are called.
+# The fit aims at whole steps. It has no constant for the update, so that bar stays what it was, whatever the clock says. What is missing there has gone into the two constants, like all else that the plan doesn't know; the table shows which of them moved. So the parts no longer mean what they are called.
 #
 # <details><summary>Your products reach 1 or more of the speed?</summary>
 #
-# That is no speed. Your steps hardly grew with the sequences, so the fit made products cheap and layers dear.
+# Your steps hardly grew with the sequences, so the fit made products cheap and layers dear.
 #
 # </details>
 #
 # ### Does it hold farther out?
 #
-# On the four runs a good fit proves nothing: it was fitted to them. So take a larger step, 6 layers and 12 sequences. How near does the fitted plan come?
+# On its own four runs a good fit proves nothing. So take a larger step, 6 layers and 12 sequences. How near does the fitted plan come?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
@@ -300,16 +307,18 @@ for row in rows:
 lab.table(rows, units={"off": "share"})
 
 # %% [markdown]
+# Which of these is your table?
+#
 # - **All five are off by a tenth at most**: the fit holds this far.
-# - **Fitted rows are off by more**: then don't trust the test, near or not. Most often something else was running: run the cells again from `plain = ...` on, with `timed=20`.
+# - **Fitted rows are off by more**: then don't trust the test, near or not. Most often something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
 # - **Only the test is off**, or "fitted" is no nearer to it than "planned": then the four runs were too small, or too alike, to learn from.
 #
-# **What labkit can't know**: who else uses the machine. The fastest of ten steps says what your program can do. What you get on a busy day shows only then.
+# **What labkit can't know**: who else uses the machine. The fastest of ten steps says what your program can do, not what it does on a busy day.
 
 # %% [markdown]
 # ### Was a term missing?
 #
-# If fitted rows are off on a quiet machine too, the formula may lack a term. See what their errors depend on:
+# If fitted rows are off on a quiet machine too, the formula may lack a term. A pattern counts if both rows of a size are off to one side, by more than a row differs between two runs:
 #
 # - **On layers**, too low for 2 and too high for 4: a step takes some time by itself. The fit presses it into the layers, and far out it is too high.
 # - **On sequences**, too low for 4 and too high for 8: memory traffic grows in the plan, and your step hardly grew. Don't trust the fit in sequences.
@@ -336,7 +345,7 @@ lab.table(rows, units={"off": "share"})
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. Which four?
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. Leave none of the three out, as the fit above did.
 
 
 # %%
@@ -360,7 +369,7 @@ check.hint("forecast")
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Now without a plan and without a fit. `trial(microbatch, recompute)` runs a step on real ranks, with a made-up time for computing. It returns the step's milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check `batch` is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
+# Where no plan can be trusted, try. `trial(microbatch, recompute)` runs a step on real ranks, with a made-up time for computing. It returns the step's milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check `batch` is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
 #
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
 # - With recomputation the forward runs twice ([chapter 05](05_precision_and_memory.ipynb)), so each sample's computing takes a third longer. Every microbatch costs something besides, an amount that differs from test to test.
@@ -389,7 +398,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# A cluster changes two things. Between machines a message is slower than inside, and the processes must find each other. The first can be planned. Take GPT-2 XL on two machines: 16 cards of 40 GB, one sequence each, in fp32 with products in TF32, by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# In a cluster messages between machines are slower than inside, and the processes must find each other. The first can be planned. Take GPT-2 XL on two machines: 16 cards of 40 GB, one sequence each, in fp32 with products in TF32, by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -398,7 +407,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So don't believe the seconds; how a step depends on the network is still worth a look. With a quarter of the bandwidth, 6.25 GB/s for each network card in place of 25, how many times as long is a step of the shards?
+# So don't believe the seconds; look how a step depends on the network. With a quarter of the bandwidth, 6.25 GB/s for each of a machine's eight network cards in place of 25, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -409,13 +418,13 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# About 3.3 times, not four. See why: the bars have only those messages that no computing hides.
+# Less than four: trust that, not the number. See why; the bars have only messages that no computing hides.
 
 # %%
 lab.show(planner.time_bars(nic))
 
 # %% [markdown]
-# Computing is the same in both. At 25 GB/s it hides most of the messages; at 6.25 it can't.
+# Computing is the same in both. The open messages grow more than fourfold, since computing hid a larger part of them at 25 GB/s.
 #
 # Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
 
@@ -444,7 +453,7 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time, and copies win by two models' worth to three. On the right messages hide, and bandwidth helps little. There copies lose in the plan, since every card updates all numbers. Nothing here was measured, so don't read off where the curves cross.
+# On the left everybody waits for the network: half the bandwidth takes nearly twice the time, and copies win, since they send two where shards send three. On the right messages hide, and bandwidth helps little. There copies lose in the plan, since every card updates all numbers. Nothing was measured: don't read off where they cross.
 #
 # <details><summary>What the plan takes for granted</summary>
 #
@@ -455,21 +464,21 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # %% [markdown]
 # ### Let them find each other
 #
-# That is torchrun's work. The same line runs on every machine, with the address of one of them:
+# The same line runs on every machine, with the address of one of them:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. It begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. It begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there. With one machine lost, `--nnodes 2` can't go on.
 #
 # **What labkit can't know**: your network's topology, its other users, and which machine is slow. Before you let it run for a week, record it on each machine by itself, and compare.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
-# Each has its chapter, and a number to remember it by:
+# Here each has a number to remember it by:
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
@@ -481,11 +490,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
+# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | a step predicted in chapter 20: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
 # | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script on two quiet cores: 56 ms a step, 12.5 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms to read a batch, 12 at best with four readers | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
