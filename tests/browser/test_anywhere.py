@@ -33,12 +33,27 @@ def clone(galleries, opened, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reopened(galleries, opened, tmp_path_factory):
-    """It, trusted; no cell has been run."""
+    """It, trusted; no cell has been run. On a machine with four runs at once JupyterLab has left
+    the widget that comes first without its model: then the notebook is opened once more, as a
+    reader would do."""
     path = tmp_path_factory.mktemp("reopened") / "reopened.ipynb"
     path.write_text(galleries("en").saved, encoding="utf-8")
-    with opened(path, trusted=True) as lab:
-        gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-        yield lab
+    for last in (False, True):
+        with opened(path, trusted=True) as lab:
+            first = gallery.output(lab.page, "zero_stages")
+            first.locator("svg").first.wait_for()
+            if last or _stands(lab, first):
+                yield lab
+                return
+
+
+def _stands(lab, output):
+    """Whether a widget comes within half a minute."""
+    try:
+        lab.until(lambda: not any(words in output.text_content() for words in FAULTS))
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
