@@ -107,7 +107,7 @@ lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
 #
-# Here is a bill from a published calculator (EleutherAI's [cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`; the rules are theirs, the words ours). Its gradients have 4 bytes. The layout is one that a model of 175 B was trained with, on 384 cards of 80 GB (Narayanan et al. 2021):
+# Here is a bill from a published calculator (EleutherAI's [cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`; the rules are theirs, the words ours). Its gradients have 4 bytes. The layout is one that a model of 175 B was timed with, on 384 cards of 80 GB (Narayanan et al. 2021):
 
 
 # %%
@@ -232,7 +232,7 @@ bars["tp 8, mbs 4"] = node.but(tp=8, mbs=4)
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# It is mostly "tensor parallel". In every microbatch each layer waits for the other ranks four times, twice forward and twice backward. (With `sp` each wait is a gather and a scatter, of the same bytes in all.) And with fewer copies each GPU works on more microbatches, with `tp` 8 on all 512. The last bar takes four sequences at a time. That makes a quarter of the messages, each four times as large: only their fixed time shrinks.
+# It is mostly "tensor parallel". In every microbatch each layer waits for the other ranks four times, twice forward and twice backward. (With `sp` each wait is a gather and a scatter, of the same bytes in all.) And with fewer copies each GPU works on more microbatches, with `tp` 8 on all 512. The last bar takes four sequences at a time. That makes a quarter of the messages, each four times as large, so of the messages only the fixed time shrinks. Products get faster too.
 #
 # The wider a model, the longer its layers compute between two messages. So take as little tensor parallelism as you need, and keep it inside a machine (chapter 09).
 #
@@ -248,7 +248,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least. Without chunks uneven stages cost even more than the bubble. The bars show the last stage, which has the output layer as well, so its products take 3.14 s instead of 2.76.
+# Stages with chunks cost least: chunks shrink the bubble, though the stages stay uneven. The bars show the last stage, which has the output layer as well, so its products take 3.14 s instead of 2.76.
 #
 # `tp`, stages and recomputing cost time, and buy memory. Look at which parts shrink:
 
@@ -295,7 +295,7 @@ plot = {"log_x": True, "log_y": True, "at": {"by hand": by_hand}}
 lab.curves(predicted={"step": steps_s}, **plot, **title)
 
 # %% [markdown]
-# On the right almost everything hides. At the line messages take as long as computing, so some stick out. Well to the left each halving of the network doubles the step, because everybody waits for it. The planner assumes what we did, so this confirms only arithmetic.
+# On the right almost everything hides. At the line messages take as long as computing, and in the plan some already stick out. Well to the left each halving of the network doubles the step, because everybody waits for it. The planner assumes what we did, so this confirms only arithmetic.
 
 # %% [markdown]
 # ## Search
@@ -327,7 +327,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # ### ZeRO 3, one sequence at a time
 #
-# This is plain FSDP again. Its messages need 2 x 11.25 = 22.5 of 25 GB/s, so some stick out; and by FSDP's constants products are slower. By which share is it slower than the best? That share is its **regret**.
+# This is plain FSDP again. By hand its messages just hide, at 2 x 11.25 = 22.5 of 25 GB/s; in the plan some stick out, and by FSDP's constants products are slower. By which share is it slower than the best? That share is its **regret**.
 
 # %%
 usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
@@ -495,7 +495,7 @@ lab.table(plan.row() for plan in (search.best, cut, large_tp))
 # - `tp` and `pp` cut the states, `tp` the activations too; `dp` copies, and ZeRO shards what `dp` copies.
 # - States can be counted, once the recipe is known; time needs constants that no data sheet has.
 # - Where to begin: copy if it fits, else shard, else cut a little, else recompute.
-# - Ask every plan for its error and its warnings. Two plans by one program that differ by less are a tie: run both.
+# - Ask every plan for its error and its warnings. Two plans by one program that differ by less than that error are a tie: run both.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [frontier](GLOSSARY.md#frontier), [regret](GLOSSARY.md#regret).
 #

@@ -154,7 +154,7 @@ by_hand = {
 lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
 
 # %% [markdown]
-# At 50 % the network hides behind the computing: hence the 19 days. At 8.4 % it is nearly the whole step. That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.
+# At 50 % the network hides behind the computing. That makes 16 of the 19 days; the rest is what we left out by hand. At 8.4 % it is nearly the whole step. That is no proof: the 8.4 % were fitted on this table, and a fitted constant takes in whatever the formula leaves out.
 #
 # The bytes are the layout's. The share of the network belongs to program and cluster. Our two runs differ in layout and program. So this program with this layout was the wrong choice for 1,536 GPUs, but how much of the 51 days is ZeRO 3's own, they can't tell.
 #
@@ -175,7 +175,7 @@ left.score(same.regret(single))
 lab.table([same.best.row(), single.row()])
 
 # %% [markdown]
-# Five points of the 21 were the program's. The best is now ZeRO 3 too, four sequences at a time. It leads by 16 %.
+# At least five points of the 21 were the program's. The best is now ZeRO 3 too, four sequences at a time. It leads by 16 %.
 #
 # ### Does the order hold?
 #
@@ -246,7 +246,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Four runs found the slow network, as the whole table had. So **measure at least four runs of your own, then plan**.
+# Four runs found the slow network, as the whole table had, of which they are a part. So **measure at least four runs of your own, then plan**, and keep one more to test the fit.
 #
 # ### How to write a run down
 #
@@ -393,7 +393,7 @@ lab.table(answers, title="How long on A100, predicted")
 #
 # - A plan is formulas and constants. In a mild exam the formulas were off by 8 %. With another program's constants the step was off by a factor of 3.8.
 # - `trust()` and `warnings()` say where a plan is blind. Read them before its number. A fitted stack no longer warns of the network: that is a danger.
-# - Constants belong to a program and a cluster: measure four runs that differ in microbatch and machines, fit, then plan.
+# - Constants belong to a program and a cluster: measure four runs that differ in microbatch and machines, and one more for the test; fit, then plan.
 # - State the error of a fit on runs that it has not seen.
 # - Compare layouts by one program, or you compare programs. Vary the constant that you doubt, and see whether the order holds.
 # - In one rehearsal of FSDP the planned peak was within about 5 %.

@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # It doesn't: each card would have to hold 59 GB. This is predicted, nothing has run. What hangs over the line is too much.
 #
-# **Each case can be read alone** after the cell above, but 4 goes on with the net of 3, 2 and 5 use case 1's table "Who runs a layout?", and 2 its line `sync_each_batch`.
+# **Each case can be read alone** after the cell above, but case 4 goes on with the net of case 3. Cases 2 and 5 use case 1's table "Who runs a layout?", and case 2 its line `sync_each_batch`.
 #
 # **In all tables** a layout fits if it leaves a tenth of the card free (in chapter 19 the planner was about 5 % off). "fit" counts such layouts, "held" is what the fullest card holds, "over" how much too much that is.
 #
@@ -180,7 +180,7 @@ steps_us = {name: plan.time().step_us for name, plan in zip(names, cuts, strict=
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %% [markdown] sections="10.6.2"
-# In the table plain copies and ZeRO 1 come first, and ZeRO 3 by FSDP's own bytes and constants is last. Which fit?
+# In the table plain copies and ZeRO 1 are the first rows, ZeRO 3 by FSDP's own bytes and constants is the last. Which fit?
 
 # %%
 by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
@@ -195,7 +195,7 @@ bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown] sections="10.6.2"
-# - ZeRO 3 is the fastest: by the plan its weights arrive while it still computes.
+# - ZeRO 3 is the fastest that fits: by the plan its weights arrive while it still computes.
 # - `pp` 8 shares 48 layers and an output layer that takes as long as one. So one stage has 7, and the others wait for it. The bar is the step of that stage.
 # - `tp` 8 waits for messages in every layer, and its smaller products run at a lower rate.
 #
@@ -357,7 +357,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | per layer | 61.1 ms | 102 ms | 0.535 | 20 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 | 22 |
 #
-# No step is as short as predicted: the first three take 35 to 41 ms longer, top-k of everything, with twice the messages, 61 ms. So a message seems to cost more than the formula counts. Still, top-k of everything is the slowest, as predicted. The first three are as good as equal: in a second run they took 99, 98 and 96 ms. No policy clearly spoils the training. `lab.table(case_studies.policies())` runs it anew.
+# No step is as short as predicted: the first three take 35 to 41 ms longer, top-k of everything, with twice the messages, 61 ms. Its messages may be why, or choosing the largest, or the bytes that are received: this table can't tell. Still, top-k of everything is the slowest, as predicted. The first three are as good as equal: in a second run they took 99, 98 and 96 ms. No policy clearly spoils the training. `lab.table(case_studies.policies())` runs it anew.
 #
 # **Verdict.** The advised "per layer" gains nothing that could be measured on this link. So count messages and bytes for yours, send less of what costs most, and run it. (Joined messages were not run here.)
 
@@ -451,7 +451,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If the host is too small, or it takes too long: freeze the weights, and train only small new matrices beside them (adapters). |
 # | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages, best with two chunks each. |
-# | 8 | All on the cards, if the measured peak allows it. Else Adam on the host: by the table hardly slower. |
+# | 8 | All on the cards, if the measured memory allows it. Else Adam on the host: by the table hardly slower. |
 #
 # First run a small model on your cluster. Where you shard, count that two ranks keep half of the states each, as `lab.table(case_studies.ran())` does.
 
@@ -460,7 +460,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # - Count the states before anything else: what is too much there, no smaller batch will cure.
 # - A plan doesn't know what a trainer does between microbatches. Run it small, and count elements.
-# - Where two layouts are close, their programs decide: measure.
+# - Where two layouts are close, their programs may decide: measure.
 # - Parts of a net on ranks of their own wait for each other if batches go through one at a time.
 # - The fewest bytes may be the slowest way: count messages too.
 #

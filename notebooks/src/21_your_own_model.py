@@ -67,7 +67,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown]
 # What stands right of the line, in a thick frame, is too much. (The 36.1 GB are all activations, on both sides of the line.)
 #
-# No arithmetic has been done so far, and nothing of 6 GB was built. `Step` is a training step of your module, and its `plan` is one of chapter 18.
+# None of the module's arithmetic has been done so far, and nothing of 6 GB was built. `Step` is a training step of your module, and its `plan` is one of chapter 18.
 #
 # <details><summary>What to bring, and a second example</summary>
 #
@@ -141,7 +141,7 @@ tries["stages, one at a time"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# All rows but the first fit, with a tenth of the card to spare, even copies, once they recompute. So it was the activations that had to shrink. (Logits shrink with them: a recomputed layer takes their place.)
+# All rows but the first fit, with a tenth of the card to spare, even copies, once they recompute. So it was the activations that had to shrink.
 #
 # ### What does each cost?
 #
@@ -325,7 +325,7 @@ both.score(in_both / (step.shape().itemsize * step.shape().params))
 # %% [markdown]
 # The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. Before each update their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
 #
-# Here is the first stage, with two microbatches by GPipe (not 1F1B, as above). Look at "before":
+# Here is the first stage, with two microbatches, by GPipe, unlike the 1F1B above. Look at "before":
 
 # %%
 halves
@@ -426,7 +426,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The pretend device's allocator agrees with our count. The plan is above both, for shards by nearly a quarter. Copies it meets better: they keep gradients in DDP's buckets, at the peak too. The pipeline's plan was too low at most moments, so don't count on a margin.
+# The pretend device's allocator agrees with our count. The plan is above both, for shards by nearly a quarter. Copies it meets better: they keep gradients in DDP's buckets, at the peak too. The pipeline's plan was too low at most moments, though not at the peak.
 #
 # So the 42.3 GB from the beginning lie too near 40 for a verdict. The lean module's 27.2 GB do not. Nor does labkit know your allocator's gaps, and what libraries take below torch.
 #

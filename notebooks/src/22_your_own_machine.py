@@ -109,7 +109,7 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # ### What is in the way now?
 #
-# Brown is only the wait for a batch now; the readers aren't drawn. Look at the hatched stretches above. Which wait for a batch, which for a message?
+# Brown is only the wait for a batch now; the readers aren't drawn. Look at the hatched stretches of the upper half. Which wait for a batch, which for a message?
 
 # %%
 again
@@ -133,7 +133,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The longer of the two sets the pace, not the largest part (nearly equal: both do, in turn).
+# The longer of the two, the rest or 12 ms, sets the pace, not the largest part. (If they are nearly equal, both do, in turn.)
 #
 # - **Four readers**: more of them help, until the rest is longer.
 # - **The rest**: mend its largest part. Has computing grown? Two ranks and eight readers share your cores. Is it a wait or a message? See in the picture what the other rank does meanwhile.
@@ -208,7 +208,7 @@ seen = timeline.select(timeline.lane != "mark")  # without FSDP's own marks
 seen
 
 # %% [markdown]
-# Here is each part. Where is the plan short by most?
+# Here is each part; recording has made all of them longer. Where is the plan short by most?
 
 # %%
 parts_us, where = plan.time().parts(), lab.advise(seen)
@@ -322,7 +322,7 @@ lab.table(rows, units={"off": "share"})
 #
 # - **On layers**, too low for 2 and too high for 4: a step takes some time by itself. The fit presses it into the layers, and far out it is too high.
 # - **On sequences**, too low for 4 and too high for 8: memory traffic grows in the plan, and your step hardly grew. Don't trust the fit in sequences.
-# - **On neither**: that is the noise of the clock.
+# - **On neither**: most likely the noise of the clock. Run it once more to see.
 #
 # Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit without a term for the step itself:
 #
@@ -345,7 +345,7 @@ lab.table(rows, units={"off": "share"})
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. Leave none of the three out, as the fit above did.
+# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. The fit above left one of the three out: keep them all.
 
 
 # %%
