@@ -89,7 +89,7 @@ def output(page: object, name: str) -> object:
 def boards(language: str) -> dict[str, w.Widget]:
     """Every board of the gallery, made here: what the browser should say."""
     predicted = simulation.simulate(schedules.SCHEDULES["1f1b"](3, 4))
-    made = {name: make(language) for name, make in gallery.boards().items() if is_board(make)}
+    made = {name: make(language) for name, make in _makers().items()}
     made["timeline"] = widgets.timeline(predicted, language=language)
     made["trace"] = widgets.trace(predicted, language=language)
     return made
@@ -101,12 +101,16 @@ def is_board(make: Callable) -> bool:
     return next(iter(inspect.signature(make).parameters)) == "language"
 
 
+def _makers() -> dict[str, Callable]:
+    """What makes each board, by its name."""
+    return {name: make for name, make in gallery.boards().items() if is_board(make)}
+
+
 def made_of(kind: type) -> list[str]:
     """Names of the boards that are of a kind, told by what makes them; none is made."""
-    makers = {name: make for name, make in gallery.boards().items() if is_board(make)}
     return [
         name
-        for name, make in makers.items()
+        for name, make in _makers().items()
         if issubclass(inspect.signature(make).return_annotation, kind)
     ]
 

@@ -90,7 +90,8 @@ def fit(
     """The stacks that fit rows best, one for each engine among them. A row is a ``rows.Row``, or a
     mapping with the columns of ``rows.HEADER``. ``begun``: where constants may begin, the shipped
     stacks unless said otherwise. ``constants``: of ``stacks.CONSTANTS``, those that may move, the
-    first before all others. Raises ValueError for fewer than two rows with a time."""
+    first before all others. Raises ValueError for fewer than two rows with a time, for no stack
+    and for what are no constants."""
     _check(begun, constants)
     timed = _timed(rows)
     most = min(MOST_CONSTANTS, len(timed) // 2)
@@ -130,8 +131,10 @@ def fit(
 
 def _check(begun: Sequence[Stack], constants: Sequence[str]) -> None:
     """Raises ValueError for a fit that begins nowhere or moves nothing."""
-    if not begun or not constants:
-        raise ValueError("a fit begins at one stack or more, and moves one constant or more")
+    if not begun:
+        raise ValueError("a fit begins at one stack or more; got none")
+    if not constants:
+        raise ValueError("a fit moves one constant or more; got none")
     for name in constants:
         check_word(name, CONSTANTS, "a constant")
 
