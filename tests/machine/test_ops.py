@@ -79,6 +79,20 @@ def test_a_build_that_claims_success_without_an_op_is_a_failure(folder, monkeypa
     assert not ops.build(lambda text: None)
 
 
+@pytest.mark.parametrize("given_by_path", [False, True])
+def test_ops_are_compiled_without_debug_information(folder, monkeypatch, tmp_path, given_by_path):
+    compiler = tmp_path / "told"
+    compiler.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join((str(tmp_path), os.environ["PATH"])))
+    monkeypatch.setenv("CXX", str(compiler) if given_by_path else compiler.name)
+    call = ["-O3", "-g", "-DNAME=two words", "-o", "x.o"]
+    compile_it = f"import os; os.execvp(os.environ['CXX'], [os.environ['CXX'], *{call}])"
+    monkeypatch.setattr(ops, "_BUILD", compile_it)
+    kept = call if given_by_path else [word for word in call if word != "-g"]
+    assert ops._build_one("cpu_adam") == "".join(f"{word}|" for word in kept)
+
+
 def test_two_builds_wait_for_each_other(folder):
     code = (
         "from labkit.machine import ops\nwith ops._alone(print): print('in', flush=True); input()"
