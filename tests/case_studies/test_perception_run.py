@@ -70,13 +70,11 @@ def test_scenes_by_speed_are_the_batch_together():
 
 
 @pytest.mark.real
-def test_each_placement_is_run_and_said_how_late():
+def test_each_placement_is_run():
     rows = judged_run.placed()
-    assert [row["placement"] for row in rows] == ["together", "apart", "copied"]
+    assert [row["placement"] for row in rows] == ["apart", "together", "copied"]
     for row in rows:
-        assert row["delay_us"] == pytest.approx(row["fastest_us"] - row["predicted_us"])
-        assert row["fastest_us"] <= row["slowest_us"]
-        assert row["fastest_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner
+        assert row["measured_us"] > 0.9 * row["predicted_us"]  # paced: never much sooner
 
 
 @pytest.mark.again
