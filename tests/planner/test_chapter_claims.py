@@ -194,6 +194,24 @@ def test_four_runs_teach_another_programs_constants_the_network_and_two_do_not()
         assert four.stack(row).nic < 0.1
 
 
+def test_half_of_the_four_runs_lean_on_the_products_and_half_on_the_network():
+    rows, _ = planner.load(TABLE_2)
+    z3 = [row for row in rows if "z3" in row.id]
+    four = planner.fit([*z3[:2], *z3[3:5]], begun=[planner.STACKS["fsdp-a100"]])
+    for at in (0, 3):
+        assert z3[at].layout.mbs == 4 and z3[at + 1].layout.mbs == 2
+        many = four.leans_on(z3[at])
+        few = four.leans_on(z3[at + 1])
+        assert set(many) == set(few) == {"matmul", "nic"}
+        assert many["matmul"] > 1.5 * many["nic"] and few["nic"] > 4 * few["matmul"]
+        wide = four.stack(z3[at])
+        longer = planner.predicted_us(z3[at], wide.but(nic=0.9 * wide.nic))
+        known_us = planner.predicted_us(z3[at], wide)
+        assert many["nic"] == pytest.approx(longer / known_us - 1)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        four.leans_on(z3[0], less=1)
+
+
 def test_a_dict_as_the_page_writes_it_can_be_fitted():
     run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096, "seq": 2048}
     run |= {"gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}

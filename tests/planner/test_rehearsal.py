@@ -115,6 +115,17 @@ def test_the_peak_is_what_torchs_own_operators_hold(fields):
     assert found.peak_bytes > sum(found.held.values())
 
 
+def test_the_peak_is_drawn_by_what_it_is_made_of():
+    plan = planner.Plan(model=FEW, gpus=64, zero=3, recipe="fp32", seq=512)
+    found = planner.rehearse(plan)
+    drawn = found.peaks()
+    assert list(drawn) == ["planned", "rehearsed"]
+    eager = plan.but(stack="torch-eager").memory()
+    assert sum(drawn["planned"].values()) == pytest.approx(eager.peak_bytes)
+    assert drawn["planned"]["states"] == pytest.approx(sum(found.held.values()), rel=0.02)
+    assert drawn["rehearsed"] == {"all": found.peak_bytes}
+
+
 def test_the_eager_stack_is_of_memory_alone_and_leaves_megatrons_bytes():
     plan = planner.Plan(model=SEVEN, gpus=64, zero=3, seq=2048, stack="fsdp-a100")
     eager = plan.but(stack="torch-eager")

@@ -85,6 +85,18 @@ class Rehearsal:
         eager = self.plan.but(stack=EAGER).memory().peak_bytes
         return [*found, _row(say("peak"), eager, None, self.peak_bytes)]
 
+    def peaks(self) -> dict[str, dict[str, float]]:
+        """For ``lab.bars``, stacked: the peak that was planned, by what it is made of, and the one
+        that was rehearsed."""
+        parts = self.plan.but(stack=EAGER).memory().parts
+        planned = {
+            say("states"): sum(parts[name] for name in self.held),
+            say("gathered for a while"): parts["gathered"],
+            say("activations"): parts["activations"],
+            say("temporary"): parts["temporary"] + parts["logits"],
+        }
+        return {say("planned"): planned, say("rehearsed"): {say("all"): self.peak_bytes}}
+
 
 def _row(name: str, planned: float, cut: float | None, rehearsed: float) -> dict[str, object]:
     return {

@@ -60,6 +60,21 @@ class Fit:
             found[f"{label(each)}: {name}"] = getattr(self.stacks[each], name)
         return found
 
+    def leans_on(self, row: Row | Mapping[str, object], less: float = 0.1) -> dict[str, float]:
+        """How much longer a row's step would take, were one of its constants by ``less`` smaller:
+        {constant that was fitted: share of the step}. It says which constant a run can teach.
+        Raises ValueError for a ``less`` that isn't between 0 and 1."""
+        if not 0 < less < 1:
+            raise ValueError(f"less lies between 0 and 1; got {less:g}")
+        row = row if isinstance(row, Row) else row_of(row, "run")
+        stack = self.stack(row)
+        whole_us = predicted_us(row, stack)
+        found = {}
+        for name in _of(self.moved, engine(row)):
+            smaller = stack.but(**{name: getattr(stack, name) * (1 - less)})
+            found[name] = predicted_us(row, smaller) / whole_us - 1
+        return found
+
 
 def label(each: Engine) -> str:
     """An engine in words."""
