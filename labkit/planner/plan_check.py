@@ -20,7 +20,7 @@ __all__ = [
     "regrets",
     "status",
 ]
-MOST_ASKED = 16
+MOST_ASKED = 6
 """How often an answer may ask for a plan's numbers."""
 MOST_REGRET = 0.1
 """How much slower than the search's best a chosen layout may be."""
@@ -71,6 +71,11 @@ class _Oracle:
         step_s = plan.time().step_us / 1e6
         return Asked(step_s, plan.memory().peak_bytes / 1e9, plan.fits)
 
+    def answered(self, answer: Callable) -> dict[str, object]:
+        """The layout that an answer chooses for this model and cluster."""
+        plan = self.plan
+        return answer(plan.shape.params, plan.gpus, plan.cluster.device_bytes / 1e9, self.ask)
+
 
 @cache
 def _searched(plan: Plan) -> Search:
@@ -92,15 +97,16 @@ def _case(plan: Plan) -> str:
 
 @exercise
 def layout_in_budget(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(gpus, ask)`` is a layout as a dict, ``{"tp": 2, "pp": 4, "zero": 1}``, that fits.
+    """``answer(params, gpus, card_gb, ask)`` is a layout that fits, as a dict, ``{"tp": 2, "pp": 4,
+    "zero": 1}``.
 
-    ``ask(tp=2, pp=4, zero=1)`` tells ``step_s``, ``memory_gb`` and ``fits`` of a layout. Budget: 16
-    questions a case, and a step at most a tenth slower than the best that ``search`` finds.
+    ``ask(tp=2, pp=4, zero=1)`` tells ``step_s``, ``memory_gb`` and ``fits`` of a layout. Budget:
+    six questions a case, and a step at most a tenth slower than the best that ``search`` finds.
     """
     for plan in _CHOICES:
         case = _case(plan)
         oracle = _Oracle(plan)
-        chosen = dict(answer(plan.gpus, oracle.ask))
+        chosen = dict(oracle.answered(answer))
         mine = plan.but(**chosen)
         if not mine.fits:
             yield wrong(
@@ -144,7 +150,7 @@ def regrets(answer: Callable) -> list[dict[str, object]]:
         row["best_s"] = found.fitting[0].step_us / 1e6
         oracle = _Oracle(plan)
         try:
-            mine = plan.but(**answer(plan.gpus, oracle.ask))
+            mine = plan.but(**oracle.answered(answer))
         except NotImplementedError:
             mine = None
         row["yours_s"] = mine and mine.time().step_us / 1e6

@@ -8,10 +8,9 @@ from labkit.planner import plan_check as check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("mended_bill", "layout_in_budget")
-FEW = [(1, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 3), (1, 4, 1), (2, 2, 1)]
-MORE = [(1, 8, 1), (2, 4, 1), (2, 8, 1), (1, 16, 1), (4, 8, 1)]
-SIZES = FEW + MORE
-"""tp, pp, zero: the fewest parts first"""
+STAGES = [(1, 2, 1), (1, 4, 1), (1, 8, 1), (1, 16, 1)]
+SIZES = [(1, 1, 1), (1, 1, 3), *STAGES, (2, 4, 1), (2, 8, 1)]
+"""tp, pp, zero: copies, shards, then the fewest parts first"""
 
 
 def bill(params, tp, pp, dp, zero):
@@ -51,17 +50,16 @@ def test_each_mistake_of_a_bill_is_named(mistake, says):
     assert verdict.state == "wrong" and says in verdict.counterexample
 
 
-def thrifty(gpus, ask):
-    fitting = []
+def thrifty(params, gpus, card_gb, ask, *, bills=True):
+    layouts = []
     for tp, pp, zero in SIZES:
-        if tp * pp <= gpus:
-            layout = {"tp": tp, "pp": pp, "zero": zero, "sp": tp > 1}
-            asked = ask(**layout)
-            if asked.fits:
-                fitting.append((asked.step_s, len(fitting), layout))
-    step_s, _, layout = min(fitting)
-    asked = ask(**layout, mbs=2)
-    return layout | {"mbs": 2} if asked.fits and asked.step_s < step_s else layout
+        if tp * pp > gpus:
+            continue
+        if not bills or sum(bill(params, tp, pp, gpus // (tp * pp), zero)) < card_gb:
+            layouts.append({"tp": tp, "pp": pp, "zero": zero, "sp": tp > 1})
+    asked = {number: ask(**layout) for number, layout in enumerate(layouts[:6])}
+    fitting = {number: said.step_s for number, said in asked.items() if said.fits}
+    return layouts[min(fitting, key=fitting.get)]
 
 
 def test_a_thrifty_choice_passes_and_its_regrets_are_shown():
@@ -73,38 +71,46 @@ def test_a_thrifty_choice_passes_and_its_regrets_are_shown():
         assert row["yours_s"] == pytest.approx(row["best_s"] * (1 + row["regret"]))
 
 
+def test_six_questions_are_too_few_without_the_bill():
+    def blind(params, gpus, card_gb, ask):
+        return thrifty(params, gpus, card_gb, ask, bills=False)
+
+    verdict = check.layout_in_budget(blind)
+    assert verdict.state == "over budget" and "LLaMA-2 70B" in verdict.counterexample
+
+
 def test_a_stub_has_no_regret_yet():
-    def stub(gpus, ask):
+    def stub(params, gpus, card_gb, ask):
         raise NotImplementedError("your turn")
 
     assert [row["regret"] for row in check.regrets(stub)] == [None] * len(check._CHOICES)
 
 
 def test_a_layout_that_does_not_fit_is_wrong():
-    verdict = check.layout_in_budget(lambda gpus, ask: {"zero": 0})
+    verdict = check.layout_in_budget(lambda params, gpus, card_gb, ask: {"zero": 0})
     assert verdict.state == "wrong" and "a GPU has 80" in verdict.counterexample
 
 
 def test_a_layout_that_does_not_divide_says_why():
-    verdict = check.layout_in_budget(lambda gpus, ask: {"tp": 3})
+    verdict = check.layout_in_budget(lambda params, gpus, card_gb, ask: {"tp": 3})
     assert verdict.state == "wrong" and "3 ranks" in verdict.counterexample.replace("6", "3")
 
 
 def test_a_layout_that_fits_and_is_slow_tells_its_regret():
     slow = {"tp": 8, "pp": 1, "zero": 3, "sp": True, "recompute": "full"}
-    verdict = check.layout_in_budget(lambda gpus, ask: slow)
+    verdict = check.layout_in_budget(lambda params, gpus, card_gb, ask: slow)
     assert verdict.state == "over budget" and "more than the best" in verdict.counterexample
 
 
 def test_too_many_questions_are_over_budget():
-    def asking(gpus, ask):
-        layout = thrifty(gpus, ask)
+    def asking(params, gpus, card_gb, ask):
+        layout = thrifty(params, gpus, card_gb, ask)
         for _ in range(check.MOST_ASKED):
             ask(**layout)
         return layout
 
     verdict = check.layout_in_budget(asking)
-    assert verdict.state == "over budget" and "questions; 16 are enough" in verdict.counterexample
+    assert verdict.state == "over budget" and "questions; 6 are enough" in verdict.counterexample
 
 
 def test_the_exercises_stand_under_their_own_chapters():

@@ -86,6 +86,13 @@ class Layout:
         check_word(self.schedule, WEIGHTS_IN_BUBBLE, "a schedule")
 
     @property
+    def kind(self) -> str:
+        """What it does with the model: "cut" by tp, pp or cp, "shards" (ZeRO 3), or "copies"."""
+        if self.tp * self.pp * self.cp > 1:
+            return "cut"
+        return "shards" if self.zero == 3 else "copies"
+
+    @property
     def num_ranks(self) -> int:
         """How many ranks it takes."""
         return self.tp * self.cp * self.pp * self.dp

@@ -112,6 +112,18 @@ class Search(Shown):
                 found.append(each)
         return found
 
+    def frontier_plans(self, most: int = KEPT) -> list[Plan]:
+        """The frontier's fastest few, as plans: each is slower than the one before, and lighter."""
+        return [as_plan(self.plan, each.layout) for each in self.frontier()[:most]]
+
+    def by_kind(self) -> dict[str, Plan]:
+        """The fastest that fits of each kind, "cut", "shards" or "copies"; the fastest first."""
+        found: dict[str, Plan] = {}
+        for each in self.fitting:
+            if each.layout.kind not in found:
+                found[each.layout.kind] = as_plan(self.plan, each.layout)
+        return found
+
     def by_stack(self) -> dict[str, Plan]:
         """The fastest that fits of each program whose constants were used, the fastest first."""
         found: dict[str, Plan] = {}

@@ -81,7 +81,7 @@ def _series(
     others = shown[1:] or shown
     kinds: dict[str, list[Candidate]] = {kind: [] for kind in _KINDS}
     for each in others:
-        kinds.setdefault(_kind(each) if search.fitting else found, []).append(each)
+        kinds.setdefault(each.layout.kind if search.fitting else found, []).append(each)
     names = {**say, "cut": say["cut cp"]} if any(each.layout.cp > 1 for each in shown) else say
     series = [_of(names[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
     if frontier := search.frontier():
@@ -99,14 +99,6 @@ def _within_error(search: Search, say: Mapping[str, str]) -> list[Mark]:
     best = search.fitting[0]
     spread = search.plan.stack_for(best.layout.zero).spread
     return [Mark(say["error"].format(spread), (1 + spread) * best.step_us, True, low=True)]
-
-
-def _kind(found: Candidate) -> str:
-    """What a layout does with the model, of _KINDS."""
-    layout = found.layout
-    if layout.tp * layout.pp * layout.cp > 1:
-        return "cut"
-    return "shards" if layout.zero == 3 else "copies"
 
 
 def _of(name: str, found: Sequence[Candidate], *, points: bool = False) -> Series:

@@ -87,6 +87,17 @@ class Stack:
             spread=self.spread,
         )
 
+    def row(self) -> dict[str, object]:
+        """For ``lab.table``: its name, its four constants, and its error, as a share."""
+        return {
+            "stack": self.called(),
+            "matmul": self.matmul,
+            "attention": self.attention,
+            "nic": self.nic,
+            "layer_us": self.layer_us,
+            "error": self.spread,
+        }
+
     def but(self, **changes: float) -> "Stack":
         """The same with other constants."""
         return replace(self, **changes)
