@@ -243,7 +243,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds 2 to 6 FLOPs, which is a third.
+# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds 2 to 6 FLOPs, which is a third. With stages the blue part is longer because the bars show the last stage, which has the output layer too.
 #
 # What all of these buy is memory. Look at which parts shrink:
 
@@ -276,13 +276,15 @@ slow = wide.but(nic_gb_per_s=5)
 network.score(slow.time().step_us / wide.time().step_us)
 
 # %% [markdown]
-# By hand it is 11.25 / 5 = 2.25 times, because the messages take that much longer than computing. The planner says less, because it counts attention as well. Look at what sticks out on the slow network:
+# By hand it is 11.25 / 5 = 2.25 times, because the messages take that much longer than computing. The planner says less, because it counts attention as well. Look at what sticks out in the second bar, where by hand all just hides, and in the third:
 
 # %%
-lab.show(planner.time_bars({"25 GB/s": wide, "5 GB/s": slow}))
+by_hand = 3 * 13.5 / 0.9 / 8 / 0.5
+cards = {f"{gb:g} GB/s": wide.but(nic_gb_per_s=gb) for gb in (25, by_hand, 5)}
+lab.show(planner.time_bars(cards))
 
 # %% [markdown]
-# The messages that stick out make all GPUs wait. The size of the model doesn't matter for that, because it is in both of our times. All that counts is how many tokens a GPU takes at a time, and with one sequence it needs twice the network. The planner assumes what we did, so this confirms only our arithmetic.
+# In the second bar a part of the messages sticks out already, and in the third they are more than half of the step, because all GPUs wait for them. The size of the model doesn't matter for that, because it is in both of our times. All that counts is how many tokens a GPU takes at a time, and with one sequence it needs twice the network. The planner assumes what we did, so this confirms only our arithmetic.
 
 # %% [markdown]
 # ## Search
