@@ -296,26 +296,6 @@ def test_a_search_says_whose_constants_each_layout_has_and_takes_the_one_that_is
     assert {row["stack"] for row in one.rows()} == set(one.by_stack()) == {"fsdp-a100"}
 
 
-def test_the_fastest_of_each_kind_and_of_the_frontier_come_as_plans():
-    found = search(Plan(gpus=8, batch=64))
-    plans = found.frontier_plans(3)
-    assert [plan.layout for plan in plans] == [each.layout for each in found.frontier()[:3]]
-    steps = [plan.time().step_us for plan in plans]
-    assert plans[0] == found.best and steps == sorted(steps)
-    kinds = found.by_kind()
-    assert set(kinds) == {"cut", "shards", "copies"} and next(iter(kinds.values())) == found.best
-    for kind, plan in kinds.items():
-        alike = [each for each in found.fitting if each.layout.kind == kind]
-        assert plan.layout == alike[0].layout
-
-
-def test_a_stack_is_a_row_of_its_constants_and_its_error():
-    row = STACKS["fsdp-a100"].row()
-    assert row.pop("stack") == "fsdp-a100" and row.pop("error") == STACKS["fsdp-a100"].spread
-    assert len(row) == len(stacks.CONSTANTS)
-    assert all(row[name] == getattr(STACKS["fsdp-a100"], name) for name in stacks.CONSTANTS)
-
-
 def test_a_model_too_large_for_a_cluster_says_by_how_much():
     found = search(Plan(model="GPT-3 175B", gpus=8, batch=8))
     assert not found.fitting
