@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from labkit.devices.place import synchronize
+from labkit.launching import launcher
 from labkit.launching.fork import zygote_client
 from labkit.measure import memory, trace, trace_rows
 from labkit.measure.labels import replaced
@@ -26,15 +27,22 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
 
 TIMEOUT_S = 180.0
+WARM_STEPS = 3
+"""before steps are timed and nothing else"""
 
 
 def start(step: Step) -> "Job":
     """Trains three steps, in the background. ``step.run()`` starts it and waits."""
-    from labkit.launching import launcher
-
     step.rows()  # or it raises here, and not in the ranks
     zygote_client.expect(*looked(step.make).imported)  # it may be another zygote by now
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
+
+
+def fastest_us(step: Step) -> float:
+    """Rank 0's fastest of ``step.timed`` steps, of copies or shards, with nothing read out."""
+    zygote_client.expect(*looked(step.make).imported)
+    where = {"ranks": step.ranks, "timeout_s": TIMEOUT_S, "devices": step.devices}
+    return launcher.launch(_clocked, step, **where)[0]
 
 
 def built(make: Callable[[], Any]) -> tuple[nn.Module, Any]:
@@ -140,6 +148,20 @@ def _train(step: Step) -> dict:
     else:
         found = _data_parallel(step, module, _part(step, batch))
     return {"loss_alone": alone, **found}
+
+
+def _clocked(step: Step) -> float:
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        module, batch = built(step.make)
+    device = torch.get_default_device()
+    batch = tree_map_only(Tensor, lambda each: each.to(device), _part(step, batch))
+    engine = _wrapped(step, module)
+    optimizer = torch.optim.AdamW(engine.parameters(), lr=1e-3, foreach=False)
+    once = functools.partial(_one_step, step, engine, optimizer, batch)
+    for _ in range(WARM_STEPS):
+        once()
+    return min(by_the_clock(step.timed, optimizer, once)["step_us"])
 
 
 def _part(step: Step, batch: Any) -> Any:

@@ -140,3 +140,11 @@ def test_whisper_is_cut_without_its_cache():
 def test_resnet_is_sharded_though_hardly_any_of_it_is_layers():
     found = your_own.Step(make=strangers.resnet).run()
     assert found[0]["losses"][0] == pytest.approx(found[0]["loss_alone"], rel=1e-4)
+
+
+def test_a_step_is_clocked_and_nothing_else():
+    step = your_own.Step(make=strangers.transformer, timed=2, split=True)
+    assert 0 < step.fastest_us() < 1e6 * own_run.TIMEOUT_S
+    for none in (step.but(timed=0), step.but(engine="pipeline")):
+        with pytest.raises(ValueError, match="one of timed=5 or so, of copies or shards"):
+            none.fastest_us()
