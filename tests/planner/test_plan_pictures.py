@@ -115,6 +115,7 @@ def test_a_measured_step_stands_below_the_plans_at_their_scale():
     assert [width / scale for width in clocked] == pytest.approx([0.25 * time_us, time_us])
     assert drawn.badge.endswith("; measured")
     assert drawn.table[-1][0] == "by the clock"
+    assert not drawn.numbers  # they would be of the plan alone
     assert not faults(drawn)
 
 

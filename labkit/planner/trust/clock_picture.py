@@ -41,6 +41,7 @@ def clock_bars(
         planned,
         shapes=tuple(shapes),
         height_px=end_px,
+        numbers=planned.numbers if len(plans) > 1 else (),  # of one plan, and not of the clock
         badge=say["badge"].format(planned.badge),
         table=(*planned.table, *(_row(*each, planned.table[0], code) for each in measured.items())),
     )
