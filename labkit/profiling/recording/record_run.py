@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import weakref
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,13 +37,21 @@ class Record(Shown):
     """whole steps that the advice is about; 0: the script has none, and it is about everything"""
     step_us: float
     """what one of them takes"""
-    mfu: float | None
-    """operations of the steps' matrix products, over what the machine could have done; None where
-    that is not known"""
+    flops_per_s: float | None
+    """operations of the steps' matrix products on all ranks, by the second; None where that is not
+    known"""
     remarks: tuple[str, ...]
     """what must be known of it, in the language in use"""
     folder: Path = field(repr=False)
     """where the ranks' own recordings are, as long as this is"""
+
+    @cached_property
+    def mfu(self) -> float | None:
+        """These operations over what the machine could have done, which is measured when it is
+        asked for; None where they are not known."""
+        if self.flops_per_s is None:
+            return None
+        return self.flops_per_s / flops_run.peak_flops(self.timeline.num_ranks)
 
     def told(self, language: str | None = None) -> str:
         """All of it in words."""
@@ -101,14 +110,14 @@ def of_folder(folder: Path, ranks: int) -> Record:
     whole = without_cut(trace.read(folder), cut)
     part = window(whole)
     bare = replace(part.timeline, notes=whole.notes)
-    mfu, why = _mfu(folder, part, ranks) if part.steps else (None, "")
+    flops_per_s, why = _flops_per_s(folder, part, ranks) if part.steps else (None, "")
     spans_us = [end - start for start, end in part.bounds_us]
     return Record(
         advice=advise(bare),
         timeline=whole,
         steps=part.steps,
         step_us=max(spans_us) / part.steps if part.steps else step_us(whole),
-        mfu=mfu,
+        flops_per_s=flops_per_s,
         remarks=tuple(filter(None, [*_remarks(facts, part, ranks), why])),
         folder=folder,
     )
@@ -138,8 +147,8 @@ def _remarks(facts: list[dict], part: Window, ranks: int) -> list[str]:
     return told
 
 
-def _mfu(folder: Path, part: Window, ranks: int) -> tuple[float | None, str]:
-    """Model flops utilisation of the steps, or None and why not."""
+def _flops_per_s(folder: Path, part: Window, ranks: int) -> tuple[float | None, str]:
+    """What the steps' matrix products need by the second, or None and why that is not known."""
     total = 0.0
     for rank in range(ranks):
         found = flops_run.counted(folder / f"trace-{rank}.json", part.first, part.steps)
@@ -149,4 +158,4 @@ def _mfu(folder: Path, part: Window, ranks: int) -> tuple[float | None, str]:
     if not total:
         return None, say("MFU is not known: no matrix product was recorded.")
     seconds = max(end - start for start, end in part.bounds_us) * 1e-6
-    return total / seconds / flops_run.peak_flops(ranks), ""
+    return total / seconds, ""
