@@ -55,6 +55,7 @@ _NAMES = (
     ("target", "target"),
     ("met", "column|met"),
     ("efficiency share", "efficiency"),
+    ("saved share", "saved"),
     ("parameters", "parameters"),
     ("gradients", "gradients"),
     ("optimizer", "optimizer"),

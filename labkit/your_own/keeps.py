@@ -1,6 +1,7 @@
 """Tables of bytes: what a module keeps for its backward, by the operators whose results it is; and
-what was planned of a moment, beside what was counted."""
+what was planned of a moment, beside what was counted; and runs, side by side."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from labkit.footprint import PARTS, Footprint
@@ -19,6 +20,11 @@ HEADS = (
     to_say("kept"),
     to_say("counted"),
     to_say("way out"),
+    to_say("way"),
+    to_say("saved share"),
+    to_say("first loss"),
+    to_say("third loss"),
+    to_say("largest difference"),
 )
 """what stands above the columns of these tables and of ``doubts``"""
 
@@ -69,4 +75,44 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
                 "counted_bytes": both[1],
             }
             rows.append(row)
+    return rows
+
+
+def saved(
+    found: Mapping[str, Any], part: str = "activations", moment: str = "forward"
+) -> list[dict[str, object]]:
+    """For ``lab.table``: the bytes of one part at a moment, planned and counted, of two runs, and
+    the share that the second has less. ``found``: a name -> what ``compare`` returned, of two steps
+    whose sides are footprints. Raises ValueError for other than two, or an unknown part."""
+    if len(found) != 2:
+        raise ValueError(f"two runs are compared; got {brief(list(found))}")
+    check_word(part, PARTS, "a part")
+    names = list(found)
+    rows = []
+    for side, told in (("predicted", say("planned")), ("measured", say("counted"))):
+        first, second = (_at(getattr(found[name], side), part, moment) for name in names)
+        row = {"quantity": f"{worded(part)}, {told}"}
+        row |= {f"{names[0]}_bytes": first, f"{names[1]}_bytes": second}
+        rows.append(row | {"saved_share": 1 - second / first})
+    return rows
+
+
+def _at(footprint: Footprint, part: str, moment: str) -> int:
+    check_word(moment, footprint.labels, "a moment")
+    return int(footprint.num_bytes[footprint.labels.index(moment)][PARTS.index(part)])
+
+
+def losses(ran: Mapping[str, Mapping[str, Any]]) -> list[dict[str, object]]:
+    """For ``lab.table``: a name -> what a rank of ``run`` returned; a row for each: two of its
+    losses, and the largest difference of all three from those of the first. Raises ValueError for
+    a rank that saw no loss, as all of a pipeline's but the last."""
+    rows = []
+    for name, rank in ran.items():
+        mine = rank["losses"]
+        if mine is None:
+            raise ValueError(f"{name} saw no loss: of a pipeline take the last rank, run[-1]")
+        right = next(iter(ran.values()))["losses"]
+        off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
+        row = {"way": name, "first loss": mine[0], "third loss": mine[2]}
+        rows.append(row | {"largest difference": max(off)})
     return rows

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Your own model
 #
-# *An hour with ours, and then again with yours. You need chapters 05 to 09 and 18. No GPU is needed.*
+# *An hour with our model, and then again with yours. Needs chapters 05 to 09 and 18, and no GPU.*
 #
-# So far every model was ours. Now you bring one. We show it with GPT-2 XL of the library transformers, whose weights are a file of 6 GB. There are eight cards of 40 GB, and each takes four sequences at a time. Does it train?
+# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself, here at GPT-2 XL of the library transformers, a file of 6 GB. Does that train on eight cards of 40 GB, if each takes four sequences at a time?
 
 # %%
 from functools import partial
@@ -25,7 +25,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with this model. Then come back, put yours into the next cell and your cards into the one after it, and go through again.** `small` gives a small module and a batch for it, `large` the size that you are after, and `next_token` is the loss. `leaner` comes later.
+# **Go through once with this model, then come back and put yours into the next cell and your cards into the one after it.** Here `small` gives a small module and a batch, `large` the size that you want to train, and `next_token` is the loss. `leaner` is for later.
 
 
 # %%
@@ -57,7 +57,7 @@ def next_token(logits, batch):
 leaner = {"activation_function": "gelu_pytorch_tanh"}
 
 # %% [markdown]
-# Each card has a copy of everything, in fp32. Together the eight take 32 sequences in a step. The upright line is a card's nominal memory:
+# At first each card keeps a whole copy in fp32. Does the bar end left of the card's memory, the upright line?
 
 # %%
 machine = {"gpu": "A100 40 GB", "gpus": 8, "batch": 32}
@@ -65,37 +65,26 @@ whole = your_own.Step(make=large).plan(**machine, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# What stands right of the line, in a thick frame, is too much. (The 36.1 GB are all activations, on both sides of the line.)
+# It doesn't: a copy needs 63.1 GB, and what stands in a thick frame is too much. The largest part is yellow, 36.1 GB of activations.
 #
-# None of the module's arithmetic has been done so far, and nothing of 6 GB was built. `Step` is a training step of your module, and its `plan` is one of chapter 18.
+# Nothing of 6 GB was built for this. The planner sent the batch once through the module with fake tensors, which have a shape and no bytes, and counted parameters, operations and what the backward needs for the formulas of [chapter 18](18_which_layout.ipynb). `Step` is one training step of your module, with these methods:
 #
-# <details><summary>What to bring, and a second example</summary>
+# | method | what it does |
+# | --- | --- |
+# | `plan(...)` | plans the step for cards that you name; a plan has `memory()` and `time()` |
+# | `but(...)` | the same with something changed; of a plan: `zero` (0 copies, 3 shards), `pp` (stages), `mbs` (sequences at a time), `recompute` |
+# | `run()` | trains three steps on real ranks, and counts the bytes of each tensor as torch makes and drops it |
+# | `predict()` | says by the planner how many bytes such a run should hold |
+# | `compare()` | does both and draws them; what it returns has `.predicted`, `.measured` and `.run`, with an entry for each rank |
+#
+# <details><summary>What to bring</summary>
 #
 # - `small` and `large` can be called without arguments and return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes, samples first. Chapter 22 calls `small(layers, sequences)`.
-# - With `train()` in place of `eval()` dropout is planned too, but losses can't be compared.
-# - As layers the longest row of modules that are alike is taken.
-# - Leave out what the loss doesn't reach (an untrained head, say), or DDP raises an error.
+# - The longest row of modules that are alike is taken as the layers, and `large` needs at least as many as you have cards.
+# - Leave out what the loss doesn't reach, such as an untrained head, or DDP raises an error.
 # - Without a loss, write `next_token = None`: then an output of one number is the loss, else the mean of its squares.
-# - `leaner` is what `large` is given to keep less. Begin with `leaner = {}`; all cells work with it.
-# - `machine` names the card ("H100 80 GB"; a wrong name's error lists all), how many there are, and the samples of a step, of all cards together.
-#
-# A picture model, for instance:
-#
-# ```python
-# from transformers import ViTConfig, ViTModel
-#
-# def small(layers=4, sequences=4, width=128, heads=4, size=64):
-#     config = ViTConfig(image_size=size, num_hidden_layers=layers, hidden_size=width)
-#     config.update({"num_attention_heads": heads, "intermediate_size": 4 * width})
-#     module = ViTModel(config, add_pooling_layer=False).eval()
-#     return module, {"pixel_values": torch.randn(sequences, 3, size, size)}
-#
-# def large():
-#     return small(32, 16, width=1280, heads=16, size=224)
-#
-# next_token = None
-# leaner = {}
-# ```
+# - `leaner` is what `large` is given to keep less. Ours is a setting of GPT-2, so begin with `leaner = {}`.
+# - `machine` names the card, how many there are, and the samples of a step of all cards.
 #
 # </details>
 #
@@ -104,11 +93,9 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown] sections="8.12"
 # ## Plan it without running it
 #
-# The planner sent the batch once through the module, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, for the formulas of [chapter 18](18_which_layout.ipynb).
-#
 # ### Shards or stages?
 #
-# One cure is to shard. On eight cards each keeps an eighth of the parameters, gradients and Adam's two numbers for each parameter. How much does a card hold then, compared with copies?
+# One cure is to share the states out. On eight cards each then keeps an eighth of the parameters, of the gradients and of Adam's two numbers, which are the first three parts of the bar. The activations stay, because each card still computes the whole model for its own sequences. How much does a card hold then, compared with a copy?
 
 # %%
 held = lab.guess("memory with shards, over memory with copies", between=(0, 1))
@@ -118,20 +105,20 @@ shards = whole.but(zero=3)
 held.score(shards.memory().peak_bytes / whole.memory().peak_bytes)
 
 # %% [markdown]
-# Another cure is eight stages, one a card. They take the same 32 sequences, four at a time. Compare the yellow parts:
+# The other cure is to cut the model into eight stages, one a card. The 32 sequences of all cards then go through every stage, four at a time. Compare the yellow parts of the three bars:
 
 # %%
-stages = whole.but(pp=8)
+stages = whole.but(pp=machine["gpus"])
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Both help, and neither is enough. Sharding the states makes activations no smaller. The first stage has 6 of the 48 layers, but it keeps eight microbatches, as many as there are stages (1F1B, chapter 08), and 6 x 8 are 48 again.
+# Both cures help, and neither is enough, because the 36.1 GB of activations are the same in all three bars. The first stage has only 6 of the 48 layers, but under 1F1B it starts eight microbatches before the first one comes back, and 6 x 8 are 48 again (chapter 08).
 #
-# Stages are only 403 MB above the line, and a plan can be off by more. Nor does it count what CUDA, NCCL and gaps between tensors take. As a rule of thumb, leave a tenth of the card for these.
+# Stages are only 403 MB above the line, but a plan can be off by more. It also leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb we keep a tenth of the card free for these.
 #
 # ### What helps?
 #
-# This page stays in fp32. One way is fewer sequences at a time. Another is recomputation: activations are thrown away, and computed again in the backward (chapter 05). Which would you try first?
+# So it is the activations that have to shrink. One way is to take fewer sequences at a time, and another is recomputation, which throws activations away and computes them again in the backward (chapter 05). Which would you try first? Look for bars that end well left of the line:
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}
@@ -141,11 +128,11 @@ tries["stages, one at a time"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# All rows but the first fit, with a tenth of the card to spare, even copies, once they recompute. So it was the activations that had to shrink.
+# All four ways fit, with more than a tenth of the card to spare. Even copies do, although they keep all of their states. So now it is a question of time.
 #
 # ### What does each cost?
 #
-# Recomputation computes the forward twice. How many times as long does a step with shards take then?
+# Recomputation with shards leaves the most room, and it pays for that with a second forward. If a backward takes about twice as long as a forward, how many times as long does the step get?
 
 # %%
 longer = lab.guess("step with recomputation, over step without", between=(1, 2))
@@ -155,27 +142,25 @@ recomputed = tries["shards, recompute"].time().step_us
 longer.score(recomputed / shards.time().step_us)
 
 # %% [markdown]
-# Products are in TF32, as after `torch.set_float32_matmul_precision("high")`. Messages are drawn where computing doesn't hide them. The constants come from other programs and machines, so compare rows, and expect other milliseconds on yours:
+# A forward is a third of a step, so a second one makes the step about a third longer. The constants of the picture come from other programs and machines, so compare its rows, and expect other milliseconds:
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# - **Two at a time** cost little: smaller matrices are multiplied at a lower rate, and layers are gathered more often.
-# - **Recomputation** takes a third longer, since a forward is about a third of a step.
-# - **Copies** gather nothing, and the messages of their gradients hide behind the backward. But each card updates all parameters.
-# - **Stages** are the slowest. They wait for each other, and one sequence makes small matrices. The last stage, which is drawn, also computes the logits.
-
-# %% [markdown]
+# - **Two at a time** costs little: smaller matrices are multiplied at a lower rate, and layers are gathered twice as often.
+# - **Copies** gather nothing, but each card updates all of the parameters, and the update then takes 37.6 ms, not 4.70.
+# - **Stages** are the slowest, because they wait for each other, and because one sequence at a time makes small matrices.
+#
 # ### What are the activations?
 #
-# Is there a cheaper cure? Here is what one forward of four sequences keeps, by the operator whose result it is. Look at the rows that are 6,400 wide, four times the model's 1,600:
+# Each of these cures costs time, so before we choose one, let us see what the activations are. The table lists what one forward of four sequences keeps: the operator whose result it is, the shape, how many such tensors there are, and their bytes. Look at the rows that are 6,400 wide, four times the model's 1,600:
 
 # %%
 lab.table(your_own.kept(your_own.Step(make=large)))
 
 # %% [markdown]
-# Each of the 48 layers has five such tensors, two of them under "mul". They belong to the activation function, GELU, which the library writes out in plain operators:
+# These four rows hold more than two thirds of all bytes. Each of the 48 layers has five such tensors, two of them under "mul", and all belong to one small function, GELU. The library writes it out in plain operators, each of which keeps what its own backward needs:
 #
 # | made by | what it is | kept for |
 # | --- | --- | --- |
@@ -185,64 +170,56 @@ lab.table(your_own.kept(your_own.Step(make=large)))
 # | add | 1 + the tanh | the final mul |
 # | mul | GELU's result | the next matrix product |
 #
-# Torch has the same function as one operator. With it only the first and the last are kept.
-#
-# A layer keeps about 29 numbers in all per token and dimension, and a wide tensor is 4 of them. Which share of the activations does one operator save?
+# Torch has the same function as one operator. It keeps only x, because its backward can compute the rest from it, and GELU's result stays for the next product. So three of the five tensors go. In the list above, 48 wide tensors are 5.03 GB, so which share of the 36.1 GB does one operator save?
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
 
 # %% [markdown]
-# `leaner`, beside the model above, asks GPT-2 for that operator.
+# `leaner`, beside the model above, asks GPT-2 for that operator:
 
 # %%
 lean = your_own.Step(make=partial(large, **leaner)).plan(**machine, zero=3)
 kept = [plan.memory().parts["activations"] for plan in (shards, lean)]
 saved.score(1 - kept[1] / kept[0])
 
+# %% [markdown]
+# Now look at the lower bar, which has as many sequences and recomputes no layer:
+
 # %%
 both_ways = {"as it is": shards, "leaner": lean}
-numbers = shards.shape.layers * shards.layout.tokens * shards.shape.hidden
-lab.table(
-    {
-        "module": name,
-        "kept per token, dimension": plan.memory().parts["activations"] / 4 / numbers,
-        "peak_bytes": plan.memory().peak_bytes,
-    }
-    for name, plan in both_ways.items()
-)
+lab.show(planner.memory_bars(both_ways))
 
 # %% [markdown]
-# By the plan, twelve of 29 numbers go. The one operator computes what it needs of them again from x, inside itself, where that is cheap. So four sequences fit.
+# It fits, and at 27.2 GB far more than a tenth of the card stays free.
 #
 # ### Is it slower?
 #
-# Compare the memory traffic:
+# The one operator computes the inside of GELU a second time, so you might expect a longer step. Compare the memory traffic of both:
 
 # %%
 lab.show(planner.time_bars(both_ways))
 
 # %% [markdown]
-# By the plan the step even gets shorter, since fewer operators read and write: 60.4 ms of memory traffic, not 255.
+# By the plan the step even gets shorter. Each of the plain operators reads wide tensors from memory and writes another, which takes far longer than its arithmetic. One operator reads and writes once, so of 255 ms of memory traffic 60.4 ms are left.
 #
-# So in fp32, on eight cards that shard, the answer is one word in the configuration, `gelu_pytorch_tanh`. Look at what your module keeps before you pay for room with time.
+# So here the best cure is one word, `gelu_pytorch_tanh`. That is why you look at what your module keeps before you pay for room with time.
 
 # %% [markdown]
 # ### What labkit can't know of it
 #
-# A module says what it computes, and not what it means. So read what the plan had to leave open before you believe it:
+# All of this was read off the module, which says what it computes, and not what it is for. Here are the questions that stay open, each with a way out:
 
 # %%
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# - **Attention** is causal here. Planned so, it takes half of its 57.8 ms, and keeps no mask (0.8 GB).
-# - **The loss**: a plan never calls one. It counted what a loss over logits keeps. A run does call one, so the small module gets ours, `next_token`.
+# The row on attention changes our numbers. GPT-2's attention is causal, and in a run the library says so to torch, which then does half of the work. But fake tensors have no values to look at, so here the library makes masks. The plan therefore has the whole attention, 57.8 ms, and 0.8 GB of masks that a run doesn't keep.
 
 # %% [markdown]
 # ## Run it, read it out
 #
-# The small module is next, on two real [ranks](GLOSSARY.md#rank), in shards by FSDP. These are the lines that do it, in your own script too:
+# Can we believe the rest? To find out, we plan the small module in the same way and run it, on two real [ranks](GLOSSARY.md#rank) in shards by FSDP. In your own script these lines would do it:
 #
 # ```python
 # for layer in (*module.transformer.h, module):  # each layer, then the whole
@@ -250,17 +227,7 @@ lab.table(your_own.doubts(your_own.Step(make=large)))
 # optimizer = torch.optim.Adam(module.parameters())  # now of shards
 # ```
 #
-# `Step` writes them for you. These are its methods:
-#
-# | method | what it does |
-# | --- | --- |
-# | `run()` | trains three steps on real ranks, and counts the bytes of each tensor as torch makes and drops it |
-# | `predict()` | says how many bytes such a run should hold, by the planner |
-# | `compare()` | does both and draws them; what it returns has them as `.predicted`, `.measured` and `.run` (an entry for each rank) |
-# | `but(...)` | gives the same step with something changed |
-# | `plan(...)` | plans it for cards that you name: a plan has `memory()`, `time()`, `warnings()`, and a `but(...)` for its layout (`zero`, `pp`, `mbs`) |
-#
-# `split=True` gives each rank half of the batch, two sequences; the losses are means over both ranks. Left bars are planned and right ones counted, at four moments of the third step: before the forward, at its end, at the backward's highest point, and at the update.
+# `Step` writes them for you. A run also needs a loss, which a plan never calls, and with `split=True` each rank gets half of the batch, two sequences. In the picture the left bars are planned and the right ones counted, at four moments of the third step: before the forward, at its end, at the backward's highest point, and at the update. Where do they differ most?
 
 # %%
 step = your_own.Step(make=small, loss=next_token, engine="fsdp", ranks=2, split=True)
@@ -268,13 +235,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# The plan is near at the ends and too high in the middle. Here is the update:
-
-# %%
-lab.table(your_own.beside(sharded, "update"))
-
-# %% [markdown]
-# Parameters, gradients and Adam's numbers agree. The update also needs temporary tensors, which labkit's plan doesn't count. And the peak, in the backward?
+# The plan is near at both ends of the step, where there is little but states, because these only depend on how many parameters there are. In the middle it is too high. Here is the backward, part by part:
 
 # %%
 lab.table(your_own.beside(sharded, "backward"))
@@ -282,103 +243,66 @@ lab.table(your_own.beside(sharded, "backward"))
 # %% [markdown]
 # ### Where was the plan off?
 #
-# - **Gathered**: the plan has 3.44 - 1.34 = 2.1 MB too much. The run had one layer, and what lies outside of them all (mostly embeddings). The plan adds a second layer, and the gradients of one layer and of the output layer, even at the forward, where there are none.
-# - **Gradients**: 1.9 MB too much. At the highest point there was none yet.
-# - **Activations**: 7.62 - 7.09 = 0.5 MB too much. Some had gone by then.
-# - **Temporary tensors**: 2.42 - 1.73 = 0.7 MB too little. Operators set more aside in passing.
+# Altogether the plan has 20.2 MB and the run 16.4 MB, so the plan is 23 % too high. Two rows cause nearly all of it:
 #
-# So the plan adds up states, gathered parameters and activations. In the run some came when others had gone. Trust the size of a plan's states, and measure its peak.
+# - **Gradients**: the plan has 1.86 MB and the run none, because at its highest point no gradient was finished.
+# - **Gathered for a while**: the plan has 3.44 - 1.34 = 2.1 MB more. The run had gathered one layer and what lies outside of the layers, while the plan adds the next layer, as if on its way, and gradients that are not shared out yet.
+#
+# So the plan adds up what in the run took turns, as gradients come when activations go. That is why you can trust the size of a plan's states, and have to measure its peak.
+#
+# Is the large plan of 42.3 GB 23 % too high as well? These two rows can't make it so, since there they are 0.78 + 1.02 = 1.8 GB. Without them 40.5 GB remain, and without the 0.8 GB of masks 39.7 GB. That is too near to 40 for a verdict, while the lean module's 27.2 GB are not.
 #
 # ### Does leaner keep less in a run?
 #
-# Compare the activations of both modules, counted at the end of the forward:
+# By the plan `leaner` saves 41.9 % of the large module's activations. Here are those of the small module at the end of the forward, and in the last column the share that is saved:
 
 # %%
 lighter = step.but(make=partial(small, **leaner)).compare()
-both_runs = [your_own.beside(found, "forward") for found in (sharded, lighter)]
-lab.table(
-    {
-        "part": row["part"],
-        "as_it_is_bytes": row["counted_bytes"],
-        "leaner_bytes": other["counted_bytes"],
-    }
-    for row, other in zip(*both_runs, strict=True)
-)
+lab.table(your_own.saved({"as it is": sharded, "leaner": lighter}))
 
 # %% [markdown]
-# They fall by about the share planned for the large module. We go on with the module as it is.
+# Both shares are close to the large module's, because a layer keeps the same kinds of tensors at any width. So this part of the plan holds.
 
 # %% [markdown]
 # ## Cut it in two
 #
-# Now cut the module in two [stages](GLOSSARY.md#stage). Torch traces it: it follows one forward, operator by operator, to find what the second half needs of the first. GPT-2's embedding and its output layer are one table ("tied weights"), and they lie at opposite ends. So how many parameters do both stages hold together, compared with the whole?
+# After shards we try stages, and cut the small module, as it is, in two [stages](GLOSSARY.md#stage). Torch traces it for that: it follows one forward to find what the second half needs of the first. But GPT-2's embedding and its output layer are one table ("tied weights"), and they lie at opposite ends. How many parameters do both stages hold together, compared with the whole?
 
 # %%
 both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
 
 # %%
 cut = step.but(engine="pipeline")
-halves = cut.compare()
-in_both = sum(rank["parameters_bytes"] for rank in halves.run)
+halves = cut.run()
+in_both = sum(rank["parameters_bytes"] for rank in halves)
 both.score(in_both / (step.shape().itemsize * step.shape().params))
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers, and they lie on both stages: 14 % of this small module, 5 % of the large one. Before each update their two gradients have to be added, or the copies drift apart. Torch leaves that to you; labkit's cut does it.
-#
-# Here is the first stage, with two microbatches, by GPipe, unlike the 1F1B above. Look at "before":
-
-# %%
-halves
-
-# %% [markdown]
-# Torch's pipeline keeps some activations between steps (yellow), which labkit's plan doesn't count. The plan is too low here, at the forward and at the update. Only at the peak is it too high, since it counts gradients that are not there yet. `cut.but(rank=1).compare()` shows the other stage.
-#
-# <details><summary>What does Step write for you here?</summary>
-#
-# ```python
-# points = {"transformer.h.2": SplitPoint.BEGINNING}
-# pipe = pipeline(module, (), one_microbatch, split_spec=points)
-# schedule = ScheduleGPipe(pipe.build_stage(rank, device), 2, loss_fn=loss)
-# schedule.step(**batch) if rank == 0 else schedule.step(target=targets)
-# dist.all_reduce(table.grad)  # of tied weights, on both ends
-# ```
-#
-# </details>
+# The table has 1,000 x 128 numbers and lies on both stages, which adds 14 % to this small module and would add 5 % to the large one. Each stage finds only its own part of the table's gradient. So before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
 
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Every process began with the same seed. One takes the batch whole, shards a half on each rank, stages two halves one after the other. So all losses should agree, also after updates:
+# Shards and stages should change where numbers lie, and not what they are. Since every process began with the same seed, all losses should agree: one process takes the batch whole, shards take a half on each rank, and stages take two halves one after the other. We also look at the third, because a wrong gradient only shows after an update, and at the largest difference from one process:
 
 # %%
 one = step.but(engine="ddp", ranks=1).run()[0]
-ran = {"one process": one, "shards": sharded.run[0], "stages": halves.run[1]}
-losses = {way: torch.tensor(rank["losses"]) for way, rank in ran.items()}
-lab.table(
-    {
-        "way": way,
-        "first loss": float(each[0]),
-        "third loss": float(each[2]),
-        "largest difference": float((each - losses["one process"]).abs().max()),
-    }
-    for way, each in losses.items()
-)
+ran = {"one process": one, "shards": sharded.run[0], "stages": halves[1]}
+lab.table(your_own.losses(ran))
 
 # %% [markdown]
-# It is rounding. (Exercise 3 asks which faults such a comparison doesn't show.)
+# The differences are rounding, so it is still the same module. If yours differ by more, look for one of these causes first; exercise 2 asks for a fourth.
 #
-# If yours differ, look for one of these first (exercise 2 asks for a fourth):
-#
-# 1. Something in your module is random (dropout).
+# 1. Something in your module is random, as dropout is, which `small` therefore switches off with `eval()`.
 # 2. The loss leaves padding out, so that halves with unequal numbers of tokens count alike.
 # 3. The cut has lost something, such as a counter that one half changes and the other reads.
 
 # %% [markdown]
 # ## Where does it run out of memory?
 #
-# A plan is tested by a card on which one way should fit and the other not. Pretend devices have as much memory as you say.
+# A plan is there to say what fits. So as a last test we make a pretend card, whose memory we can choose, on which copies should die and shards should train.
 #
-# How many MB are planned for copies of the small module, with two sequences each, at their peak? Its states are 16 bytes for each of 0.93 million parameters, and its activations those of the shards. Add 1.73 MB of temporary tensors.
+# How many MB are planned for copies of the small module at their peak? Their states are 16 bytes for each of 0.93 million parameters. Add the 7.62 MB of activations and the 1.73 MB of temporary tensors from the table above, since each rank takes as many sequences.
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -389,7 +313,7 @@ planned = [each.predict().peak_bytes for each in (copies, step)]
 smallest.score(planned[0] / 1e6)
 
 # %% [markdown]
-# Take a card whose memory lies midway between the two planned peaks. Do copies die on it?
+# The card's memory shall lie midway between the planned peaks of copies and of shards. Do copies die on it?
 
 # %%
 card = lab.pretend(memory_mib=sum(planned) / 2 / 2**20)
@@ -401,56 +325,36 @@ except lab.RankFailed as verdict:
 died
 
 # %% [markdown]
-# Copies die, in the printed run at one of GELU's wide tensors. Do shards train on this card?
+# Copies die, in the printed run at one of GELU's wide tensors. Can shards train on the same card?
 
 # %%
 step.but(devices=card).run()[0]["losses"]
 
 # %% [markdown]
-# They do, with the losses from above.
-#
-# ### How near was the plan?
-#
-# It was right about both. But any card between the two real peaks gives these verdicts. Here they are:
-
-# %%
-roomy = copies.compare()
-lab.table(
-    {
-        "way": name,
-        "planned_bytes": found.predicted.peak_bytes,
-        "counted_bytes": found.measured.peak_bytes,
-        "allocator_bytes": found.run[0]["allocated_bytes"],
-    }
-    for name, found in {"copies": roomy, "shards": sharded}.items()
-)
-
-# %% [markdown]
-# The pretend device's allocator agrees with our count. The plan is above both, for shards by nearly a quarter. Copies it meets better: they keep gradients in DDP's buckets, at the peak too. The pipeline's plan was too low at most moments, though not at the peak.
-#
-# So the 42.3 GB from the beginning lie too near 40 for a verdict. The lean module's 27.2 GB do not. Nor does labkit know your allocator's gaps, and what libraries take below torch.
+# They can, with the losses from above, so the plan was right about both. That doesn't make its numbers exact, because any card between the two real peaks would have given these verdicts.
 #
 # **The second time through**, with yours:
 #
-# 1. Replace what stands in the two cells named above. Numbers in the text stay ours.
-# 2. If the cut raises an error, leave out what uses `halves`.
-# 3. Note the largest part, what `leaner` saves, and the part farthest from its plan. Why is it?
+# 1. Put your model in place of ours, and your cards into `machine`.
+# 2. If your module can't be cut, leave out what uses `stages` or `halves`.
+# 3. If your module has a setting that keeps less, put it into `leaner`.
+# 4. Note the part that is farthest from its plan, and find out why.
 #
 # <details><summary>What does not work?</summary>
 #
-# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper (transformers 5.23), `nn.Transformer` and `nn.LSTM`. These need care:
+# We tried GPT-2, BERT, T5, ViT, Mamba, Mixtral, ResNet and Whisper (transformers 5.23), `nn.Transformer` and `nn.LSTM`. Four of them need care:
 #
 # - LSTM: its layers are no modules, so it is not run in parts.
 # - ResNet: its first convolutions keep most, so its first stage is planned far too low.
-# - Mixtral: set `config._experts_implementation = "batched_mm"`, and keep to fp32 and shards. Stages fail in torch's runtime.
-# - Whisper: to cut it, set `use_cache=False`, leave `labels` out of the batch and give a `loss=`.
+# - Mixtral: set `config._experts_implementation = "batched_mm"`, keep to fp32, and don't cut it in stages.
+# - Whisper: to cut it, set `use_cache=False`, leave `labels` out and give a `loss=`.
 #
 # </details>
 
 # %% [markdown]
 # ## Exercise 1. Keep less
 #
-# For this MLP, with the activation of CLIP, torch has no operator of that name:
+# GELU was written out, although torch has an operator for it. For the activation function of CLIP, which stands in this MLP, torch has none of that name:
 
 
 # %%
@@ -461,7 +365,13 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# `up` and `down` are `torch.nn.Linear`. For the backward 22 numbers are kept for each number of `x`. Write a forward that keeps half of that, 11 at most. Output and gradients stay what they are, and no matrix product is computed twice. A `torch.autograd.Function` is one way of several.
+# Here `up` and `down` are `torch.nn.Linear`. What is kept can be found as for GELU, operator by operator. The backward of `exp`, for instance, needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`, and all together keep 22.
+#
+# Write a forward that keeps half of that, 11 at most:
+#
+# - Output and gradients stay what they are.
+# - No matrix product is computed twice.
+# - A `torch.autograd.Function` is one way of several.
 
 
 # %%
@@ -483,9 +393,11 @@ check.hint("keep_less")
 # %% [markdown]
 # ## Exercise 2. A module whose loss changes in two stages
 #
-# Write a module whose losses do not agree: in two stages its first loss differs from that in one process, by more than rounding, and yet nothing in it is random. Return it with a batch, a tensor with an even number of samples as rows.
+# Two stages get the batch in halves, and for GPT-2 that changed nothing. It treats each sample by itself, and its loss is a mean: that of 1, 3, 5 and 7 is 4, and so is that of 2 and 6, the means of the halves. Write a module whose first loss in two stages differs from that in one process by more than rounding:
 #
-# Put four layers of the same build into a `torch.nn.Sequential`: labkit cuts between those, and both halves of the batch go through each stage, one after the other. The module stays in `train()` or `eval()`, as you return it. The loss is the mean of the output's squares.
+# - It is a `torch.nn.Sequential` of four layers of the same build, which labkit cuts in the middle, and nothing in it is random.
+# - It comes with a batch, a tensor with an even number of samples as rows.
+# - It stays in `train()` or `eval()` as you return it, and the loss is the mean of the output's squares.
 
 
 # %%
@@ -515,14 +427,14 @@ check.hint("odd_module")
 # %% [markdown]
 # ## Exercise 3. What is wrong with this engine?
 #
-# You get an engine for two ranks, and see only losses. It is one of four kinds:
+# You get an engine for two ranks and see only its losses. It is one of four kinds, if the gradient of a weight is 2 on one rank and 4 on the other:
 #
-# - `"right"`;
-# - `"forward"`: it computes another loss;
-# - `"sum"`: it adds the gradients of the ranks up where it should average them;
-# - `"local"`: every rank keeps its own gradients.
+# - `"right"`: both ranks update with the mean, 3.
+# - `"sum"`: both ranks update with the sum, 6.
+# - `"local"`: each rank updates with its own, 2 or 4.
+# - `"forward"`: the engine computes another loss to begin with.
 #
-# `compare(optimizer, same)` trains three steps and returns two lists of losses, of one process with the whole batch and of the engine. `optimizer` is `"sgd"` or `"adam"`. `same=True` gives both ranks the same samples, `same=False` samples of their own. Say which kind it is. You have two comparisons, so which do you make? (The ranks are simulated.)
+# You can call `compare(optimizer, same)` twice. It simulates three steps with `"sgd"` or `"adam"`, where `same=True` gives both ranks the same samples and `same=False` samples of their own, and returns two lists of losses: of one process with the whole batch, and of the engine. Which two comparisons tell you the kind?
 
 
 # %%
@@ -547,17 +459,17 @@ check.hint("which_fault")
 # %% [markdown]
 # <details><summary>When it has passed: why these two comparisons?</summary>
 #
-# With the same samples on both ranks, gradients that nobody averaged are right anyway. So give each rank its own. Adam divides a gradient by its size, so it hardly notices gradients all twice as large. SGD does.
+# With the same samples on both ranks, gradients that nobody averaged are right anyway, so only the sum shows. With samples of their own, what nobody averaged shows too. And it has to be SGD, because Adam divides a gradient by its size and hardly notices gradients all twice as large.
 #
 # </details>
 
 # %% [markdown]
 # ## Summary
 #
-# - A module is planned from one forward without bytes: the size of states almost exactly, the peak roughly, the time only with constants that you measured.
-# - Before you choose a cure, look at the largest part, and at what your module keeps. ZeRO and FSDP shard states, not activations.
-# - Leave a tenth of the card free in a plan, and measure.
-# - Compare losses, after updates too, with those of one process.
+# - You can plan a module from one forward without bytes. You can trust its states almost to the byte, its peak roughly, and its time with constants that you measured.
+# - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
+# - You leave a tenth of the card free in a plan, and then you measure.
+# - When you shard or cut a module, you compare its losses with those of one process, after updates too.
 #
 # **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 #

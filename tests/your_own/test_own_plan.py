@@ -188,6 +188,29 @@ def test_a_moment_is_told_on_both_sides():
         your_own.beside(found, "later")
 
 
+def test_two_runs_are_told_with_the_share_that_the_second_saves():
+    planned = your_own.Step(make=bends).predict()
+    less = your_own.Step(make=bends, engine="ddp").predict()
+    first = SimpleNamespace(predicted=planned, measured=less)
+    second = SimpleNamespace(predicted=less, measured=less)
+    rows = your_own.saved({"a": first, "b": second}, "optimizer", "update")
+    assert [row["quantity"] for row in rows] == ["optimizer, planned", "optimizer, counted"]
+    assert [row["saved_share"] for row in rows] == [-1, 0]  # copies hold it whole
+    assert rows[0]["b_bytes"] == rows[1]["a_bytes"] == at(less, "update")["optimizer"]
+    with pytest.raises(ValueError, match="two runs"):
+        your_own.saved({"a": first})
+    with pytest.raises(ValueError, match="a part is one of"):
+        your_own.saved({"a": first, "b": second}, "soap")
+
+
+def test_losses_are_told_beside_those_of_the_first():
+    one, other = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
+    assert one == {"way": "one", "first loss": 3, "third loss": 1, "largest difference": 0}
+    assert other["largest difference"] == 0.5
+    with pytest.raises(ValueError, match="saw no loss"):
+        your_own.losses({"stages": {"losses": None}})
+
+
 def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
     step = your_own.Step(make=strangers.gpt2)
     width = step.shape().hidden
