@@ -59,9 +59,7 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
     """For ``lab.table``: the bytes of each part at a moment, planned and counted. ``found`` is what
     ``compare`` returned, of any step whose two sides are footprints. Raises ValueError for a moment
     that it doesn't have. A part that is less than HARDLY of all on both sides is left out."""
-    sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
-    if not all(isinstance(each, Footprint) for each in sides):
-        raise ValueError(f"found is what a step's compare() returns; got {brief(found)}")
+    sides = _sides(found)
     check_word(moment, sides[0].labels, "a moment")
     at = sides[0].labels.index(moment)
     names = {"gathered": say("gathered for a while"), "temporary": say(TEMPORARY)}
@@ -78,22 +76,33 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
     return rows
 
 
+def _sides(found: Any) -> tuple[Footprint, Footprint]:
+    sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
+    if not all(isinstance(each, Footprint) for each in sides):
+        raise ValueError(f"found is what a step's compare() returns; got {brief(found)}")
+    return sides
+
+
 def saved(
     found: Mapping[str, Any], part: str = "activations", moment: str = "forward"
 ) -> list[dict[str, object]]:
     """For ``lab.table``: the bytes of one part at a moment, planned and counted, of two runs, and
     the share that the second has less. ``found``: a name -> what ``compare`` returned, of two steps
     whose sides are footprints. Raises ValueError for other than two, or an unknown part."""
-    if len(found) != 2:
-        raise ValueError(f"two runs are compared; got {brief(list(found))}")
+    if not isinstance(found, Mapping) or len(found) != 2:
+        raise ValueError(f"found has two runs, each by its name; got {brief(found)}")
     check_word(part, PARTS, "a part")
-    names = list(found)
+    first, second = (_sides(each) for each in found.values())
+    heads = [f"{name}_bytes" for name in found]
+    told = (
+        say("{part}, planned", part=worded(part)),
+        say("{part}, counted", part=worded(part)),
+    )
     rows = []
-    for side, told in (("predicted", say("planned")), ("measured", say("counted"))):
-        first, second = (_at(getattr(found[name], side), part, moment) for name in names)
-        row = {"quantity": f"{worded(part)}, {told}"}
-        row |= {f"{names[0]}_bytes": first, f"{names[1]}_bytes": second}
-        rows.append(row | {"saved_share": 1 - second / first})
+    for name, *both in zip(told, first, second, strict=True):
+        num_bytes = [_at(side, part, moment) for side in both]
+        row = {"quantity": name, **dict(zip(heads, num_bytes, strict=True))}
+        rows.append(row | {"saved_share": 1 - num_bytes[1] / max(1, num_bytes[0])})
     return rows
 
 
@@ -106,13 +115,25 @@ def losses(ran: Mapping[str, Mapping[str, Any]]) -> list[dict[str, object]]:
     """For ``lab.table``: a name -> what a rank of ``run`` returned; a row for each: two of its
     losses, and the largest difference of all three from those of the first. Raises ValueError for
     a rank that saw no loss, as all of a pipeline's but the last."""
+    if not isinstance(ran, Mapping) or not ran:
+        raise ValueError(f"ran has ranks of runs, each by its name; got {brief(ran)}")
+    each_way = {name: _three(name, rank) for name, rank in ran.items()}
+    right = next(iter(each_way.values()))
     rows = []
-    for name, rank in ran.items():
-        mine = rank["losses"]
-        if mine is None:
-            raise ValueError(f"{name} saw no loss: of a pipeline take the last rank, run[-1]")
-        right = next(iter(ran.values()))["losses"]
+    for name, mine in each_way.items():
         off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
         row = {"way": name, "first loss": mine[0], "third loss": mine[2]}
         rows.append(row | {"largest difference": max(off)})
     return rows
+
+
+def _three(name: str, rank: Any) -> list[float]:
+    try:
+        mine = rank["losses"]
+        if mine is not None:
+            return [float(each) for each in (mine[0], mine[1], mine[2])]
+    except (TypeError, KeyError, IndexError, ValueError):
+        raise ValueError(
+            f"each of ran is one rank of what run() returned; got {brief(rank)}"
+        ) from None
+    raise ValueError(f"{name} saw no loss: of a pipeline take the last rank, run[-1]")

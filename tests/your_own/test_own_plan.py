@@ -207,8 +207,11 @@ def test_losses_are_told_beside_those_of_the_first():
     one, other = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
     assert one == {"way": "one", "first loss": 3, "third loss": 1, "largest difference": 0}
     assert other["largest difference"] == 0.5
-    with pytest.raises(ValueError, match="saw no loss"):
-        your_own.losses({"stages": {"losses": None}})
+    for wrong, words in ({"losses": None}, "saw no loss"), ({"losses": [1]}, "one rank"):
+        with pytest.raises(ValueError, match=words):
+            your_own.losses({"stages": wrong})
+    with pytest.raises(ValueError, match="by its name"):
+        your_own.losses([])
 
 
 def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
