@@ -11,9 +11,9 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# A plan knows neither the script that trains a model nor the machine. Here is a small script, for two ranks. In each of its steps a rank computes nothing for at least 48 ms. Why?
+# In the last chapter you planned a model of your own. But a plan knows neither the script that trains the model nor the machine, and a step can lose most of its time to what a plan leaves out.
 #
-# Look for the answer in the picture below the script. A rank's thick row is what it computes (hatched: nothing). Its thin rows are reading and messages; one that overlaps moves down.
+# We begin with a small script for two ranks. In each of its steps a rank computes nothing for at least 48 ms, and the picture under the script shows why. Each rank has a thick row for what it computes, hatched where it computes nothing, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
 
 # %%
 import tempfile
@@ -57,37 +57,35 @@ found = record(script, ranks=2, show=False)
 found
 
 # %% [markdown]
-# The upper half is the recording, eight steps of each rank, and mostly reading. A long message may be a wait for the other rank. The lower half is what labkit's advice promises.
+# Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
 #
-# **When you are done** you can find what a script of yours waits for and prove a cure, fit a plan's constants on your machine, say how far such a plan holds, and what a slower network costs.
+# **When you are done** you can find what a script of yours waits for and prove that a change helps, fit a plan to your machine and say how far it holds, and say what a slower network would cost.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# The script reads a batch, trains on it, then reads the next. DDP averages the gradients. (Here both ranks read the same samples.)
+# The script does what many scripts do: it reads a batch, trains on it, and only then reads the next one. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
 #
-# `record` starts it by torchrun and records ten steps of each rank. The first two warm up and are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# **With yours**: put your script's path in place of ours, `script = Path("train.py")`, and its arguments behind it, as in `record(script, "--epochs", "1")`. Let it do few steps, in a folder of its own.
 #
-# **With yours**: replace the script's cell by a path, `script = Path("train.py")`. The file stays as it is. Arguments follow, as in `record(script, "--epochs", "1")`. It runs to its end, so let it do few steps, in a folder of its own.
-#
-# Eight samples of 6 ms make 48 ms for each batch. The advice names the reading, but saves little. Why? It replays the steps with one reader that works ahead, and one reader still needs 48 ms for a batch.
+# A batch has eight samples and each takes 6 ms to read, so a batch takes 48 ms. The advice lets one reader work ahead, but one reader still needs 48 ms for a batch, so no simulated step is shorter.
 #
 # ### Four readers
 #
-# A reader is a worker process of the `DataLoader`. With four of them a batch comes every 12 ms, at best ([chapter 15](15_profiling_and_scaling.ipynb)). And this is the rest of a step, in ms:
+# So let us take four, as worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step: the recorded step without its wait for data, here in ms:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
 round(rest_us / 1000, 1)
 
 # %% [markdown]
-# If the rest stays what it was, the longer of the two sets the pace. What share of the step do four readers save?
+# If the rest stays what it was, then the longer of the two sets the pace: the rest, or the readers' 12 ms. What share of the old step do four readers save?
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# A cure is proven by a run. Here is the script with four readers. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
+# Only a run proves that a change helps, so we record a second script. Its readers keep one batch in hand each, or most of the ten steps would be read before the recording begins. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -98,26 +96,29 @@ _ = cured.write_text(script.read_text().replace("batch_size=8", readers))
 again = record(cured, ranks=2, show=False)
 gain.score(1 - again.step_us / found.step_us)
 
+# %% [markdown]
+# The last row of the table is what we expected of the new step: the longer of the rest and a quarter of the recorded wait for data.
+
 # %%
 steps_us = {"as it was": found.step_us, "four readers": again.step_us}
 quarter_us = found.step_us * found.advice.share("input") / 4
-steps_us["the longer of the two"] = max(quarter_us, rest_us)
+steps_us["expected of four"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# The last row was computed, from a quarter of the recorded wait for data. Is the run near it? If not, the rest of the step has changed too.
+# If the two lower rows are close, the longer of the two did set the pace. If the run took clearly longer, the rest has grown, because two ranks and eight readers now share your cores.
 #
 # ### What is in the way now?
 #
-# Brown is only the wait for a batch now; the readers aren't drawn. Look at the hatched stretches of the upper half. Which wait for a batch, which for a message?
+# The new recording shows what a step waits for now. The readers aren't drawn, so brown is only a rank's wait for a batch. Which hatched stretches of the upper half stand above such a wait, and which above a message?
 
 # %%
 again
 
 # %% [markdown]
-# The lower half promises again. Can it be kept? Eight batches take four readers 8 x 12 = 96 ms, if none was in hand, and the advice knows neither your readers nor your cores.
+# You may see bursts, four steps close together and then a wait: the four readers began together, so their batches arrive together, and if the rest is shorter than 12 ms, these are used up before the next four are ready. If the rest is longer, brown nearly disappears.
 #
-# And this is a step of the average rank, before and after. (Exposed is what no computing hides.) Add up all but the wait for data. Is that more than the 12 ms that four readers need?
+# The table has a step of the average rank before and after; "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than 12 ms?
 
 # %%
 parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
@@ -133,23 +134,15 @@ lab.table(
 )
 
 # %% [markdown]
-# The longer of the two, the rest or 12 ms, sets the pace, not the largest part. (If they are nearly equal, both do, in turn.)
-#
-# - **Four readers**: more of them help, until the rest is longer.
-# - **The rest**: mend its largest part. Has computing grown? Two ranks and eight readers share your cores. Is it a wait or a message? See in the picture what the other rank does meanwhile.
-#
-# <details><summary>Why <code>prefetch_factor=1</code>?</summary>
-#
-# Usually each reader keeps two batches in hand. With eight, most of the ten steps would have been read before the recording.
-#
-# </details>
+# - **Below 12 ms** the readers still set the pace, so more of them help, until the rest is longer.
+# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, the readers may be taking its cores. If it is a wait for the other rank, see in the picture what that rank does meanwhile.
 
 # %% [markdown]
 # ## A machine
 #
 # *A good place to rest.*
 #
-# A plan needs the speed of your machine. `speeds(2)` reads off what each of two ranks gets while both are busy. (`python -m labkit measure` runs the main experiments of the course, in ten minutes at most, and puts them beside other machines.)
+# From the script we turn to the machine. So far our plans took the speeds of GPUs; now `speeds(2)` measures what each of two ranks gets here while both are busy. Two of these speeds are those of matrix products and of gathering a layer from its shards.
 
 # %%
 here = planner.speeds(2)
@@ -163,7 +156,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Now plan for this machine: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
+# With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
 
 
 # %%
@@ -180,7 +173,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches only a part of these speeds. How large a part is a constant of the plan, and ours was fitted on GPUs. So how near does the plan come to a real step, the fastest of ten on this CPU (`devices="cpu"`)?
+# A program reaches only a share of such speeds. That share is a constant of the plan, and ours was fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -191,6 +184,9 @@ run = plain.run()
 fastest_us = min(run[0]["step_us"])
 near.score(fastest_us / plan.time().step_us)
 
+# %% [markdown]
+# The clock can tell only the update from all else, so the lower bar has two parts. Compare the whole first, and then the update, in green.
+
 # %%
 took = your_own.fastest(run)
 lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
@@ -198,57 +194,41 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# Where is the plan wrong? A clock tells only the update from all else, so record one more such step.
-#
-# In the upper row of each rank blue is computing, and green is the update. Below it layers are gathered and gradients averaged (by an all-reduce, since gloo has no reduce-scatter). Look at what fills the step, not at its length: recording takes time as well.
+# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Here is each part, planned and recorded. Recording has made all of them longer, so look for the largest gaps: where does the plan fall short by most?
 
 # %%
-timeline = run.timeline()
-seen = timeline.select(timeline.lane != "mark")  # without FSDP's own marks
-seen
-
-# %% [markdown]
-# Here is each part; recording has made all of them longer. Where is the plan short by most?
-
-# %%
-parts_us, where = plan.time().parts(), lab.advise(seen)
-planned_us = {"waiting": 0.0, "comm": parts_us.pop("gather")}
-planned_us |= {"compute": sum(parts_us.values()), "unrecorded": 0.0}
-whole_us = seen.end_us.max() - seen.start_us.min()
-
-# %%
+names = parts | {"optimizer": "the update"}
+both_us = your_own.by_parts(plan, run.timeline())
 lab.table(
-    {
-        "part": parts[part],
-        "planned_us": part_us,
-        "recorded_us": where.share(part) * whole_us,
-    }
-    for part, part_us in planned_us.items()
+    {"part": names[part], "planned_us": planned_us, "recorded_us": recorded_us}
+    for part, (planned_us, recorded_us) in both_us.items()
 )
 
 # %% [markdown]
-# The plan has no wait for another rank, and nothing for "nothing recorded": mostly Python and copies, we believe. Of the update it counts what Adam reads and writes, not what Python does for each tensor.
+# Two parts are zero in the plan: a wait for the other rank, and the time in which nothing was recorded, which is mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not what Python does for each tensor. No data sheet has such costs.
 #
 # ### Fit, then plan
 #
-# [Chapter 19](19_how_far_to_trust_a_plan.ipynb) had a cure: measure four runs that differ in the sizes that you want to increase, and fit the constants. Ours have 2 and 4 layers, 4 and 8 sequences (half of them on each rank). The first is the one above; `row(...)` writes down a timed step.
+# But we can time four runs and fit the constants to them, as in [chapter 19](19_how_far_to_trust_a_plan.ipynb). The runs differ in the sizes that you want to increase, because each size reveals a constant: products grow with the sequences, but what a layer costs by itself doesn't. Ours have 2 and 4 layers, and 4 and 8 sequences, half of them on each rank.
+#
+# The first is the run above. For the others `fastest_us()` only times ten steps, and `row(...)` writes down a step and its time.
 
 
 # %%
 def timed(layers, sequences):
     sized = plain.but(make=partial(mine, layers, sequences))
-    return sized.row(min(sized.run()[0]["step_us"]), gpu=here)
+    return sized.row(sized.fastest_us(), gpu=here)
 
 
 runs = [plain.row(fastest_us, gpu=here)]
 runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
 
 # %% [markdown]
-# Four runs are enough for two constants, the share of the measured speed that products reach, and a time for each layer:
+# We fit two constants: the share of the measured speed that products reach, and a time for each layer.
 #
 # $$\text{step} = \frac{\text{products at the measured speed}}{\text{share}} + \text{layers} \times \text{time of a layer} + \text{what isn't fitted}$$
 #
-# `fit` begins with the plan's own constants and moves them toward the four clocks. Two constants can't meet four clocks exactly.
+# `fit` begins with the plan's own constants, "by GPUs" in the table, and moves them toward the four clocks. See which has moved: "of the speed" is the share, "each layer" the time.
 
 # %%
 moving = ("matmul", "layer_us")
@@ -260,24 +240,11 @@ lab.table(
 )
 
 # %% [markdown]
-# In the bars, compare the whole, then the update, in green.
-
-# %%
-plans = {name: plan.but(stack=stack) for name, stack in stacks.items()}
-lab.show(planner.clock_bars(plans, {"measured": took}))
-
-# %% [markdown]
-# The fit aims at whole steps. It has no constant for the update, so that bar stays what it was, whatever the clock says. What is missing there has gone into the two constants, like all else that the plan doesn't know; the table shows which of them moved. So the parts no longer mean what they are called.
-#
-# <details><summary>Your products reach 1 or more of the speed?</summary>
-#
-# Your steps hardly grew with the sequences, so the fit made products cheap and layers dear.
-#
-# </details>
+# The fit aims at whole steps and has only these two constants to move. So whatever else the plan doesn't know went into the products or the layers. That is why a fitted plan tells you how long a step takes, but no longer where its time goes.
 #
 # ### Does it hold farther out?
 #
-# On its own four runs a good fit proves nothing. So take a larger step, 6 layers and 12 sequences. How near does the fitted plan come?
+# A good fit on its own four runs proves nothing, because its constants were chosen to meet these. So we test it on a larger step, with 6 layers and 12 sequences. How many times as long as the fitted plan says will it take?
 
 # %%
 nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
@@ -289,7 +256,7 @@ nearer.score(
 )
 
 # %% [markdown]
-# Look at "off", first in the four rows that were fitted, then in the last one, the test.
+# Here are all five runs, the test in the last row. "Off" is how far the fitted plan is above or below the clock. Look at the fitted rows first, and then at the last.
 
 # %%
 rows = [
@@ -309,22 +276,18 @@ lab.table(rows, units={"off": "share"})
 # %% [markdown]
 # Which of these is your table?
 #
-# - **All five are off by a tenth at most**: the fit holds this far.
-# - **Fitted rows are off by more**: then don't trust the test, near or not. Most often something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
-# - **Only the test is off**, or "fitted" is no nearer to it than "planned": then the four runs were too small, or too alike, to learn from.
+# - **All five are off by a tenth at most.** The fit holds this far.
+# - **Fitted rows are off by more.** Then don't trust the test. Most likely something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
+# - **Only the test is off.** Then the four runs were too small or too alike to learn from.
 #
-# **What labkit can't know**: who else uses the machine. The fastest of ten steps says what your program can do, not what it does on a busy day.
+# **What labkit can't know** is who else uses the machine. The fastest of ten steps says what your program can do, not what it does on a busy day.
 
 # %% [markdown]
 # ### Was a term missing?
 #
-# If fitted rows are off on a quiet machine too, the formula may lack a term. A pattern counts if both rows of a size are off to one side, by more than a row differs between two runs:
+# If fitted rows are off on a quiet machine too, look for a pattern in their errors. Suppose that a step takes some time by itself, whatever its layers. Our formula has no place for that, so the fit spreads it over the layers. Then 2 layers come out too short and 4 too long, and far out the plan is too long as well.
 #
-# - **On layers**, too low for 2 and too high for 4: a step takes some time by itself. The fit presses it into the layers, and far out it is too high.
-# - **On sequences**, too low for 4 and too high for 8: memory traffic grows in the plan, and your step hardly grew. Don't trust the fit in sequences.
-# - **On neither**: most likely the noise of the clock. Run it once more to see.
-#
-# Here is a made-up machine of the first kind. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. Beside it stands the best fit without a term for the step itself:
+# Here is such a machine, made up. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. The last column is the best fit without a term for the step itself:
 #
 # | layers | sequences | took | fitted |
 # | --- | --- | --- | --- |
@@ -345,7 +308,11 @@ lab.table(rows, units={"off": "share"})
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now write the fit. `clock(layers, sequences)` gives the milliseconds of one step, of 1 to 4 layers and 1 to 8 sequences. It follows the rule of the made-up machine, with three numbers that you don't know. The clock errs by up to 1 %. Say to within a tenth what a large step takes, 48 layers and 16 sequences for instance. You may time four steps. The fit above left one of the three out: keep them all.
+# You have used the made-up machine's three numbers. Now find such numbers yourself. `clock(layers, sequences)` gives the milliseconds of a step on a machine that follows the same rule. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
+#
+# - You may time four steps, of 1 to 4 layers and 1 to 8 sequences.
+# - The clock errs by up to 1 %, so it matters which four you take.
+# - Your answer may be off by a tenth.
 
 
 # %%
@@ -369,11 +336,15 @@ check.hint("forecast")
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Where no plan can be trusted, try. `trial(microbatch, recompute)` runs a step on real ranks, with a made-up time for computing. It returns the step's milliseconds, or None where it does not fit. Find the fastest way to take `batch` samples on each rank. In the check `batch` is 16, so there are ten ways: microbatches of 1, 2, 4, 8 or 16, each with `recompute` or without. You have six trials.
+# Where no plan can be trusted, you try settings. Trials cost runs, so it pays to know which can't win.
 #
+# Take 8 samples of 3 ms each, 24 ms of computing. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But it needs less memory: say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 24 ms, they take 24 + 2 x 24 = 72 and 32 + 24 = 56 ms, and now recomputation wins.
+#
+# Find the fastest way to take `batch` samples on each rank, 16 in the check. `trial(microbatch, recompute)` runs such a step on real ranks, with a made-up time for computing, and returns its milliseconds, or None where it does not fit.
+#
+# - You have six trials for ten ways: microbatches of 1, 2, 4, 8 or 16, with `recompute` or without.
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
-# - With recomputation the forward runs twice ([chapter 05](05_precision_and_memory.ipynb)), so each sample's computing takes a third longer. Every microbatch costs something besides, an amount that differs from test to test.
-# - The clock errs a little. Your choice may be 12 % slower than the fastest.
+# - What a microbatch costs besides differs from test to test. The clock errs a little, so your choice may be 12 % slower than the fastest.
 
 
 # %%
@@ -398,7 +369,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# In a cluster messages between machines are slower than inside, and the processes must find each other. The first can be planned. Take GPT-2 XL on two machines: 16 cards of 40 GB, one sequence each, in fp32 with products in TF32, by FSDP's constants. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# With a second machine, messages between the two are slower than inside, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -407,7 +378,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So don't believe the seconds; look how a step depends on the network. With a quarter of the bandwidth, 6.25 GB/s for each of a machine's eight network cards in place of 25, how many times as long is a step of the shards?
+# So we don't believe its seconds, and ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -418,15 +389,9 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# Less than four: trust that, not the number. See why; the bars have only messages that no computing hides.
-
-# %%
-lab.show(planner.time_bars(nic))
-
-# %% [markdown]
-# Computing is the same in both. The open messages grow more than fourfold, since computing hid a larger part of them at 25 GB/s.
+# Trust that it is less than four, but not the digits: computing takes as long as before, and only the messages that it can't hide have grown.
 #
-# Now a network of 1.5 GB/s, where everybody waits for messages. In a step copies send about two models' worth of numbers (an all-reduce), shards three (two gathers and a reduce-scatter). How long is a step of copies there, compared with one of shards?
+# On a much slower network everybody waits for messages, so it counts how much is sent: by copies about two models' worth of numbers in a step (an all-reduce), by shards three (two gathers and a reduce-scatter). At 1.5 GB/s, how long is a step of copies, compared with a step of shards?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -437,7 +402,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Here are both, on networks from 1.5 to 100 GB/s. Upright lines are networks as they are sold, in Gbit/s: Ethernet of 25, and three generations of InfiniBand. Look at the slopes, left and right.
+# Here are both on networks from 1.5 to 100 GB/s, all predicted. Upright lines are networks as they are sold. See how steep the curves are on the left and on the right.
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -453,32 +418,28 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left everybody waits for the network: half the bandwidth takes nearly twice the time, and copies win, since they send two where shards send three. On the right messages hide, and bandwidth helps little. There copies lose in the plan, since every card updates all numbers. Nothing was measured: don't read off where they cross.
-#
-# <details><summary>What the plan takes for granted</summary>
-#
-# A network card gives half of what its data sheet says. The rings are flat: each of a machine's eight network cards carries an eighth to the other machine. Copies fit here, with 34 of 40 GB.
-#
-# </details>
+# On the left half the bandwidth takes nearly twice the time, because everybody waits for the network, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. Where they cross you should measure.
 
 # %% [markdown]
 # ### Let them find each other
 #
-# The same line runs on every machine, with the address of one of them:
+# To start on both machines, run the same line on each, with the address of one of them:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. It begins from the last checkpoint if there is one ([chapter 13](13_checkpoint_and_recover.ipynb)). Then a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there. With one machine lost, `--nnodes 2` can't go on.
+# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. If it begins from the last checkpoint ([chapter 13](13_checkpoint_and_recover.ipynb)), a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there.
 #
-# **What labkit can't know**: your network's topology, its other users, and which machine is slow. Before you let it run for a week, record it on each machine by itself, and compare.
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. So record your script on each machine by itself first, and compare.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
-# Here each has a number to remember it by:
+# You have come all the way from one ring to a cluster. Here is the course in sixteen sentences, each with a number to remember it by. Which could you explain to a friend?
+#
+# <details><summary>Sixteen ideas, each with its number</summary>
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
@@ -498,29 +459,35 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
+#
+# </details>
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now.
+# You can read the programs themselves now. Begin with torchtitan, because it uses in little code what chapters 07 to 10 used.
+#
+# <details><summary>The programs, and where they stand</summary>
 #
 # | program | what it is | where it stands (late 2026) |
 # | --- | --- | --- |
 # | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM) | NVIDIA's: this course's way of cutting a transformer's tensors comes from here ([1909.08053](https://arxiv.org/abs/1909.08053)); now pipeline, context and expert parallelism too | maintained; its core is a package, `megatron-core`, of which chapter 09 uses 0.16 |
 # | [DeepSpeed](https://github.com/deepspeedai/DeepSpeed) | where ZeRO comes from ([1910.02054](https://arxiv.org/abs/1910.02054)); offload, pipelines, experts | maintained; chapters 06 and 10 use 0.19 |
-# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained; read it first, since it uses what chapters 07 to 10 used |
+# | [torchtitan](https://github.com/pytorch/torchtitan) | PyTorch's own: all axes by `DeviceMesh`, `fully_shard` and DTensor, in little code ([2410.06511](https://arxiv.org/abs/2410.06511)) | maintained |
 # | [FairScale](https://github.com/facebookresearch/fairscale) | Meta's, where FSDP was first | history: by its own README its FSDP went into PyTorch, and should be taken from there |
 # | [Colossal-AI](https://github.com/hpcaitech/ColossalAI) | a collection of all axes, with tensors cut in two and three dimensions as well ([2110.14883](https://arxiv.org/abs/2110.14883)) | its newest release on PyPI, 0.5.0, is of June 2025 |
 # | [Alpa](https://github.com/alpa-projects/alpa) | a compiler that finds the layout by itself, in JAX ([2201.12023](https://arxiv.org/abs/2201.12023)) | by its own README not actively maintained; its search lives on in XLA |
 # | [picotron](https://github.com/huggingface/picotron), [nanochat](https://github.com/karpathy/nanochat) | small programs, written to be read | not meant for large runs |
+#
+# </details>
 
 # %% [markdown]
 # ## Summary
 #
-# - A script is recorded unchanged; a cure is proven by recording again.
-# - A plan's constants are of a program and a machine. Measure four runs of your own that differ in the sizes that you want to increase, and fit them.
-# - A fit proves nothing on the runs that it was fitted to: take one that lies farther out.
-# - For a cluster, count the bytes that cross, and measure what no data sheet has.
+# - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
+# - You can time four runs of your own that differ in the sizes that you want to increase, and fit a plan's constants to them, because constants belong to a program and a machine.
+# - You test a fit on a run that lies farther out, because on its own runs it proves nothing.
+# - For a cluster you count the bytes that cross the network, and measure what no data sheet has.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
