@@ -1,11 +1,12 @@
 """Where a step's time went, beside where its plan expected it."""
 
-from labkit.measure.trace_rows import UPDATE
 from labkit.planner.plan.plan import Plan
 from labkit.profiling.advice import advise
 from labkit.timeline import COMPUTE, Timeline
 from labkit.units import brief
 
+UPDATE = "optimizer"
+"""the kind of a recorded update, as ``measure.trace_rows`` calls it"""
 MESSAGES = ("gather", "data")
 """the parts of a planned step of shards or copies that are messages"""
 
