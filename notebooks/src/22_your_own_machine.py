@@ -85,7 +85,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script. Its readers keep one batch in hand each, or most of the ten steps would be read before the recording begins. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
+# Only a run proves that a change helps, so we record a second script, with four readers. They keep one batch in hand each, or most of the ten steps would be read before the recording begins. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -106,7 +106,7 @@ steps_us["expected of four"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# If the two lower rows are close, the longer of the two did set the pace. If the run took clearly longer, the rest has grown, because two ranks and eight readers now share your cores.
+# If the two lower rows are close, the longer of the two did set the pace. If the run took clearly longer, the rest has grown, most likely because two ranks and eight readers now share your cores.
 #
 # ### What is in the way now?
 #
