@@ -80,12 +80,13 @@ def seconds_across(cluster: practice.Practice, num_bytes: int, script: Path) -> 
 def test_the_link_is_as_slow_as_stated_and_can_get_slower(two_nodes, tmp_path):
     script = tmp_path / "echo.py"
     assert seconds_across(two_nodes, 1, script) > 0.002  # 1 ms each way
-    fast = seconds_across(two_nodes, 1_000_000, script)
-    assert 0.04 < fast < 0.4  # 8 Mbit at 200 Mbit/s
+    # 8 Mbit at 200 Mbit/s; the quickest of three, for other programs may be computing
+    fast = min(seconds_across(two_nodes, 1_000_000, script) for _ in range(3))
+    assert 0.04 < fast < 0.2
     network_run.slow(0, "20Mbit")
     slow = seconds_across(two_nodes, 1_000_000, script)
     network_run.slow(0, "200Mbit")
-    assert slow > max(0.4, 2 * fast)
+    assert slow > 0.4
 
 
 def test_there_is_one_cluster_at_a_time(two_nodes):
