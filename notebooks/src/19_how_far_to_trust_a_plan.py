@@ -11,7 +11,7 @@
 #
 # *About an hour. You need chapter 18. No GPU is needed.*
 #
-# A paper times a model of 175 B parameters twice on 1,536 A100 (Narayanan et al. 2021). Cut by tensors and stages, it would learn 300 billion tokens in 23 days. Sharded by the ZeRO 3 of that time, it would need 74. Now suppose that we had asked our planner first. It says 23 days for the cut and 19 for the shards, so we would have chosen the shards, and at 2 dollars a GPU hour the 51 days more would cost us 3.76 million. Under each bar of the paper stands the plan's, so look at how far apart the lower two are:
+# A paper times a model of 175 B parameters twice on 1,536 A100 (Narayanan et al. 2021). Cut by tensors and stages, it would train on 300 billion tokens in 23 days. Sharded by the ZeRO 3 of that time, it would need 74. Suppose that we had asked our planner first. By the constants of Megatron it says 23 days for the cut, and by those of today's FSDP 19 for the shards. We call such constants of one program a stack. So we would have chosen the shards, and at 2 dollars a GPU hour the 51 days more would cost us about 3.7 million. Look how far apart the lower two bars are:
 
 # %%
 from dataclasses import replace
@@ -44,14 +44,14 @@ title = "Days for 175 B on 1,536 GPUs"
 lab.bars(told, title=title, badge="published / predicted")
 
 # %% [markdown]
-# For tensors and stages the two bars agree, but that is no success of the plan, because its constants were fitted on the paper's own table. For ZeRO 3 the step takes 3.8 times as long as planned, and nothing in the number 19 warns us.
+# For tensors and stages the two bars agree, but that is no success of the plan, because Megatron's constants were fitted on the paper's own table. For ZeRO 3 the step takes 3.8 times as long as planned, and nothing in the number 19 warns us.
 #
 # **When you are done** you can tell which of a plan's numbers to believe, measure the missing ones in four short runs, and say how far off the result is.
 
 # %% [markdown]
 # ## Ask the plan
 #
-# The number 19 did not warn us, but the plan would have, if we had asked it. Every plan answers two questions: `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says in what it lies outside those runs. Here are both answers of the plan that went wrong:
+# But the plan itself would have warned us. Every plan answers two questions: `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. Here are both answers of the plan that went wrong:
 
 # %%
 shards = planner.Plan(
@@ -60,9 +60,9 @@ shards = planner.Plan(
 print(shards.trust(), *shards.warnings(), sep="\n")
 
 # %% [markdown]
-# The first line says that nine times of ten were right to within 20 %. You have to take its word for it, because labkit doesn't include those runs. With 23 against 19.4 days the shards led by 19 %, which is less than that error, so the plan never said that they are faster.
+# The first line says that nine of ten were right to within 20 %. The shards' 19.4 days are 16 % less than 23, so their lead is smaller than the error even on FSDP's own runs, and the plan never said that they are faster.
 #
-# The second line is graver. None of those runs gathered parameters across machines, so here even the 20 % don't hold. The 3.8 in it comes from this very run, so before the run a plan could only have said that it doesn't know.
+# The second line is graver. None of those runs gathered parameters across machines, so here the 20 % promise nothing. The 3.8 comes from this very run, so before it a plan could only have said that it doesn't know.
 
 # %% [markdown]
 # ## Memory needs no such constants
@@ -81,23 +81,23 @@ rehearsal = planner.rehearse(thousand)
 highest.score(rehearsal.peak_bytes / 1e9)
 
 # %% [markdown]
-# The picture has the planned peak, by its parts, above the rehearsed one. Try to find the states, which are the parameters, gradients and Adam's values:
+# The upper bar is the planned peak, by its parts. Try to find the states, which are parameters, gradients and Adam's values:
 
 # %%
 title = "The peak of rank 0 of 1,024"
 lab.bars(rehearsal.peaks(), unit="bytes", stacked=True, title=title, badge="predicted")
 
 # %% [markdown]
-# You can hardly see them, since they are 29 MB. Nearly all of the peak is what more ranks don't divide, because the layers in use are gathered in full, and each rank has the activations of its own sequence.
+# You can hardly see them, since they are 29 MB. Nearly all of the peak is what more ranks don't divide. In bf16, two layers in full, embedding and output, and the gradients of one layer and of the output make 2 GB. The activations of rank 0's own sequence add 0.4 GB a layer.
 #
-# The plan is within about 5 % of this rehearsal. No GPU has confirmed it, but still the memory is what you can believe first.
+# The plan is within about 5 % of the rehearsal, which tells only the sum. No GPU has confirmed it, but of a plan you can believe the memory first.
 
 # %% [markdown]
 # ## Are the formulas wrong?
 #
-# So we look for the mistake in the time. A predicted time has three ingredients: a layout, formulas, and constants such as the speed of the network. The layout was the paper's own, so either the formulas are wrong or the constants, and we begin with the formulas.
+# So the mistake is in the time, which has three ingredients: a layout, formulas, and constants such as the speed of the network. The layout was the paper's own, so either the formulas or the constants are wrong.
 #
-# Our two runs stand in a table with ten more. We fit the constants on three of these twelve rows, and predict all twelve. If the formulas have the right shape, the other nine come out right as well. This exam is mild, because the fit begins at constants that were once fitted on the whole table. By what share of its speed is the worst of the nine off?
+# Our two runs stand in a table with ten more. If the formulas are right, some constants make them describe all twelve. We begin at constants that were once fitted on the whole table, let three rows move one of them, the speed of ZeRO 3's matrix products, and predict the other nine. By what share of its speed is the worst off?
 
 # %%
 worst = lab.guess("the largest error of the nine", between=(0, 1))
@@ -107,7 +107,7 @@ found = planner.validate(runs, share=0.25, seed=0)
 worst.score(max(abs(error) for error in found.errors(in_memory=False)))
 
 # %% [markdown]
-# Each dot of the picture is a run of the paper, hollow if the fit has seen it, and each line is what we predict. Our two runs are the right ends of the two 175 B lines. Compare the lines of ZeRO 3 with the others, from left to right:
+# Each dot of the picture is a run of the paper, hollow if the fit has seen it, and each line is what we predict. Our two runs are the right ends of the two 175 B lines. Compare the lines of ZeRO 3 with the others:
 
 # %%
 names = {
@@ -128,14 +128,14 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines of ZeRO 3 fall, and they fall as the dots do. The batch of the 175 B stays the same, so with more GPUs each microbatch shrinks, from 4 sequences to 1. But ZeRO 3 fetches the whole model for every microbatch, so there is only a quarter of the computing to hide the same messages behind. That is why a GPU falls from 144 to 44 TFLOP/s.
+# The lines of ZeRO 3 fall, and they fall as the dots do. With more GPUs for the same batch, each microbatch of the 175 B shrinks from 4 sequences to 1. ZeRO 3 still fetches the whole model for each, so only a quarter of the computing hides the same messages. That is why a GPU falls from 144 to 44 TFLOP/s.
 #
-# In this exam the worst row is off by 8 %. That is far from a factor of 3.8, so now we suspect the constants.
+# The worst row is off by 8 %. The other constants had seen every row, so this only shows that the formulas can describe the table. So the factor of 3.8 comes from the constants.
 
 # %% [markdown]
-# ## Constants do not travel
+# ## Which constant is to blame?
 #
-# The 19 days were computed with the constants of today's FSDP, but the paper's program was an early ZeRO 3. The planner has constants for that one too, fitted on this table, so we exchange them one at a time. There are two suspects: `matmul` is the share of its peak that a GPU reaches in matrix products, and `nic` is the share of its promise that a network card gives. Which of the two is to blame?
+# The 19 days are by today's FSDP, but the paper's program was an early ZeRO 3. `planner.STACKS` has its stack too, fitted on this table, so we exchange the constants one at a time. There are two suspects: `matmul` is the share of its peak that a GPU reaches in matrix products, and `nic` is the share of its bandwidth that a network card reaches. Which of the two is to blame?
 
 # %%
 travel = lab.guess("the constant to blame", choices=("matmul", "nic"))
@@ -147,7 +147,7 @@ step_us = {name: planner.predicted_us(sharded, each) for name, each in swapped.i
 travel.score(max(step_us, key=step_us.get))
 
 # %% [markdown]
-# The first row of the table has FSDP's constants, and the next two have one of the early program's instead. Which of them comes near to the paper's step, in the last row?
+# The first row of the table has FSDP's constants, and each of the next two has one of the early program's. Which comes near to the paper's step, in the last row?
 
 # %%
 ways = {"FSDP": today, "early matmul": swapped["matmul"], "early nic": swapped["nic"]}
@@ -160,11 +160,11 @@ rows.append({"constants": "the paper", "step_us": sharded.step_us()})
 lab.table(rows, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
-# With the early program's `nic` alone we nearly get the paper's step. That program used less than a tenth of its network, where FSDP is assumed to use half.
+# With the early program's `nic` alone we nearly get the paper's step. By this fit, that program used less than a tenth of its network. The half that FSDP has was never measured, since none of its runs gathered across machines. It is a guess, so **ask of each constant whether a run has measured it**.
 #
 # ### Why the network counts so much
 #
-# A sum by hand shows why this makes the step more than three times as long. Each GPU computes one sequence of 2,048 tokens. Meanwhile the eight GPUs of a machine fetch 350 GB of parameters, once for the forward and once for the backward, and send 350 GB of gradients, all through eight network cards of 25 GB/s. Computing and messages go on at the same time, so the longer bar of each pair is nearly the step:
+# A sum by hand shows why this makes the step more than three times as long. Each GPU computes one sequence of 2,048 tokens. Meanwhile the eight GPUs of a machine fetch 350 GB of parameters, once for the forward and once for the backward, and send 350 GB of gradients, all through eight network cards of 25 GB/s. Computing and messages go on at the same time, so the longer bar of each pair is most of the step:
 
 # %%
 # a machine has 1/192 of the parameters itself
@@ -178,14 +178,26 @@ by_hand = {
 lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
 
 # %% [markdown]
-# At half of the network the messages hide behind the computing. At 8.4 % they take four times as long as the computing, so the step is as long as its messages. A wrong constant costs nothing as long as the messages hide, and everything once they don't. This explains the 74 days but doesn't prove it, since the 8.4 % were fitted on this table.
+# At half of the network the messages hide behind the computing. The planner's 17.6 s are 3 s longer, mostly because they include attention. At 8.4 % the messages take four times as long as the computing, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
 #
-# The bytes depend on the layout, but how fast they go depends on the program and its cluster. The paper's two runs differ in both, so they can't tell how much of the 51 days is the fault of ZeRO 3. That is why you should compare layouts by the constants of one program only.
+# ### One program for both layouts
+#
+# The paper's two runs were made by two programs, so they can't tell how much of the 51 days is the fault of ZeRO 3. The planner can give both layouts one program's constants, FSDP's above and the early ZeRO 3's below. Which layout is faster in each pair?
+
+# %%
+one = {}
+for name in ("fsdp-a100", "zero3-2021-a100"):
+    both = {"tensors + stages": days(cut, name), "ZeRO 3": days(sharded, name)}
+    one[name] = {layout: told["the plan"] for layout, told in both.items()}
+lab.bars(one, title="Days, by one program for both layouts", badge="predicted")
+
+# %% [markdown]
+# By FSDP's constants ZeRO 3 is faster, and by the early program's it takes twice as long. So **compare layouts by one program's constants**. Here even that names no winner, because the order hangs on the `nic` that nobody measured for FSDP.
 
 # %% [markdown] sections="10.6.1"
 # ## What a doubtful plan still tells
 #
-# Is a plan without constants of our own worth nothing, then? It can still refute something, if we know to which side it errs. A textbook has a rule of thumb (section 10.6.1) that a model of 10 to 100 B parameters takes 32 to 128 GPUs and two to eight weeks. It doesn't say for how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022), on A100. How many days does a 70 B model need on 128 of them?
+# Even a plan with doubtful constants can refute something, if we know in which direction it errs. A textbook has a rule of thumb (section 10.6.1) that a model of 10 to 100 B parameters takes 32 to 128 GPUs and two to eight weeks. It doesn't say for how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022), on A100. How many days does a 70 B model need on 128 of them?
 
 # %%
 rule = lab.guess("days for 70 B on 128 GPUs", between=(1, 1000))
@@ -205,31 +217,32 @@ def took(plan):
 rule.score(took(fastest("LLaMA-2 70B", 128)))
 
 # %% [markdown]
-# As always, we ask this plan for its warnings:
+# As always, we ask this plan how far to trust it:
 
 # %%
-print(*fastest("LLaMA-2 70B", 128).warnings())
+best = fastest("LLaMA-2 70B", 128)
+print(best.trust(), *best.warnings(), sep="\n")
 
 # %% [markdown]
-# This warning tells us to which side the plan errs. It counts on a better MFU than any run that its constants come from, so if anything the step takes longer. Here are both ends of the rule's 32 to 128 GPUs, so compare the times with its eight weeks:
+# It goes by Megatron's constants, and counts on a better MFU than any of their runs reached, so if anything the step takes longer. Here are both ends of the rule. No constants can beat the last column, where each GPU is always at its peak. Compare it with eight weeks, which are 56 days:
 
 # %%
 answers = []
 for gpus in (32, 128):
     best = fastest("LLaMA-2 70B", gpus)
-    answer = {"model": "LLaMA-2 70B", "gpus": gpus, "time_days": took(best)}
-    answers.append(answer | {"mfu_share": best.row()["mfu_share"]})
-lab.table(answers, title="How long on A100, predicted")
+    answer = {"gpus": gpus, "days": round(took(best)), "mfu_share": best.mfu()}
+    answers.append(answer | {"days at 100 % MFU": round(took(best) * best.mfu())})
+lab.table(answers, title="70 B on A100, predicted")
 
 # %% [markdown]
-# Both plans count on more than those 56 %, and even so one needs 280 days, and the other years. So for that many tokens the rule is wrong, whatever the exact time may be.
+# Even 128 perfect GPUs need 171 days, three times as long as the rule gives them. So for 70 B on A100 and that many tokens the rule is wrong.
 
 # %% [markdown]
 # ## Measure four runs
 #
-# For a time of our own we need constants from our program on our cluster. `planner.fit` takes some runs, and moves constants until the predicted steps are near to the measured ones. But every clock errs a little, and with enough free constants a fit would explain these errors too. That is why it moves only one constant for every two runs: first `matmul`, then the one that helps most.
+# For a time of our own we need constants of our program and cluster. `planner.fit` takes some runs, and moves constants until the predicted steps are near to the measured ones. But every clock errs a little, and with enough free constants a fit would explain these errors too. That is why it moves only one constant for every two runs: first `matmul`, then the one that helps most.
 #
-# Let the early ZeRO 3 be our program. We begin at FSDP's constants, give the fit the two smaller runs of the 175 B, and ask it for the largest. How many times as long as it says is the paper's step?
+# Let the early ZeRO 3 be our program. The fit begins at FSDP's constants, as `begun` says, and gets the two smaller runs of the 175 B. Then we ask the `stack(run)` that it found for the largest. How many times as long as it says is the paper's step?
 
 # %%
 two_only = lab.guess("the paper's step / the step by two runs", between=(0.2, 5))
@@ -240,7 +253,7 @@ two = planner.fit(z3[:2], begun=[today])
 two_only.score(sharded.step_us() / planner.predicted_us(sharded, two.stack(sharded)))
 
 # %% [markdown]
-# The fit still misses by a factor of three. Two runs allow only one constant, so it could make the products slower, but the network stayed at one half. So we add two runs of the 530 B, and a second constant may move. Each row of the table has the constants of one fit, and the steps that they predict for the largest run of each model, which no fit has seen. Compare the last three rows:
+# The fit still misses by a factor of three. Two runs allow only one constant, so it made the products slower, and left the network at one half. With two runs of the 530 B more, a second constant may move. Each row of the table has the constants of one fit, and the steps that they predict for the largest run of each model, which no fit has seen. Compare the last three rows:
 
 # %%
 seen = {
@@ -264,11 +277,11 @@ rows.append({"constants": "the paper"} | paper)
 lab.table(rows, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
-# The four runs have found the slow network, and both unseen steps come out within a tenth.
+# The four runs have found the slow network, and both unseen steps come out within a tenth. They have at most twice the GPUs of the largest run in the fit.
 #
 # ### Which run tells which constant?
 #
-# These four were enough because they don't all wait for the same thing. The picture shows how much longer each would take if `matmul` were a tenth smaller, or `nic`. See which of its two bars is longer:
+# Two free constants help only if the runs can tell them apart. The picture shows how much longer each run would take if `matmul` were a tenth smaller, or `nic`. Which of its two bars is longer?
 
 # %%
 leaning = {name: four.leans_on(run) for name, run in seen.items()}
@@ -276,7 +289,7 @@ title = "How much longer, if a constant were a tenth smaller"
 lab.bars(leaning, unit="share", title=title, badge="predicted")
 
 # %% [markdown]
-# The runs with four sequences at a time wait for their products most, and the runs with two at a time wait for the network. The messages of a microbatch are the same, but four sequences bring twice the computing, and most of the messages hide behind it. So **measure at least four runs, and let them wait for different things**: change the microbatch and the number of machines.
+# The runs with four sequences at a time wait for their products most, and those with two for the network. The messages of a microbatch are the same, but four sequences bring twice the computing, and most of the messages hide behind it. So **measure at least four runs, and let them wait for different things**. Here the microbatch makes the difference. A run inside one machine makes a greater one, because it needs no network card.
 
 # %% [markdown]
 # ## Exercise 1. Four runs of your own
@@ -289,7 +302,7 @@ lab.bars(leaning, unit="share", title=title, badge="predicted")
 # - Three programs are tried: one has a slow network, one slow products, and one has both. The clock errs by up to 2 %.
 # - Your fit is asked for 512 GPUs, with `mbs` 1 and with 4. Both answers must be right to a tenth.
 #
-# Before you choose, ask of each run what it waits for. Which runs can't depend on the network at all?
+# Before you choose, ask of each run what it waits for. `measure` uses the planner's own formulas, so only the constants are unknown. On a real cluster so large a leap is far less sure.
 #
 # <details><summary>How you write down a run of your own</summary>
 #
@@ -324,22 +337,23 @@ check.hint("four_runs")
 # %% [markdown]
 # ## How far off is a fit?
 #
-# Now you have a fit, and somebody asks how good it is. Here is ours of four runs, on all six of ZeRO 3, each named by its model and its GPUs. An error is predicted / measured - 1, without its sign. Compare the runs that the fit has seen with the others:
+# Here is our fit of four runs, on all six of ZeRO 3. An error is predicted / measured - 1, without its sign. Compare the runs that the fit has seen with the others:
 
 # %%
 rows = []
 for run in z3:
     off = abs(planner.predicted_us(run, four.stack(run)) / run.step_us() - 1)
-    row = {"run": run.id.split("z3_")[1], "seen": run in seen.values()}
-    rows.append(row | {"error": off})
+    model, gpus = run.id.split("_")[2:]
+    row = {"model": model.replace("B", " B"), "gpus": int(gpus)}
+    rows.append(row | {"seen": run in seen.values(), "error": off})
 lab.table(rows, units={"error": "share"})
 
 # %% [markdown]
-# The errors on seen runs say little, because the fit was made to suit them. On the unseen ones one error is 9.3 %, but the other is nearly nothing, so with that run as our only test we would have promised too much.
+# The errors on seen runs say little, because the fit was made to suit them. Of the two unseen ones, one is off by 9.3 %, and the other by nearly nothing. With that one as our only test we would have promised too much.
 #
 # ## Exercise 2. Leave each run out once
 #
-# More runs for a test cost money. So let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds for runs like those measured, and not for 512 GPUs.
+# More runs for a test cost money. So let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds for runs like those measured, and not for the leap to 512 GPUs.
 #
 # - `runs` is a list of five or six runs. The measured step of one is `run.step_us()`.
 # - `fit(some)` is `planner.fit` of a list of runs, begun at FSDP's constants.
@@ -374,11 +388,12 @@ check.hint("honest_error")
 # %% [markdown]
 # ## Summary
 #
-# - You can ask any plan for `trust()` and `warnings()`, and you don't count on a lead smaller than its error.
-# - You can believe the planned memory first: in one rehearsal the peak was right to within about 5 %, since it needs no measured constants.
-# - You know why a time fails: in a mild exam the formulas were off by 8 %, but another program's constants by a factor of 3.8.
-# - You can still refute a promise with doubtful constants, if you know to which side the plan errs.
-# - You can get constants of your own from four runs that wait for different things, and you state the error of the fit on runs that it has not seen.
+# - You ask any plan for `trust()` and `warnings()`, and don't count on a lead smaller than its error.
+# - You can believe the planned memory first: it needs no measured constants, and was within about 5 % of a rehearsal.
+# - You know why a time fails: the formulas could describe the table to 8 %, but a `nic` that was a guess cost a factor of 3.8.
+# - You compare layouts by one program's constants, and ask which were never measured.
+# - You can still refute a promise with doubtful constants, if you know in which direction the plan errs.
+# - You can fit constants of your own to four runs that wait for different things, and state the error on runs that the fit has not seen.
 #
 # Words that were new: [fake tensor](GLOSSARY.md#fake-tensor), [rehearsal](GLOSSARY.md#rehearsal).
 #
@@ -394,7 +409,7 @@ check.hint("honest_error")
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
-# For 70 B and 20 tokens a parameter, 128 A100 take several months, 32 take years. Run it: `lab.table(answers)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
+# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `lab.table(answers)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
 #
 # </details>
 #
