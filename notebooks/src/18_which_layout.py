@@ -385,7 +385,7 @@ large += searches["GPT-3 175B"].by_kind().values()
 lab.table(plan.row() for plan in large)
 
 # %% [markdown]
-# Both that shard also recompute: to hide their messages across machines they take several sequences at a time, and these fit only so. For the cuts a little `tp` and many stages are enough.
+# The two that shard recompute: to hide their messages across machines they take several sequences at a time, and these fit only so. For the cuts a little `tp` and many stages are enough.
 #
 # So in one machine choose what is simple, and across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
 #
