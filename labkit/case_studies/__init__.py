@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["llama", "small", "stories"],
     submod_attrs={
-        "judged_run": ["adapted", "foreseen", "placed", "policies", "policy_parts"],
+        "judged_run": ["adapted", "foreseen", "placed", "placements", "policies", "policy_parts"],
         "llama_run": ["Script", "mended", "trained_by"],
         "picture": ["drawn"],
         "small_run": ["ran"],

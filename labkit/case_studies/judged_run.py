@@ -2,18 +2,19 @@
 its gradients travel, layer by layer, and how many scenes each rank gets.
 
     lab.table(case_studies.placed())
+    lab.bars({name: step.step_us() for name, step in case_studies.placements().items()}, unit="us")
     lab.table(case_studies.foreseen())
     lab.table(case_studies.policies())
     lab.table(case_studies.adapted())
 
-The second is predicted, the others are run. Computing and links are paced: seconds are those of the
-stated pace, steps and losses are real.
+The second and third are predicted, the others are run. Computing and links are paced: seconds are
+those of the stated pace, steps and losses are real.
 """
 
 from collections.abc import Sequence
 from statistics import mean, median
 
-from labkit.case_studies.perception import EVERY, POLICIES, Perception
+from labkit.case_studies.perception import EVERY, PHASES, POLICIES, Perception
 from labkit.heterogeneous.split import by_speed
 from labkit.units import check_real, check_whole
 from labkit.words import say
@@ -31,24 +32,39 @@ SMOOTH = 8
 """steps whose mean loss counts"""
 
 
+def placements() -> dict[str, Perception]:
+    """What each way to place the net is called, in the language in use -> the step on four
+    ranks."""
+    names = {
+        "apart": say("placement|apart"),
+        "together": say("placement|together"),
+        "copied": say("placement|copied"),
+    }
+    return {name: Perception(placement=placement) for placement, name in names.items()}
+
+
 def placed(slowed: float = 1.0) -> list[dict[str, object]]:
     """A row for each placement on four real ranks, computing and links so many times as
     slow: the step predicted, and the fastest of those measured, which was disturbed least. Raises
     ValueError for a factor that can't be."""
     rows: list[dict[str, object]] = []
-    for placement in ("apart", "together", "copied"):
-        step = Perception(placement=placement).slowed(slowed)
+    for name, placement in placements().items():
+        step = placement.slowed(slowed)
         fastest_us = min(step.run()[0]["step_us"])
-        row = {"placement": placement, "predicted_us": step.step_us()}
+        row = {"placement": name, "predicted_us": step.step_us()}
         rows.append(row | {"measured_us": fastest_us})
     return rows
 
 
 def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]]:
-    """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of all
-    that is not gradients, of starting their messages, and of carrying their bytes. Last the plain
-    way, but in one message for all kinds. Raises ValueError for a link that can't be."""
+    """What ``foreseen`` says, split for stacked ``lab.bars``: policy -> {part: microseconds} of
+    computing, of the features' messages, of starting those of gradients, and of carrying their
+    bytes. Last the plain way, but in one message for all kinds. Raises ValueError for a link that
+    can't be."""
     rows = foreseen(mb_per_s)
+    step = QUICK.but(mb_per_s=mb_per_s)
+    handed = [part for _, _, part in PHASES if part]
+    features_us = sum(step.message_us(step.feature_bytes(part)) for part in handed)
     plain = rows[0]
     saved_us = (plain["messages"] - 1) * QUICK.latency_us
     rows.append(plain | {"policy": say("plain, one message"), "messages": 1})
@@ -57,8 +73,9 @@ def policy_parts(mb_per_s: float = QUICK.mb_per_s) -> dict[str, dict[str, float]
     for row in rows:
         starting = row["messages"] * QUICK.latency_us
         carrying = row["gradients_bytes"] / mb_per_s
-        rest = row["predicted_us"] - starting - carrying
-        parts = {say("all else"): rest, say("messages"): starting, say("bytes"): carrying}
+        computing = row["predicted_us"] - features_us - starting - carrying
+        parts = {say("computing"): computing, say("sent|features"): features_us}
+        parts |= {say("messages"): starting, say("bytes"): carrying}
         found[row["policy"]] = parts
     return found
 

@@ -8,6 +8,7 @@ The plan: four A100 of 40 GB, FSDP over all of them, everything kept in fp32 and
 a microbatch of 2 sequences, 16 of them accumulated, every layer recomputed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,6 +168,20 @@ def cures(seq: int = 1024) -> list[Case]:
         (both("cards of 80 GB"), plan.but(gpu=CARDS[80])),
     ]
     return [Case(name=name, plan=each) for name, each in changed]
+
+
+def with_host(plans: Sequence[Plan]) -> list[dict[str, object]]:
+    """A row for each plan, for ``lab.table``: what its fullest card holds, what lies on the host,
+    and its step, in which the host's part counts (``host_us``). Raises ValueError for what is no
+    plan."""
+    if not plans or not all(isinstance(plan, Plan) for plan in plans):
+        raise ValueError(f"plans are a list of Plan; got {plans!r:.80}")
+    rows: list[dict[str, object]] = []
+    for plan in plans:
+        told = Case(name=both("as written"), plan=plan).row()
+        kept = {each: told[each] for each in ("held_bytes", "host_bytes", "step_us")}
+        rows.append({"layout": written(plan.layout)} | kept)
+    return rows
 
 
 def on_four_cards(seq: int = 1024, free: float = FREE) -> list[dict[str, object]]:

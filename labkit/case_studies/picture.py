@@ -6,6 +6,16 @@ from labkit.case_studies.llama import Case
 from labkit.pictures.sketch import Sketch
 from labkit.planner.plan.picture import memory_bars
 
+_WORDS = (
+    ("trained by", "trained by"),
+    ("type", "type"),
+    ("placement", "placement"),
+    ("cards", "cards"),
+    ("over", "over"),
+    ("token rate", "token rate"),
+)
+"""Heads of this subject's tables: (head, what it says)"""
+
 
 def drawn(cases: Sequence[Case], language: str | None = None) -> Sketch:
     """What the fullest card of each case holds, by part. Raises ValueError for what is no case."""

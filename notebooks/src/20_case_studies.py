@@ -23,9 +23,9 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't fit: each card would have to hold 59 GB, and what hangs over the line is the 19 GB too much. We know this before anything has run, because the bar is a prediction by chapter 18's planner.
+# It doesn't fit: each card would have to hold 59 GB, and what hangs over the line is the 19 GB too much. Nothing has run yet: the bar is a prediction by chapter 18's planner.
 #
-# In each case we predict what becomes of somebody's plan, and run what can be run small. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
+# In each case we predict what becomes of somebody's plan, and three of them we check by small runs. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
 #
 # **When you are done** you can judge a plan before anything is rented, and you know what to try small first.
 
@@ -56,7 +56,7 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 #
 # ### Plan: what would cure it?
 #
-# So a cure has to change the states or the cards. We try four: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Since the planner was about 5 % off in chapter 19, a layout **fits** here only if it leaves a tenth of its card free, which is 4 GB of 40 or 8 GB of 80. How many of the four fit?
+# So a cure has to change the states or the cards. We try four: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Since the planner was about 5 % off in chapter 19, a layout **fits** on this page only if it leaves a tenth of its card free. How many of the four fit?
 
 # %%
 fitting = lab.guess("how many of the four fit", choices=("0", "1", "2", "3", "4"))
@@ -66,19 +66,19 @@ fit = [cure.held_bytes < 0.9 * cure.plan.cluster.device_bytes for cure in cures]
 fitting.score(str(sum(fit[2:])))
 
 # %% [markdown] sections="8.10"
-# Right of each bar you see what is left of the card. Blue, orange and green are the states: compare them with the first row's.
+# Right of each bar you see what is left of the card. Compare the states, which are blue, orange and green, with the first row's.
 
 # %%
 lab.show(case_studies.drawn(cures))
 
 # %% [markdown] sections="8.10"
-# All four fit, and each has its price. More cards, or larger ones, cost money. bf16 halves the states, but it keeps only about three digits, so a small update is rounded away (chapter 05). And Adam on the host, for which we take DeepSpeed, only moves the problem: the host now keeps 18 bytes for each of the 13 billion parameters, which is 234 GB of its memory.
+# All four fit, and each has its price. More cards, or larger ones, cost money. bf16 halves the states, but it keeps only two to three digits, so a small update is rounded away (chapter 05). And Adam on the host only moves the problem: DeepSpeed, which we take for that, leaves only 2-byte weights on the card and sends gradients to the host too, which then has 18 bytes for each of 13 billion parameters, 234 GB in all.
 #
 # ### Run: the same script, small
 #
-# The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and run it three times on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3.
+# The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and run it three times on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3. Give them a minute.
 #
-# "trained by" is the class that did the work. "kept" says how many of the model's "weights" stay on one rank, "gradients" of how many weights it has gradients between two microbatches, and "type" their dtype. If everything is sharded, each of the two ranks has a half of both.
+# "trained by" is the class that did the work. "kept" says how many of the model's "weights" stay on one rank, "gradients" of how many weights it has gradients between two microbatches, and "type" their dtype. If everything is sharded, each rank has a half of both.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -86,9 +86,9 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# Every row halves the weights, but in the first row a rank has gradients of *all* of them. The Trainer does that to save messages: only after the last microbatch of a step does it add gradients up over the ranks (`no_sync`, chapter 03). Until then a rank has its own part of every sum, and has to keep them all.
+# Every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, the Trainer adds gradients up over the ranks only after the last microbatch of a step (`no_sync`, chapter 03). Until then a rank keeps its own part of every sum.
 #
-# Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. We correct the plans by hand, in GB:
+# Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. The tenth left free is for small errors of the planner, not for a wrong assumption. By hand, in GB:
 #
 # | change | planned | shard of gradients | whole gradients | so a card holds |
 # | --- | --- | --- | --- | --- |
@@ -96,7 +96,7 @@ lab.table(case_studies.trained_by())
 # | eight cards | 33.4 | 6.5 | 26 | 52.9 |
 # | bf16 for all states | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do. Even cards of 80 GB are just too small, since 72.4 GB leave less than a tenth. What helps is the line of the run's second row:
+# Now neither eight cards of 40 GB nor bf16 will do, and even cards of 80 GB are just too small, since 72.4 GB leave less than a tenth. What helps is the line of the run's second row:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -107,15 +107,15 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### Which layout is the fastest?
 #
-# Once it fits, we want it fast, and may cut the model in other ways. A layout is planned for the program that usually runs it, which also decides the bytes:
+# Once it fits, we want it fast, and may cut the model in other ways. We plan each layout for the program that usually runs it, which also decides the bytes:
 #
 # | layout | run by | bytes a parameter, all cards together |
 # | --- | --- | --- |
-# | ZeRO 3 | FSDP | 16 |
-# | ZeRO 3, Adam on the host | DeepSpeed | 2, and 18 on the host |
-# | all others | Megatron-LM | 18, or 6 with Adam on the host |
+# | ZeRO 3 | FSDP | 16: weights 4, gradients 4, Adam 8 |
+# | ZeRO 3, Adam on the host | DeepSpeed | weights 2; on the host gradients 6, Adam 12 (8, and weights in fp32) |
+# | all others | Megatron-LM | 18: weights 2, gradients 4, Adam 12 (may be on the host) |
 #
-# Here are three layouts on four cards of 80 GB: four stages, ZeRO 3 with the line above, and each layer cut in four. "constants of" names the program whose speed was assumed.
+# Here are four stages, ZeRO 3 with the line above, and each layer cut in four, on cards of 80 GB, one sequence at a time and nothing recomputed. "constants of" names the program whose speed was assumed.
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -123,27 +123,33 @@ mine = (four.but(pp=4), four.but(zero=3), four.but(tp=4, sp=True))
 lab.table(plan.row() for plan in mine)
 
 # %% [markdown] sections="8.10"
-# Four stages are the fastest, because only activations travel between them. ZeRO 3 takes a fifth longer, mostly because of its program's constants (case 2 looks into that). `tp` 4 takes 43 % longer, because it waits for messages in every layer.
+# Four stages are predicted to be the fastest. ZeRO 3 takes a fifth longer, mostly because of its program's constants, which may be that far off (case 2). `tp` 4 takes 43 % longer, because it waits for messages in every layer.
 #
-# **Verdict.** The script lacks a line, and its cards are too small. With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, take DeepSpeed and put Adam on the host, if that has 234 GB to spare. And on cards of 80 GB try four stages, since they are the fastest.
+# ### And on four cards of 40 GB?
+#
+# There Adam has to go to the host, either in four stages by Megatron-LM, or in the script by DeepSpeed. In this table "step" counts the host's part.
+
+# %%
+stages = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
+lab.table(case_studies.llama.with_host([stages, cures[3].plan]))
+
+# %% [markdown] sections="8.10"
+# DeepSpeed takes almost twice as long, since the script recomputes every layer, and gradients go to the host after each of 16 microbatches. Megatron-LM's go once a step.
+#
+# **Verdict.** The script lacks a line, and its cards are too small. With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, put Adam on the host, by DeepSpeed if you keep the Trainer, else in four stages. On cards of 80 GB measure both four stages and ZeRO 3.
 
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Let us do one card by hand. With four stages it has 18 x 13 / 4 = 58.5 GB of states, so on 40 GB Adam has to go. Then 6 x 13 / 4 = 19.5 GB remain. Is there room for the activations?
-
-# %%
-plan = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
-lab.table([plan.row()])
-
-# %% [markdown] sections="8.10"
-# There is room, since nine tenths of the card are 36 GB. Now find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards, with 128 sequences a step. A layout is a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer").
+# Let us do the table's first row by hand. With four stages a card has 18 x 13 / 4 = 58.5 GB of states, so on 40 GB Adam had to go. Then 6 x 13 / 4 = 19.5 GB remain. With activations and buffers that makes the table's 29.8 GB, which fits, since nine tenths of the card are 36 GB.
+#
+# Now find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs`, `recompute` ("full") and `offload` ("optimizer").
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where it has to.
-# - The step is at most a quarter longer than that of the fastest layout of these fields that keeps the first two rules.
+# - The step (`plan.time().step_us`, the host left out) is at most a quarter longer than that of the fastest layout of these fields that keeps the first two rules.
 #
-# You learn most from a list of three or four layouts, in the order in which you would try them. As above, `four.but(gpu=card, seq=seq, ...)` plans one. `plan.memory().peak_bytes` is what its fullest card holds, and `plan.cluster.device_bytes` what the card has. Try it first: do four stages still fit on 80 GB with 4,096 tokens?
+# You learn most from a list of three or four layouts, in the order of trying. `plan = four.but(gpu=card, seq=seq, ...)` plans one, `plan.memory().peak_bytes` is what its fullest card holds, and `plan.cluster.device_bytes` what that has. Try it first: do four stages still fit on 80 GB with 4,096 tokens?
 
 
 # %%
@@ -166,11 +172,11 @@ check.four_cards(my_four_cards)
 check.hint("four_cards")
 
 # %% [markdown] sections="10.6.2, 10.7.1"
-# ## Case 2: models that tell stories
+# ## Case 2: is it the layout or the program?
 #
-# **Question.** When one layout is slower than another, is it the layout, or the program that runs it? A model of 10 billion parameters is to tell stories. There are eight A100 of 80 GB in one machine, and 512 sequences of 2,048 tokens a step.
+# **Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? A model of 10 billion parameters is to tell stories. There are eight A100 of 80 GB in one machine, and 512 sequences of 2,048 tokens a step.
 #
-# Three layouts fit: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three, one sequence at a time. Which is the fastest?
+# We compare three layouts: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three, one sequence at a time. Which is the fastest?
 
 # %%
 names = ("ZeRO 3", "tp 8", "pp 8")
@@ -186,7 +192,7 @@ steps_us = {name: plan.time().step_us for name, plan in zip(names, cuts, strict=
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %% [markdown] sections="10.6.2"
-# Where does each spend its step? The fourth bar is ZeRO 3 once more, with FSDP's own bytes and constants. Compare its blue part with that of the first bar.
+# Where does each spend its step? The fourth bar is ZeRO 3 once more, by FSDP's own constants. Compare its blue part with that of the first bar.
 
 # %%
 by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
@@ -197,19 +203,19 @@ lab.show(planner.time_bars(bars))
 # Bar by bar:
 #
 # - ZeRO 3 is the fastest of the first three, because the weights of the next layer arrive while this one still computes.
-# - `pp` 8 has 48 layers and an output layer that takes as long as one. That makes 49 for eight stages, so one stage has 7, and the others wait for it.
-# - `tp` 8 waits for messages in every layer.
-# - FSDP's ZeRO 3 does the same work as the first bar. But by FSDP's constants its matrix products reach 63 % of the cards' peak, and by Megatron's 79 %.
+# - `pp` 8: 48 layers, and an output layer that takes as long as one, make 49 for eight stages, so one has 7, which is the blue part, and the others wait for it.
+# - `tp` 8 waits for messages in every layer. Products of narrow pieces use a card less well, so its blue part is longer too.
+# - FSDP's ZeRO 3 does the same work as the first bar, but by FSDP's constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So by the same constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's own it takes 7 % longer: the program turned the order round. No plan can settle this, since FSDP's constants may be 20 % off (chapter 18).
+# So by the same constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's own it takes 7 % longer. As these may be 20 % off (chapter 18), no plan can settle which is ahead.
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
 # <details><summary>The textbook's own story models</summary>
 #
-# It prints a layout for 5 B (ZeRO 3, Adam on the host) and one for 20 B (`tp` 4, `pp` 4, ZeRO 1, everything recomputed), but names no cards. `lab.show(planner.memory_bars(case_studies.stories.plans()))` plans them on A100 of 40 GB. There 5 B needs no host (with case 1's line), and 20 B no recomputation.
+# It prints one for 5 B (ZeRO 3, Adam on the host) and one for 20 B (`tp` 4, `pp` 4, ZeRO 1, everything recomputed). On A100 of 40 GB, 5 B needs no host (with case 1's line), and 20 B no recomputation: `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
-# `case_studies.Story().run()[0]` trains a Llama of 151,872 weights by ZeRO 3 on 500 characters of our story, cut by a [tokenizer](GLOSSARY.md#tokenizer) ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)). Its `"text"` is more or less that page.
+# `case_studies.Story().run()[0]["text"]` is what a Llama of 151,872 weights makes of 500 characters, cut by a [tokenizer](GLOSSARY.md#tokenizer) ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)).
 #
 # </details>
 
@@ -218,69 +224,71 @@ lab.show(planner.time_bars(bars))
 #
 # **Question.** A car has a camera, a LiDAR and a radar. Each has an encoder that turns what it sees into features. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own. Is that a good idea?
 #
-# Its eight ranks are four here, so that we can run them, and divided alike: ranks 0 and 1 encode (E in the picture), rank 2 fuses (F), and rank 3 has the output heads (H). Computing and links are paced: a message takes 4 ms, and its bytes pass at 5 MB/s. Look at what the other ranks do while one computes.
+# In place of its eight ranks we take four, divided alike: ranks 0 and 1 encode (E in the picture), rank 2 fuses (F), and rank 3 has the output heads (H). Computing and links are paced. On one rank, forward and backward take 120 ms for the encoders, 60 for the fusion and 30 for the heads. A message takes 4 ms, and its bytes pass at 5 MB/s. Look at what the other ranks do while one computes.
 
 # %%
 apart = case_studies.Perception(placement="apart")
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? The fusion needs what the encoders found, the heads need the fusion, and backward goes the same way down again. So only one group computes at a time, and the others wait. The pink strips are the all-reduces that hand features on, and since all ranks join them, they are mostly waiting too.
+# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs the same stairs again. So only one group computes at a time, and the others wait.
+#
+# The pink strips are all-reduces. Four of them hand on features or their gradients: whoever has some puts them in, the others put in zeros, and the sum goes to all. So all ranks join, and mostly wait there too. The last three, on ranks 0 and 1, are for gradients of the encoders' weights.
 #
 # ### Two other ways
 #
-# Every rank can also get a part of the batch in place of a part of the net:
+# Every rank can also compute all the time, if each gets a part of the batch:
 #
-# - *Copied*: each rank has the whole net, as in DDP, and takes a quarter of the batch. Only weight gradients travel, in one message.
-# - *Together*: encoders and heads are copied, but the fusion is cut in four (tensor parallel). So features travel too, to the fusion and from it, and their gradients back.
+# - *Copied*: each rank has the whole net, as in DDP, and takes a quarter of the batch. Only weight gradients travel, in one message of 57.7 kB.
+# - *Together*: encoders and heads are copied, but the fusion is cut in four (tensor parallel). So features travel too, in four messages with 139 kB in all, and weight gradients in four more, with 41 kB.
 #
-# By the prediction, how many times as long as a step *together* is a step *apart*, in the textbook's way?
+# By the prediction, how many steps *together* fit into one step *apart*, the textbook's way?
 
 # %%
 groups = lab.guess("step apart, over step together", between=(0.2, 5))
 
 # %%
-together = apart.but(placement="together")
-steps = {"apart": apart, "together": together, "copied": apart.but(placement="copied")}
+steps = case_studies.placements()
 placed_us = {name: step.step_us() for name, step in steps.items()}
-groups.score(placed_us["apart"] / placed_us["together"])
+apart_us, together_us, copied_us = placed_us.values()
+groups.score(apart_us / together_us)
 
 # %%
 title = {"title": "A step on four ranks, to scale", "badge": "predicted"}
 lab.bars(placed_us, unit="us", **title)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Apart* is the slowest because of its computing. On one rank, forward and backward take 120 ms for the encoders, 60 for the fusion and 30 for the heads. *Apart*, two ranks share the encoders, and the groups take turns: 120 / 2 + 60 + 30 = 150 ms. The two other ways keep all four ranks busy: (120 + 60 + 30) / 4 = 52.5 ms.
+# *Apart* is the slowest because of its computing. Two ranks share the encoders, and the groups take turns: 120 / 2 + 60 + 30 = 150 ms. The two other ways keep all four ranks busy: (120 + 60 + 30) / 4 = 52.5 ms.
 #
-# These two differ in their messages. *Together* has eight of them, with 181 kB in all, and they take 8 x 4 + 181 / 5 = 68 ms. *Copied* has one, with 57.7 kB, and it takes 15.5 ms.
+# These two differ in their messages: the eight of *together* take 8 x 4 + 180 / 5 = 68 ms, and the one of *copied* 4 + 57.7 / 5 = 15.5 ms. Joining its weight gradients in one message would close only 3 x 4 = 12 ms of that gap.
 #
-# ### Does it come out so?
+# ### Do real ranks agree?
 #
-# Now all three run on four real ranks, for four steps each. "measured" is the fastest, which was disturbed least by what else your machine does. Compare the order in the two columns.
+# Now all three run on four real ranks, for four steps each, at a third of the pace, so that the delays of real processes weigh less. "measured" is the fastest step, which was disturbed least. Compare the delays, measured less predicted, with the gaps between the rows.
 
 # %%
-lab.table(case_studies.placed())
+lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# All are slower than predicted, because nothing can be quicker than its pace, and real processes add delays. If both columns have the same order, the placements differ by more than those delays. If not, your machine was busy, so run the cell again.
+# Where the delays are small beside a gap, the run confirms the order. Elsewhere only the prediction tells the rows apart.
 #
-# **Verdict.** Groups with a part each take turns, unless microbatches make a pipeline of them (chapter 08). So if the net fits on each rank, copy all of it. If one part is too large, cut that part, as *together* does. But count the bytes first, since with many more weights the order of these two may turn round.
+# **Verdict.** Groups with a part each take turns, unless microbatches make a pipeline of them (chapter 08). So if the net fits on each rank, copy all of it. If one part is too large, cut that part, as *together* does. But with many more weights *copied* may become the slower of these two, so count the bytes first.
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# **Question.** Case 3's *together* adds up its gradients in four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should they all travel alike? How they travel is a **policy**. The textbook advises "per layer", and we compare it with three simpler ones:
+# **Question.** Suppose that case 3's fusion is too large for one rank, so that we need *together*. Its weight gradients are four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should they all travel alike? How they travel is a **policy**. The textbook advises "per layer", and we compare it with three simpler ones:
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
-# | plain | all exactly | all |
+# | plain | all exactly | 41 kB |
 # | fp16 | all as fp16 | a half |
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms late | about a third |
 # | top-k all | all by top-k | an eighth |
 #
 # Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: one has their values, one their places. "Late" means that a norm sends no gradients, and its weights are averaged every fourth step.
 #
-# The pace is quicker than in case 3, so that 48 steps take seconds: a step has 21 ms of computing, a message takes 3 ms, and its bytes pass at 10 MB/s. Which policy has the *longest* step?
+# We quicken the pace: a step has 21 ms of computing and 26 ms for features, a message takes 3 ms, and bytes pass at 10 MB/s. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -291,7 +299,7 @@ longest = lab.guess("policy with the longest step", choices=choices)
 longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 
 # %% [markdown] sections="19.6.3"
-# Each step is split in three: "messages" is 3 ms for each message of gradients, "bytes" is what carrying them takes, and "all else" is computing and features. The last bar sends all gradients exactly, but in one message. Compare the two parts at the right end of each bar.
+# "messages" is 3 ms for each message of gradients, and "bytes" is what carrying them takes. The last bar sends all gradients exactly, but in one message. Compare these two parts, at the right end of each bar.
 
 # %%
 parts = case_studies.policy_parts()
@@ -299,11 +307,11 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. These layers are so small that starting the messages takes longer than carrying the bytes: for "plain", 12 ms against 4.1 ms. Top-k saves most of the 4.1 ms, but it doubles the messages, which costs another 12 ms. So we should save messages, which the last bar does without touching a gradient.
+# The policy with the fewest bytes is the slowest. These layers are so small that starting messages takes longer than carrying bytes: for "plain", 12 ms against 4.1 ms. Top-k saves most of the 4.1 ms, but its additional messages cost 12 ms. So save messages, which the last bar does without touching a gradient.
 #
 # ### Which policy, then?
 #
-# Do real steps agree, and does a policy spoil the training? We recorded 48 steps with each policy on four real ranks. "measured" is the median step, and "last loss" the mean of the last eight steps.
+# We recorded 48 steps with each policy on four real ranks, to see whether they agree and still learn. "measured" is the median step, and "last loss" the mean of the last eight.
 #
 # | policy | step, predicted | step, measured | last loss |
 # | --- | --- | --- | --- |
@@ -312,16 +320,16 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | per layer | 61.1 ms | 102 ms | 0.535 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 |
 #
-# Every step is longer than predicted, as in case 3, but top-k of everything is the slowest here too. The other three lie so close together that a second run put them in another order. `lab.table(case_studies.policies())` shows yours. By their losses, no policy clearly spoils the training.
+# Every step is longer than predicted, as in case 3, but top-k of everything was the slowest here too. The other three lie too close for an order, and one run can't tell whether a loss of 0.535 is worse than 0.500. `lab.table(case_studies.policies())` shows yours.
 #
-# **Verdict.** The advised policy gained nothing here that could be measured. Before you compress, count what takes your link longer, messages or bytes, and send less of that. Then run it, since the single message was only predicted here.
+# **Verdict.** The advised policy gained nothing that we could measure. Before you compress, count what takes your link longer, messages or bytes, and send less of that. Then run it: our single message was only predicted.
 
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. A policy
 #
-# Let us count for a kind of layer with 1,000 weights. A message takes 3 ms, and 1 MB/s pass, which is 1,000 bytes a millisecond. As fp16 the gradients are one message of 2,000 bytes, 3 + 2 = 5 ms. By top-k they are two messages, each with 4 bytes for a sixteenth of the weights, which is 250 bytes: 2 x (3 + 0.25) = 6.5 ms. With ten times the weights fp16 takes 23 ms and top-k 2 x (3 + 2.5) = 11 ms, so now top-k is quicker.
+# Let us count for 1,000 weights. A message takes 3 ms, and 1 MB/s pass, which is 1,000 bytes a millisecond. As fp16 the gradients are one message of 2,000 bytes, 3 + 2 = 5 ms. By top-k they are two, each with 4 bytes for a sixteenth of the weights, which is 250 bytes: 2 x (3 + 0.25) = 6.5 ms. With ten times the weights fp16 takes 23 ms and top-k 2 x (3 + 2.5) = 11 ms, so now top-k is quicker.
 #
-# Your function gets the number of weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns the quickest way for each kind. Messages go one after the other.
+# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns the quickest way for each kind. Messages go one after the other, and aren't joined, as each kind may travel in its own way.
 #
 # | way | messages of a kind | bytes of each message |
 # | --- | --- | --- |
@@ -354,7 +362,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 B on one to eight small cards
 #
-# **Question.** What if all you have is cards of 24 GB, bought for games (RTX 4090)? All weights of LLaMA 7B are to be trained, on 64 sequences of 1,024 tokens a step, with Adam and the gradients on the host if need be. How few cards will do?
+# **Question.** What if you only have cards of 24 GB, bought for games (RTX 4090)? All weights of LLaMA 7B are to be trained, on 64 sequences of 1,024 tokens a step, with Adam and the gradients on the host if need be. A layout fits if it leaves a tenth of each card free. How few cards will do?
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -365,33 +373,33 @@ fewest = min(row["cards"] for row in clusters if row["fit"])
 small_cluster.score(str(fewest))
 
 # %% [markdown] sections="10.7.5"
-# "fit" counts the layouts that leave a tenth free. "layout" is the fastest of them, or the lightest where none fits. "held" is what its fullest card holds, "over" how much of that is too much, and "token rate" the tokens a second of all cards together. First compare the rows with Adam on the card.
+# "fit" counts the layouts that fit. "layout" is the fastest of them, else the lightest. "held" is what its fullest card holds, "over" how much that is more than nine tenths of a card, and "token rate" the tokens a second of all cards together. First compare the rows with Adam on the card.
 
 # %%
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# With everything on it, a single card would have to hold 125 GB, and only eight cards have room for Adam. But with Adam on the host one card will do.
+# With everything on it, a single card would have to hold 125 GB, mostly Megatron-LM's 18 bytes for each of 6.7 billion parameters. Only eight cards have room for Adam. But with Adam on the host one card will do.
 #
 # ### How does it fit on one?
 #
-# Look at the colours of the first bar: which of the states are left?
+# Look at the first bar: which states are left?
 
 # %%
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights are left: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed, which "ZeRO 3" stands for in this row, moves the gradients there too, after each microbatch.
+# Only the weights are left: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed ("ZeRO 3") moves the gradients there too, after each microbatch. "gathered for a while" is a copy of the layers that are being computed.
 #
-# A small run agrees: one pretend device kept 16.1 bytes a parameter with Adam on it, and 2.1 with Adam on the host (recorded). In exchange the host has 18 bytes a parameter, 121 GB in all.
+# A small run of DeepSpeed agrees: with Adam on the host, one pretend device kept 2.1 bytes a parameter (recorded). In exchange the host has 6 of gradients and 12 of Adam, 121 GB in all.
 #
 # ### What does that cost?
 #
-# The price is time, so go back to the token rates. One card has room for 4 sequences at a time, and sends all gradients to the host after each such microbatch. Two cards hold half of the weights each, so each takes 16 at a time. Gradients then travel less often, and each card sends only half of them, so two do more than twice as much.
+# The price is time, so go back to the token rates. One card has room for 4 sequences at a time, and then sends all gradients to the host. Two cards hold half of the weights each, so each takes 16 at a time. Gradients travel less often, and each card sends only half of them, so two do more than twice as much.
 #
-# On four cards the pipeline of Megatron-LM fits, and its gradients cross to the host only once a step. On eight cards everything fits without the host, but that is hardly faster.
+# On four cards the pipeline of Megatron-LM fits, and its gradients cross to the host only once a step. That is why eight cards without the host are hardly faster than eight with it.
 #
-# Believe the large differences, not the digits: we assume that these cards reach the same shares of their peak as A100, and nobody measured the links.
+# Believe only the large differences: we assume that these cards reach the same shares of their peak as A100, and nobody measured the links.
 #
 # ### So what do you do?
 #
@@ -404,7 +412,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 4 | Megatron-LM: Adam on the host, and four stages. |
 # | 8 | All on the cards, if the measured memory allows it. Else Adam on the host. |
 #
-# Before a long training, run a small model on your cluster, and count that two ranks keep half of the states each, as `lab.table(case_studies.ran())` does.
+# Before a long training, count on a small model that two ranks keep half of the states each, as `lab.table(case_studies.ran())` does.
 
 # %% [markdown]
 # ## Summary

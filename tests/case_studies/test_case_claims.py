@@ -153,7 +153,8 @@ def test_what_small_clusters_do():
     assert by_megatron.state_bytes == pytest.approx(40e9, rel=0.02)
 
 
-def test_a_step_is_split_into_messages_bytes_and_all_else():
+def test_a_step_is_split_into_computing_features_messages_and_bytes():
+    assert policy_parts()["plain"]["computing"] == pytest.approx(21e3)
     for link in (10, 1):
         *split, joined = policy_parts(link).values()
         assert joined == {**split[0], "messages": 3e3}

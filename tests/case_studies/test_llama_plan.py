@@ -72,3 +72,17 @@ def test_cases_draw_themselves():
 def test_a_length_that_cannot_be_is_refused(make):
     with pytest.raises(ValueError, match="seq is a whole number"):
         make(0)
+
+
+def test_with_adam_on_the_host_four_stages_take_half_of_deepspeed_s_step():
+    """As chapter 20 says of four cards of 40 GB."""
+    written = llama.cures()[3].plan
+    stages = written.but(zero=0, pp=4, mbs=1, recompute="none", recipe="")
+    by_stages, by_deepspeed = llama.with_host([stages, written])
+    assert by_stages["held_bytes"] == pytest.approx(29.8e9, rel=0.01)
+    assert by_stages["host_bytes"] == pytest.approx(12 * stages.shape.params)
+    assert by_stages["step_us"] > stages.time().step_us
+    assert by_deepspeed["step_us"] / by_stages["step_us"] == pytest.approx(1.92, abs=0.03)
+    for nonsense in ([], [1]):
+        with pytest.raises(ValueError, match="plans are a list of Plan"):
+            llama.with_host(nonsense)

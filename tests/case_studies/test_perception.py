@@ -2,7 +2,8 @@
 
 import pytest
 
-from labkit.case_studies import POLICIES, Perception
+from labkit import words
+from labkit.case_studies import POLICIES, Perception, judged_run
 from labkit.case_studies.perception import CELLS, EVERY, FUSION_WEIGHTS, PLACEMENTS, WEIGHTS, WIDTH
 from labkit.timeline import busy_us, step_us
 
@@ -83,3 +84,11 @@ def test_all_that_is_paced_is_slowed_alike():
         assert step.slowed(4).step_us() == pytest.approx(4 * step.step_us())
     with pytest.raises(ValueError, match="times"):
         step.slowed(0)
+
+
+def test_placements_are_named_in_the_language_in_use():
+    assert [*judged_run.placements()] == ["apart", "together", "copied"]
+    with words.meanwhile("zh"):
+        named = judged_run.placements()
+    assert [*named] == ["分组", "只切融合", "整个复制"]
+    assert [step.placement for step in named.values()] == ["apart", "together", "copied"]
