@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # It doesn't fit: each card would have to hold 59 GB, and what hangs over the line is the 19 GB too much. Nothing has run yet: the bar is a prediction by chapter 18's planner.
 #
-# In each case we predict what becomes of somebody's plan, and three of them we check by small runs. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
+# In each case we predict what becomes of somebody's plan, and hold all but case 2 against small runs. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
 #
 # **When you are done** you can judge a plan before anything is rented, and you know what to try small first.
 
@@ -127,7 +127,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### And on four cards of 40 GB?
 #
-# There Adam has to go to the host, either in four stages by Megatron-LM, or in the script by DeepSpeed. In this table "step" counts the host's part.
+# There Adam has to go to the host, by Megatron-LM in four stages, or by DeepSpeed in the script. "host" is what lies there, and "step" counts its part.
 
 # %%
 stages = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
@@ -136,7 +136,7 @@ lab.table(case_studies.llama.with_host([stages, cures[3].plan]))
 # %% [markdown] sections="8.10"
 # DeepSpeed takes almost twice as long, since the script recomputes every layer, and gradients go to the host after each of 16 microbatches. Megatron-LM's go once a step.
 #
-# **Verdict.** The script lacks a line, and its cards are too small. With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, put Adam on the host, by DeepSpeed if you keep the Trainer, else in four stages. On cards of 80 GB measure both four stages and ZeRO 3.
+# **Verdict.** The script lacks a line, and its cards are too small. With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, put Adam on the host, by DeepSpeed if you keep the Trainer, else in four stages. On cards of 80 GB measure four stages and ZeRO 3.
 
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
@@ -213,7 +213,7 @@ lab.show(planner.time_bars(bars))
 #
 # <details><summary>The textbook's own story models</summary>
 #
-# It prints one for 5 B (ZeRO 3, Adam on the host) and one for 20 B (`tp` 4, `pp` 4, ZeRO 1, everything recomputed). On A100 of 40 GB, 5 B needs no host (with case 1's line), and 20 B no recomputation: `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
+# It prints a layout for 5 B (ZeRO 3, Adam on the host) and one for 20 B (`tp` 4, `pp` 4, ZeRO 1, everything recomputed). On A100 of 40 GB, 5 B needs no host (with case 1's line), and 20 B no recomputation: `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
 # `case_studies.Story().run()[0]["text"]` is what a Llama of 151,872 weights makes of 500 characters, cut by a [tokenizer](GLOSSARY.md#tokenizer) ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)).
 #
@@ -231,7 +231,7 @@ apart = case_studies.Perception(placement="apart")
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs the same stairs again. So only one group computes at a time, and the others wait.
+# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs back up. So only one group computes at a time, and the others wait.
 #
 # The pink strips are all-reduces. Four of them hand on features or their gradients: whoever has some puts them in, the others put in zeros, and the sum goes to all. So all ranks join, and mostly wait there too. The last three, on ranks 0 and 1, are for gradients of the encoders' weights.
 #
@@ -264,7 +264,7 @@ lab.bars(placed_us, unit="us", **title)
 #
 # ### Do real ranks agree?
 #
-# Now all three run on four real ranks, for four steps each, at a third of the pace, so that the delays of real processes weigh less. "measured" is the fastest step, which was disturbed least. Compare the delays, measured less predicted, with the gaps between the rows.
+# All three run on four real ranks, for four steps each, at a third of the pace, so that the delays of real processes weigh less. "measured" is the fastest step, which was disturbed least. Compare the delays, measured less predicted, with the gaps between the rows.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
