@@ -113,11 +113,14 @@ def _computing(tl: Timeline, rank: int) -> list[int]:
 
 def _communicating(tl: Timeline, rank: int) -> list[list[int]]:
     """A rank's communication on as many strips as it takes for none to cover another; sends and
-    receives that overlap have a strip each."""
+    receives that overlap have a strip each, and reading that overlaps messages has its own."""
     spans = np.flatnonzero((tl.rank == rank) & (tl.lane != COMPUTE))
     spans = spans[np.argsort(tl.start_us[spans], kind="stable")]
     if _are_apart(tl, spans):
         return [spans.tolist()] if len(spans) else []
+    reads = tl.kind[spans] == "input"
+    if reads.any() and not reads.all():
+        return [*_tracks(tl, spans[reads].tolist()), *_tracks(tl, spans[~reads].tolist())]
     sends = spans[tl.kind[spans] == "send"]
     receives = spans[tl.kind[spans] == "recv"]
     pairs_only = len(sends) + len(receives) == len(spans)

@@ -18,6 +18,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "parts": ["by_parts"],
         "keeps": ["beside", "kept", "losses", "saved"],
         "unknown": ["doubts"],
-        "step": ["ENGINES", "Step", "fastest"],
+        "step": ["ENGINES", "Step", "fastest", "in_turns"],
     },
 )

@@ -1,10 +1,9 @@
 """A module of the reader's own on real ranks: built on the host by each, then copied (DDP), sharded
 (FSDP2) or cut (``cut_run``), trained for three steps, its bytes read out in the third."""
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -39,11 +38,15 @@ def start(step: Step) -> "Job":
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
 
 
-def fastest_us(step: Step) -> float:
-    """Rank 0's fastest of ``step.timed`` steps, of copies or shards, with nothing read out."""
-    zygote_client.expect(*looked(step.make).imported)
-    where = {"ranks": step.ranks, "timeout_s": TIMEOUT_S, "devices": step.devices}
-    return launcher.launch(_clocked, step, **where)[0]
+def in_turns(steps: Sequence[Step]) -> list[float]:
+    """Rank 0's fastest of ``timed`` steps of each, of copies or shards, with nothing read out; all
+    are of as many ranks, and take their turns."""
+    for step in steps:
+        step.rows()  # or it raises in the ranks
+        zygote_client.expect(*looked(step.make).imported)
+    first = steps[0]
+    where = {"ranks": first.ranks, "timeout_s": TIMEOUT_S, "devices": first.devices}
+    return launcher.launch(_clocked, tuple(steps), **where)[0]
 
 
 def built(make: Callable[[], Any]) -> tuple[nn.Module, Any]:
@@ -134,16 +137,9 @@ def given(batch: Any) -> tuple[tuple, dict]:
     return batch if isinstance(batch, tuple) else (batch,), {}
 
 
-@contextlib.contextmanager
-def _on_the_host() -> Iterator[None]:
-    """What is built here is the same on every rank, and lies on no device yet."""
+def _train(step: Step) -> dict:
     torch.manual_seed(0)
     with torch.device("cpu"):
-        yield
-
-
-def _train(step: Step) -> dict:
-    with _on_the_host():
         module, batch = built(step.make)
         with torch.no_grad():
             alone = loss_of(step, called(module, batch), batch).item()
@@ -158,9 +154,21 @@ def _train(step: Step) -> dict:
     return {"loss_alone": alone, **found}
 
 
-def _clocked(step: Step) -> float:
-    """Rank 0's fastest step of several, in microseconds."""
-    with _on_the_host():
+def _clocked(steps: Sequence[Step]) -> list[float]:
+    """In each round every step takes its turn, so that a busy moment slows all alike."""
+    ready = [_ready(step) for step in steps]
+    fastest_us = [float("inf")] * len(steps)
+    for _ in range(steps[0].timed):
+        for number, each in enumerate(ready):
+            took_us = by_the_clock(1, *each)["step_us"][0]
+            fastest_us[number] = min(fastest_us[number], took_us)
+    return fastest_us
+
+
+def _ready(step: Step) -> tuple[torch.optim.Optimizer, Callable[[], object]]:
+    """The optimizer and a step, after the first few."""
+    torch.manual_seed(0)
+    with torch.device("cpu"):
         module, batch = built(step.make)
     device = torch.get_default_device()
     batch = tree_map_only(Tensor, lambda each: each.to(device), _part(step, batch))
@@ -169,7 +177,7 @@ def _clocked(step: Step) -> float:
     once = functools.partial(_one_step, step, engine, optimizer, batch)
     for _ in range(WARM_STEPS):
         once()
-    return min(by_the_clock(step.timed, optimizer, once)["step_us"])
+    return optimizer, once
 
 
 def _part(step: Step, batch: Any) -> Any:

@@ -8,7 +8,7 @@ and the same with torch's own engines.
     your_own.Step(make=mine, engine="fsdp", ranks=2).compare()
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,7 +54,27 @@ def fastest(run: Any) -> dict[str, float]:
         raise ValueError(
             f"run is what run() of a step with timed=5 or so returned; got {brief(run)}"
         ) from None
-    return {"optimizer": update_us, "rest": step_us - update_us}
+    return {"rest": step_us - update_us, "optimizer": update_us}
+
+
+def in_turns(steps: "Sequence[Step]") -> list[float]:
+    """Microseconds of the fastest of each step's ``timed`` steps, in one run in which they take
+    turns, so that a busy moment slows all alike. Raises ValueError for steps that can't be clocked
+    or differ in ``ranks``, ``devices`` or ``timed``."""
+    from labkit.your_own import run
+
+    if len({(each.ranks, each.devices, each.timed) for each in steps}) != 1:
+        raise ValueError(
+            "steps that take turns are one or more, with the same ranks, devices and timed; "
+            f"got {brief(list(steps))}"
+        )
+    for each in steps:
+        if not each.timed or each.engine == "pipeline":
+            raise ValueError(
+                "the fastest step is one of timed=5 or so, of copies or shards; got "
+                f"timed={each.timed}, engine={each.engine!r}"
+            )
+    return run.in_turns(steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,15 +199,7 @@ class Step(Experiment):
     def fastest_us(self) -> float:
         """Microseconds of the fastest of ``timed`` steps, for copies and shards: quicker than
         ``run()``, since nothing is read out or recorded. Raises ValueError where none is timed."""
-        from labkit.your_own import run
-
-        if not self.timed or self.engine == "pipeline":
-            raise ValueError(
-                "the fastest step is one of timed=5 or so, of copies or shards; got "
-                f"timed={self.timed}, engine={self.engine!r}"
-            )
-        self.rows()  # or it raises there, in the ranks
-        return run.fastest_us(self)
+        return in_turns([self])[0]
 
     def start(self) -> "Job":
         """Trains three steps with the real engine, in the background."""

@@ -13,7 +13,7 @@
 #
 # In the last chapter you planned a model of your own. But a plan knows neither the script that trains the model nor the machine, and a step can lose most of its time to what a plan leaves out.
 #
-# We begin with a small script for two ranks. In each of its steps a rank computes nothing for at least 48 ms, and the picture under the script shows why. Each rank has a thick row for what it computes, hatched where it computes nothing, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
+# We begin with a small script for two ranks. In each of its steps a rank computes nothing for at least 48 ms, and the picture below shows why. Each rank has a thick row for what it computes, hatched where it computes nothing, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
 
 # %%
 import tempfile
@@ -33,7 +33,7 @@ lab.begin("en", deadline_s=60)
 script = Path(tempfile.mkdtemp()) / "train.py"
 _ = script.write_text("""
 import time, torch, torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 class Slow(TensorDataset):
     def __getitem__(self, index):
@@ -45,7 +45,8 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
 net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for (x,) in DataLoader(Slow(torch.randn(80, 256)), batch_size=8):
+data = Slow(torch.randn(160, 256))
+for (x,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):
     optimizer.zero_grad()
     net(x).square().mean().backward()
     optimizer.step()
@@ -59,14 +60,14 @@ found
 # %% [markdown]
 # Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
 #
-# **When you are done** you can find what a script of yours waits for and prove that a change helps, fit a plan to your machine and say how far it holds, and say what a slower network would cost.
+# **When you are done** you can find what a script of yours waits for, prove that a change helps, fit a plan to your machine, and say what a slower network would cost.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# The script does what many scripts do: it reads a batch, trains on it, and only then reads the next one. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# As many scripts do, this one reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
 #
-# **With yours**: put your script's path in place of ours, `script = Path("train.py")`, and its arguments behind it, as in `record(script, "--epochs", "1")`. Let it do few steps, in a folder of its own.
+# **With yours**: write `script = Path("train.py")`, and arguments as in `record(script, "--epochs", "1")`. Let it do few steps, in a folder of its own.
 #
 # A batch has eight samples and each takes 6 ms to read, so a batch takes 48 ms. The advice lets one reader work ahead, but one reader still needs 48 ms for a batch, so no simulated step is shorter.
 #
@@ -85,7 +86,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. They keep one batch in hand each, or most of the ten steps would be read before the recording begins. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
+# Only a run proves that a change helps, so we record a second script, with four readers. They keep one batch in hand each, or most of the ten steps would be read before the recording begins. If the gain is small, record both again, and compare it with the difference between two recordings of one script. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -106,17 +107,17 @@ steps_us["expected of four"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# If the two lower rows are close, the longer of the two did set the pace. If the run took clearly longer, the rest has grown, most likely because two ranks and eight readers now share your cores.
+# If the two lower rows are close, the longer of the two did set the pace. Often the run takes longer. Then the rest has grown, because two ranks and eight readers now share your cores, or batches come in bursts, so that the rest sometimes waits although there are enough of them.
 #
 # ### What is in the way now?
 #
-# The new recording shows what a step waits for now. The readers aren't drawn, so brown is only a rank's wait for a batch. Which hatched stretches of the upper half stand above such a wait, and which above a message?
+# The new recording shows which it was. The readers aren't drawn, so brown is only a rank's wait for a batch. Which hatched stretches stand above such a wait, and which above a message?
 
 # %%
-again
+lab.show(again.advice.timeline)
 
 # %% [markdown]
-# You may see bursts, four steps close together and then a wait: the four readers began together, so their batches arrive together, and if the rest is shorter than 12 ms, these are used up before the next four are ready. If the rest is longer, brown nearly disappears.
+# A stretch above brown waits for a batch. One above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts are four steps close together and then a wait: the four readers began together, so their batches arrive together.
 #
 # The table has a step of the average rank before and after; "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than 12 ms?
 
@@ -134,26 +135,22 @@ lab.table(
 )
 
 # %% [markdown]
-# - **Below 12 ms** the readers still set the pace, so more of them help, until the rest is longer.
-# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, the readers may be taking its cores. If it is a wait for the other rank, see in the picture what that rank does meanwhile.
+# - **Below 12 ms** reading is still the longer of the two, so more readers help, until the rest is longer.
+# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, the readers may be taking its cores.
 
 # %% [markdown]
 # ## A machine
 #
 # *A good place to rest.*
 #
-# From the script we turn to the machine. So far our plans took the speeds of GPUs; now `speeds(2)` measures what each of two ranks gets here while both are busy. Two of these speeds are those of matrix products and of gathering a layer from its shards.
+# So far our plans took the speeds of GPUs; now `speeds(2)` measures what each of two ranks gets here while both are busy: for matrix products, and to gather a layer from its shards, which takes some time to begin.
 
 # %%
 here = planner.speeds(2)
-lab.table(
-    [
-        {
-            "products in fp32, TFLOP/s": here.tflops,
-            "gathering, GB/s": here.links["all_gather"][1],
-        }
-    ]
-)
+begin_us, gather_gb = here.links["all_gather"]
+found_here = {"products in fp32, TFLOP/s": here.tflops}
+found_here |= {"to begin a gather_us": begin_us, "gathering, GB/s": gather_gb}
+lab.table([found_here])
 
 # %% [markdown]
 # With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
@@ -173,7 +170,19 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# A program reaches only a share of such speeds. That share is a constant of the plan, and ours was fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
+# We can check the messages by hand. A rank has half of each layer, so to gather one it must begin and then receive the other half:
+
+# %%
+half_bytes = 4 * sum(each.numel() for each in mine(layers=1)[0].parameters()) / 2
+half_us = half_bytes / (gather_gb * 1e3)
+lab.table(
+    [{"begin_us": begin_us, "receive_us": half_us, "both_us": begin_us + half_us}]
+)
+
+# %% [markdown]
+# The four layers are gathered twice each, for the forward and for the backward, and their gradients are scattered once. So the messages of the bar are eight times "both", and four scatters. Where it takes longer to begin than to receive, fewer and larger layers would help, and a faster link hardly.
+#
+# A program reaches only a share of a speed, and the shares in our plan were fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -194,7 +203,7 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Here is each part, planned and recorded. Recording has made all of them longer, so look for the largest gaps: where does the plan fall short by most?
+# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Recording takes time too, so expect its parts to add up to more than the clock's step. Where does the plan fall short by most, and is any part of it too long?
 
 # %%
 names = parts | {"optimizer": "the update"}
@@ -205,89 +214,82 @@ lab.table(
 )
 
 # %% [markdown]
-# Two parts are zero in the plan: a wait for the other rank, and the time in which nothing was recorded, which is mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not what Python does for each tensor. No data sheet has such costs.
+# Two parts are zero in the plan: the wait for the other rank, and the time in which nothing was recorded, mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not the Python for each tensor. No data sheet has such costs. And since too long a part makes up for one too short, a plan can come near the clock by errors that cancel.
 #
 # ### Fit, then plan
 #
-# But we can time four runs and fit the constants to them, as in [chapter 19](19_how_far_to_trust_a_plan.ipynb). The runs differ in the sizes that you want to increase, because each size reveals a constant: products grow with the sequences, but what a layer costs by itself doesn't. Ours have 2 and 4 layers, and 4 and 8 sequences, half of them on each rank.
+# But we can time some runs and fit constants to them, as in [chapter 19](19_how_far_to_trust_a_plan.ipynb). Messages, updates and most of the Python come once for each layer, however many sequences it takes. Products and attention come for each sequence as well. So we fit two times:
 #
-# The first is the run above. For the others `fastest_us()` only times ten steps, and `row(...)` writes down a step and its time.
-
+# $$\text{step} = \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence}$$
+#
+# To tell the two apart, our runs differ in both sizes: 2 and 4 layers, 4 and 8 sequences. A fifth, with 6 layers and 12 sequences, is kept for a test. `in_turns` runs one step of each in turn, ten times, so that a busy moment slows all alike, and keeps the fastest of each.
 
 # %%
-def timed(layers, sequences):
-    sized = plain.but(make=partial(mine, layers, sequences))
-    return sized.row(sized.fastest_us(), gpu=here)
-
-
-runs = [plain.row(fastest_us, gpu=here)]
-runs += [timed(*each) for each in ((2, 4), (4, 8), (2, 8))]
+sizes = [(2, 4), (4, 4), (2, 8), (4, 8), (6, 12)]
+steps = [plain.but(make=partial(mine, *each)) for each in sizes]
+clock_us = your_own.in_turns(steps)
+plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# We fit two constants: the share of the measured speed that products reach, and a time for each layer.
-#
-# $$\text{step} = \frac{\text{products at the measured speed}}{\text{share}} + \text{layers} \times \text{time of a layer} + \text{what isn't fitted}$$
-#
-# `fit` begins with the plan's own constants, "by GPUs" in the table, and moves them toward the four clocks. See which has moved: "of the speed" is the share, "each layer" the time.
+# `lstsq` finds the two times with which the formula comes nearest to the first four clocks. The plan is such a sum as well, so from its four times we get the two that it believed in. Which of the two was further from the truth?
+
 
 # %%
-moving = ("matmul", "layer_us")
-fitted = planner.fit(runs, begun=[plan.stack], constants=moving)
-stacks = {"by GPUs": plan.stack, "by four runs": fitted.stack(runs[0])}
+parts_of = torch.tensor([[n, n * s] for n, s in sizes], dtype=torch.float64)
+
+
+def fitted(times_us):
+    four_us = torch.tensor(times_us[:4], dtype=torch.float64)[:, None]
+    return torch.linalg.lstsq(parts_of[:4], four_us).solution[:, 0].tolist()
+
+
+# %%
+constants = {"planned": fitted(plan_us), "fitted": fitted(clock_us)}
 lab.table(
-    {"constants": name, "of the speed": stack.matmul, "each layer_us": stack.layer_us}
-    for name, stack in stacks.items()
+    {"constants": name, "each layer_us": layer_us, "each sequence_us": sequence_us}
+    for name, (layer_us, sequence_us) in constants.items()
 )
 
 # %% [markdown]
-# The fit aims at whole steps and has only these two constants to move. So whatever else the plan doesn't know went into the products or the layers. That is why a fitted plan tells you how long a step takes, but no longer where its time goes.
+# Where the rows differ, the constants of GPUs and data sheets are not those of your program on your machine. A layer's time now holds the Python and the update, too. So a fitted plan tells you how long a step takes, but no longer where its time goes. (On GPUs, `planner.fit` moves the plan's own constants, by rows like `step.row(step_us)`.)
 #
 # ### Does it hold farther out?
 #
-# A good fit on its own four runs proves nothing, because its constants were chosen to meet these. So we test it on a larger step, with 6 layers and 12 sequences. How many times as long as the fitted plan says will it take?
+# A good fit on its own four runs proves nothing, because its constants were chosen to meet these. So the test is the fifth step, which the fit hasn't seen. How many times as long as the fit says did it take?
 
 # %%
-nearer = lab.guess("measured step over fitted plan", between=(0.2, 5))
+nearer = lab.guess("measured step over fitted step", between=(0.2, 5))
 
 # %%
-runs.append(timed(6, 12))
-nearer.score(
-    runs[-1].step_us() / planner.predicted_us(runs[-1], fitted.stack(runs[-1]))
-)
+layer_us, sequence_us = constants["fitted"]
+fit_us = [n * layer_us + n * s * sequence_us for n, s in sizes]
+nearer.score(clock_us[-1] / fit_us[-1])
 
 # %% [markdown]
-# Here are all five runs, the test in the last row. "Off" is how far the fitted plan is above or below the clock. Look at the fitted rows first, and then at the last.
+# Here are all five, the test in the last row, and how far the plan and the fit are above or below the clock. Compare the columns of errors, first in the upper four rows, then in the last.
 
 # %%
+every = zip(sizes, clock_us, plan_us, fit_us, strict=True)
 rows = [
-    {
-        "layers": row.shape.layers,
-        "sequences": row.layout.gbs,
-        "measured_us": row.step_us(),
-        "planned_us": planner.predicted_us(row, plan.stack),
-        "fitted_us": planner.predicted_us(row, fitted.stack(row)),
-    }
-    for row in runs
+    {"layers": n, "sequences": s, "measured_us": clock}
+    | {"plan off": planned / clock - 1, "fit off": fit / clock - 1}
+    for (n, s), clock, planned, fit in every
 ]
-for row in rows:
-    row["off"] = row["fitted_us"] / row["measured_us"] - 1
-lab.table(rows, units={"off": "share"})
+lab.table(rows, units={"plan off": "share", "fit off": "share"})
 
 # %% [markdown]
-# Which of these is your table?
+# Which of these is your table? Only its last column counts.
 #
 # - **All five are off by a tenth at most.** The fit holds this far.
-# - **Fitted rows are off by more.** Then don't trust the test. Most likely something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
-# - **Only the test is off.** Then the four runs were too small or too alike to learn from.
+# - **One of the upper four is off by more,** or a constant is below zero. Then don't trust the test. Most likely something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
+# - **Only the test is off.** Then the fit doesn't reach so far; perhaps the four runs were too small or too alike.
 #
-# **What labkit can't know** is who else uses the machine. The fastest of ten steps says what your program can do, not what it does on a busy day.
-
 # %% [markdown]
 # ### Was a term missing?
 #
-# If fitted rows are off on a quiet machine too, look for a pattern in their errors. Suppose that a step takes some time by itself, whatever its layers. Our formula has no place for that, so the fit spreads it over the layers. Then 2 layers come out too short and 4 too long, and far out the plan is too long as well.
+# If the upper rows are off on a quiet machine too, suppose that a step takes some time by itself, whatever its layers. Our formula has no place for that, so the fit spreads it over the layers. Then 2 layers come out too short, and 4 and more too long.
 #
-# Here is such a machine, made up. A step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. The last column is the best fit without a term for the step itself:
+# On such a made-up machine a step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. The last column is our formula's:
 #
 # | layers | sequences | took | fitted |
 # | --- | --- | --- | --- |
@@ -308,7 +310,7 @@ lab.table(rows, units={"off": "share"})
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# You have used the made-up machine's three numbers. Now find such numbers yourself. `clock(layers, sequences)` gives the milliseconds of a step on a machine that follows the same rule. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
+# Now find such numbers yourself. `clock(layers, sequences)` gives the milliseconds of a step on a machine that follows the same rule. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
 #
 # - You may time four steps, of 1 to 4 layers and 1 to 8 sequences.
 # - The clock errs by up to 1 %, so it matters which four you take.
@@ -336,15 +338,15 @@ check.hint("forecast")
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Where no plan can be trusted, you try settings. Trials cost runs, so it pays to know which can't win.
+# Where no plan can be trusted, you try settings, and it pays to know which can't win.
 #
-# Take 8 samples of 3 ms each, 24 ms of computing. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But it needs less memory: say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 24 ms, they take 24 + 2 x 24 = 72 and 32 + 24 = 56 ms, and now recomputation wins.
+# Take 8 samples of 3 ms each, 24 ms of computing. Of these the backward is two thirds. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 24 ms, they take 24 + 2 x 24 = 72 and 32 + 24 = 56 ms, and now recomputation wins.
 #
 # Find the fastest way to take `batch` samples on each rank, 16 in the check. `trial(microbatch, recompute)` runs such a step on real ranks, with a made-up time for computing, and returns its milliseconds, or None where it does not fit.
 #
-# - You have six trials for ten ways: microbatches of 1, 2, 4, 8 or 16, with `recompute` or without.
+# - You have six trials for ten ways: microbatches of 1, 2, 4, 8 or 16, with `recompute` or without. None counts as a trial.
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
-# - What a microbatch costs besides differs from test to test. The clock errs a little, so your choice may be 12 % slower than the fastest.
+# - What a microbatch costs besides differs from test to test. Your choice may be 12 % slower than the fastest.
 
 
 # %%
@@ -369,7 +371,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# With a second machine, messages between the two are slower than inside, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -378,7 +380,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So we don't believe its seconds, and ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
+# So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -389,9 +391,9 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# Trust that it is less than four, but not the digits: computing takes as long as before, and only the messages that it can't hide have grown.
+# Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
 #
-# On a much slower network everybody waits for messages, so it counts how much is sent: by copies about two models' worth of numbers in a step (an all-reduce), by shards three (two gathers and a reduce-scatter). At 1.5 GB/s, how long is a step of copies, compared with a step of shards?
+# On a much slower network everybody waits for messages, so let us count bytes. GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a step copies send about twice that, 12.4 GB (an all-reduce), and shards three times, 18.6 GB (two gathers and a reduce-scatter). Eight network cards of 1.5 GB/s carry 12 GB/s, and by the plan's constant the program reaches half: 12.4 / 6 = 2.1 s for copies, 18.6 / 6 = 3.1 s for shards. How many times as long as a step of shards is one of copies?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -402,7 +404,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Here are both on networks from 1.5 to 100 GB/s, all predicted. Upright lines are networks as they are sold. See how steep the curves are on the left and on the right.
+# Here are both, predicted at seven speeds. Upright lines are networks as they are sold, by their Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s. See how steep the curves are on the left and on the right.
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -418,28 +420,35 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left half the bandwidth takes nearly twice the time, because everybody waits for the network, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. Where they cross you should measure.
+# On the left half the bandwidth takes nearly twice the time, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. Where they cross you should measure.
 
 # %% [markdown]
 # ### Let them find each other
 #
-# To start on both machines, run the same line on each, with the address of one of them:
+# Run the same line on both machines, with the address of one of them:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script calls `init_process_group()`, takes the card `LOCAL_RANK`, reads by a `DistributedSampler`, and saves to a disk that all machines see. If it begins from the last checkpoint ([chapter 13](13_checkpoint_and_recover.ipynb)), a rank may die: torchrun starts all processes anew, up to three times here, and they go on from there.
+# Your script needs four lines, and a disk that all machines see:
 #
-# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. So record your script on each machine by itself first, and compare.
+# ```python
+# torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+# dist.init_process_group()
+# loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+# state = torch.load("/shared/last.pt", map_location="cpu")  # if there is one
+# ```
+#
+# So a rank may die ([chapter 13](13_checkpoint_and_recover.ipynb)): torchrun starts all processes anew, here up to three times.
+#
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one, then on both: if messages take much longer than planned, look at the network.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
 # You have come all the way from one ring to a cluster. Here is the course in sixteen sentences, each with a number to remember it by. Which could you explain to a friend?
-#
-# <details><summary>Sixteen ideas, each with its number</summary>
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
@@ -459,8 +468,6 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
-#
-# </details>
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
@@ -485,9 +492,9 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # ## Summary
 #
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
-# - You can time four runs of your own that differ in the sizes that you want to increase, and fit a plan's constants to them, because constants belong to a program and a machine.
-# - You test a fit on a run that lies farther out, because on its own runs it proves nothing.
-# - For a cluster you count the bytes that cross the network, and measure what no data sheet has.
+# - You can time runs that differ in the sizes that you want to increase, and fit constants to them, because constants belong to a program and a machine.
+# - You test a fit on a larger run, because on its own it proves nothing.
+# - You count the bytes that cross a network, and divide them by its speed.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #

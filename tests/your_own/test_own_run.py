@@ -148,3 +148,12 @@ def test_a_step_is_clocked_and_nothing_else():
     for none in (step.but(timed=0), step.but(engine="pipeline")):
         with pytest.raises(ValueError, match="one of timed=5 or so, of copies or shards"):
             none.fastest_us()
+
+
+def test_steps_of_several_sizes_take_turns():
+    step = your_own.Step(make=strangers.transformer, timed=2, split=True)
+    found = your_own.in_turns([step, step.but(engine="ddp")])
+    assert len(found) == 2 and all(0 < each < 1e6 * own_run.TIMEOUT_S for each in found)
+    for unlike in ([], [step, step.but(timed=3)], [step, step.but(ranks=3)]):
+        with pytest.raises(ValueError, match="the same ranks, devices and timed"):
+            your_own.in_turns(unlike)
