@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 180.0
 WARM_STEPS = 3
 """before steps are timed and nothing else"""
+HOST = torch.device("cpu")
+"""where each rank builds a module"""
 
 
 def start(step: Step) -> "Job":
@@ -139,7 +141,7 @@ def given(batch: Any) -> tuple[tuple, dict]:
 
 def _train(step: Step) -> dict:
     torch.manual_seed(0)
-    with torch.device("cpu"):
+    with HOST:
         module, batch = built(step.make)
         with torch.no_grad():
             alone = loss_of(step, called(module, batch), batch).item()
@@ -168,7 +170,7 @@ def _clocked(steps: Sequence[Step]) -> list[float]:
 def _ready(step: Step) -> tuple[torch.optim.Optimizer, Callable[[], object]]:
     """The optimizer and a step, after the first few."""
     torch.manual_seed(0)
-    with torch.device("cpu"):
+    with HOST:
         module, batch = built(step.make)
     device = torch.get_default_device()
     batch = tree_map_only(Tensor, lambda each: each.to(device), _part(step, batch))

@@ -15,7 +15,8 @@ _WORDS = catalogue(
         ("clock", "by the clock"),
     ]
 )
-LOOKS = {**TIME_LOOKS, "rest": ("#c3cad6", "")}
+LOOKS = TIME_LOOKS | {"rest": ("#c3cad6", "")}
+LOOKS["optimizer"] = LOOKS.pop("optimizer")  # the last, as in a plan's bar
 """Colour and hatch of each part of a step; "rest" is all that was not told apart."""
 
 
