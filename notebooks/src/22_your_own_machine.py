@@ -111,13 +111,13 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # ### What is in the way now?
 #
-# The new recording shows which it was. The readers aren't drawn, so brown is only a rank's wait for a batch. Which hatched stretches stand above such a wait, and which above a message?
+# The new recording shows which it was. Brown, in the thick row this time, is a rank's wait for a batch; the readers aren't drawn. What stands under the hatched stretches now?
 
 # %%
 lab.show(again.advice.timeline)
 
 # %% [markdown]
-# A stretch above brown waits for a batch. One above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts are four steps close together and then a wait: the four readers began together, so their batches arrive together.
+# A hatched stretch above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts are four steps close together and then a wait: the four readers began together, so their batches arrive together.
 #
 # The table has a step of the average rank before and after; "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than 12 ms?
 
