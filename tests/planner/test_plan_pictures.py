@@ -112,7 +112,8 @@ def test_a_measured_step_stands_below_the_plans_at_their_scale():
     drawn = planner.clock_bars({"now": DEEP}, measured)
     planned, clocked = bars(drawn, picture.BAR_PX)
     scale = sum(planned) / time_us
-    assert [width / scale for width in clocked] == pytest.approx([0.25 * time_us, time_us])
+    # the update stands last, as in the plan's bar
+    assert [width / scale for width in clocked] == pytest.approx([time_us, 0.25 * time_us])
     assert drawn.badge.endswith("; measured")
     assert drawn.table[-1][0] == "by the clock"
     assert not drawn.numbers  # they would be of the plan alone
