@@ -11,9 +11,9 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model into 64 parts (`tp` 8, `pp` 8) and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars.
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts (`tp` 8, `pp` 8) and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars.
 #
-# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try. But we can compute what each holds and how long its step takes. This board begins with one machine of eight GPUs. Look at the memory in the upper bar, and the time below:
+# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try. But we can compute what each holds and how long its step takes. This board begins with one machine of eight GPUs. Look at the memory on top, then the time:
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Set the pipeline stages to 4. The memory shrinks, but in the lowest picture, which draws only a few of the step's microbatches, more grey hatched stretches appear. Those of before were messages at the step's end. Now stages wait for each other too.
+# Set the pipeline stages to 4. The memory shrinks, but in the lowest picture, which draws only a few of the step's microbatches, more grey hatched stretches appear. So far those were messages at the step's end. Now stages wait for each other too.
 #
 # **When you are done** you can say what a layout holds and about how long its step takes, draw up a short list, and tell when two layouts are so close that only a run can choose.
 
@@ -45,7 +45,7 @@ planner.board()
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations, and a longer bubble |
 # | `recompute` | forgets activations and computes them again | about a third more computing |
 #
-# A layout is one value for each knob. The number of GPUs is `tp` x `pp` x `dp`, so `dp` is what the other two leave over and needs no knob. The board's `cp`, for long sequences, stays 1 here.
+# The number of GPUs is `tp` x `pp` x `dp`, so the board works out `dp` from the other two. The board's `cp`, for long sequences, stays 1 here.
 #
 # Try `tp`, `pp` and `zero` on the board, one at a time. Which takes much off the 62.8 GB of the beginning for the least time? Leave `zero` 3 for later.
 #
@@ -100,12 +100,12 @@ small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
 lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
 
 # %% [markdown]
-# It says 34 GB, because Megatron's gradients have 5 GB more, and buffers are assumed to take 3 GB. The little that is left is activations, the inputs of the layers.
+# It says 34 GB, because Megatron's gradients have 5 GB more, and buffers are assumed to take 3 GB. The rest is activations, the inputs of the layers.
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
 #
-# Now you can find the mistakes in such a bill. Here is one from a published calculator (EleutherAI's [cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`; the rules are theirs, the words ours), with 4 bytes for a gradient. Each row is a stage of ZeRO:
+# Here is a bill from a published calculator (EleutherAI's [cookbook](https://github.com/EleutherAI/cookbook), `calc/calc_transformer_mem.py`; the rules are theirs, the words ours), with 4 bytes for a gradient. Each row is a stage of ZeRO:
 
 
 # %%
@@ -178,7 +178,7 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# The planner has a formula for each part of a step. You give it a `Plan`, which is a model, a cluster and a layout. LLaMA's paper names no layout, so we assume 2,048 cards and plain FSDP, which is ZeRO 3, with one sequence on each card. Messages that hide behind computing are not drawn. Look at the blue part:
+# The planner has a formula for each part of a step. You give it a `Plan`, which is a model, a cluster and a layout. LLaMA's paper tells of cuts, but not of how many, so we assume something simpler: plain FSDP, which is ZeRO 3, on 2,048 cards, one sequence on each. Messages that hide behind computing are not drawn. Look at the blue part:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
@@ -198,7 +198,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # - `nic` is the share of the network cards' speed that messages between machines get.
 # - `layer` is a fixed time for each layer and microbatch, the grey part, for starting small jobs.
 #
-# All else, such as the speed of NVLink, belongs to the machine. The last column is the error: nine of ten of the runs behind the constants are predicted within it.
+# All else, such as the speed of NVLink, belongs to the machine. The last column is the error: nine of ten of the runs behind Megatron's constants are predicted within it.
 
 # %%
 stacks = [planner.STACKS[name].row() for name in ("fsdp-a100", "megatron-a100")]
@@ -206,12 +206,12 @@ shares = dict.fromkeys(("matmul", "attention", "nic", "error"), "share")
 lab.table(stacks, units=shares)
 
 # %% [markdown]
-# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. So the board's 70 % were hopeful. FSDP's come from our own trials on published runs that we didn't keep, so trust them less. A plan that names no stack gets FSDP's stack and recipe for ZeRO 3, and Megatron's for everything else.
+# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. So the board's 70 % were hopeful. FSDP's come from our own trials on published runs that we didn't keep, so its 20 % is only our estimate. LLaMA may have been among them, so a miss of a tenth proves little. A plan that names no stack gets FSDP's stack and recipe for ZeRO 3, else Megatron's.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now we can turn one knob at a time and see what it costs. We begin with `tp`, on 8 GPUs with NVLink, where messages are as fast as they get, and with `sp` wherever `tp` cuts. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
+# Now we turn one knob at a time. We begin with `tp`, on 8 GPUs with NVLink, where messages are as fast as they get, and with `sp` wherever `tp` cuts. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -228,7 +228,7 @@ bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks at four places, two in the forward and two in the backward. With `sp` each place has two messages, a gather and a scatter. Among eight GPUs one takes 0.152 ms, so in 32 layers and 512 microbatches they take 8 x 32 x 512 x 0.152 ms, which is 19.9 s. The blue part grows a little too, because narrower products fill the card less well.
+# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, twice in the forward and twice in the backward. In 32 layers and 512 microbatches that makes 4 x 32 x 512 waits, so 19.9 s are 0.3 ms a wait. `sp` adds nothing, because its gather and scatter are the halves of an all-reduce. The blue part grows a little too, because narrower products fill the card less well.
 #
 # So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09).
 #
@@ -244,7 +244,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds 2 to 6 FLOPs, which is a third. The bars show the last stage. It has the output layer too, so its blue part is longer than with `pp` 1, and the other stages, which are faster, keep it waiting a little less than our tenth.
+# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds 2 to 6 FLOPs, which is a third. The bars show the last stage. It has the output layer too, so its blue part is longer than with `pp` 1, and the other, faster stages keep it waiting a little less than our tenth.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -281,7 +281,7 @@ lab.show(planner.time_bars(cards))
 # %% [markdown]
 # ## Search
 #
-# A good layout turns several knobs at once, so we let `search` compute every layout of our 7 B model on 64 GPUs. In the picture each dot is a layout. The further left it lies the faster it is, and the lower the lighter. Look at the line along the bottom:
+# A good layout turns several knobs at once, so we let `search` compute every layout of our 7 B model on 64 GPUs. In the picture each dot is a layout: the further left the faster, and the lower the lighter. Look at the line along the bottom:
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
@@ -318,13 +318,13 @@ single = search.plan.but(zero=3)
 usual.score(search.regret(single))
 
 # %% [markdown]
-# Here many messages stick out, because one sequence is too little computing to hide them behind. Two sequences are our `wide` plan:
+# Here many messages stick out, for the two reasons above, mostly because they take nearly as long as the computing beside them. Two sequences are our `wide` plan:
 
 # %%
 round(search.regret(wide), 3)
 
 # %% [markdown]
-# Most of the regret is gone, so take two sequences before you give up ZeRO 3. The rest is less than FSDP's error, and it is between two programs. So it says what to try, and not who wins.
+# Most of the regret is gone, so take two sequences before you give up ZeRO 3. The rest doesn't say who wins: it is less than FSDP's error, and between two programs, whose products reach 63 and 79 % of the peak.
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -385,13 +385,13 @@ large += searches["GPT-3 175B"].by_kind().values()
 lab.table(plan.row() for plan in large)
 
 # %% [markdown]
-# The two that shard recompute: to hide their messages across machines they take several sequences at a time, and these fit only so. For the cuts a little `tp` and many stages are enough.
+# Both sharded layouts recompute. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. For the cuts a little `tp` and many stages are enough. The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact.
 #
 # So in one machine choose what is simple, and across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
 #
 # ### Four rules
 #
-# 1. Copy the model if it fits, because that is the simplest. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
+# 1. Copy the model if it fits, because that is the simplest, but on a slow network only inside a machine. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide.
 # 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside a machine, as the large models' best layouts do.
 # 4. If that is not enough, recompute, which costs a third. `tp` 8 comes last, because it made the step of our 7 B twice as long.
@@ -399,7 +399,7 @@ lab.table(plan.row() for plan in large)
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Now write these rules as a function, for models and clusters that it has never seen. It may ask about six layouts only, so the bill comes first, which costs no question.
+# Now write these rules as a function, for models and clusters not yet seen. It may ask about six layouts only, so `my_bill` of exercise 1 comes first, which costs no question.
 #
 # For example, take 13 B on 8 cards of 80 GB, with Megatron's 6 bytes for a parameter and its gradient, and 12 for Adam. Copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so we needn't ask. With ZeRO 3 a card holds 18 x 13 / 8 = 29.25 GB, and rule 2 says to ask that first. Two stages leave `dp` 4 and hold 6 x 13 / 2 + 12 x 13 / 2 / 4 = 58.5 GB. They may fit too, so we ask.
 #
@@ -409,7 +409,7 @@ lab.table(plan.row() for plan in large)
 # - What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`.
 # - A layout that does not divide raises a `ValueError`, and counts as a question. `tp` 2, 4, 8 and `pp` 2, 4, 8, 16 divide in all cases that have as many GPUs.
 #
-# The cases have 8 to 64 GPUs. In one the network is slow, which only asking can tell. `my_bill` of exercise 1 may help.
+# The cases have 8 to 64 GPUs. In one the network is slow, which only asking can tell.
 
 
 # %%
@@ -441,7 +441,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is your regret in each case. In the book, `yours` is one solution's. Where the network is empty, one machine is enough:
+# Here is your regret in each case. In the book, `yours` is one solution's. A row without a network has one machine, and the 13 B and 70 B have twice our 512 sequences:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "best_s", "yours_s", "regret", "questions"]
@@ -450,23 +450,23 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# Now we can explain the 65 days of our first lines. Here are the fine cut and the best of the search. Look first at the memory that each leaves:
+# Now we can explain the 65 days of our first lines. Look first at the memory that the fine cut and the search's best leave:
 
 # %%
 fine = search.plan.but(tp=8, pp=8, sp=True, recompute="full")
 planner.card(fine, search.best)
 
 # %% [markdown]
-# The fine cut, poor on purpose, leaves most of each card empty. What does it pay for that? Here are both steps, and between them the fine cut without recomputing:
+# The fine cut leaves most of each card empty. What does it pay for that? Here are both steps, and between them the fine cut without recomputing:
 
 # %%
 bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none")}
 lab.show(planner.time_bars(bars | {"best": search.best}))
 
 # %% [markdown]
-# Most of the 65 days are the messages of `tp`, some of which recomputing sends again. The next are products, mostly of the second forward and the output layer. The bubble is thin, about 7 / (512 + 7), because the only copy has 512 microbatches. But the plan of 40 days warned us that it may well take longer.
+# Most of the 65 days are the messages of `tp`, some of which recomputing sends again. The next are products, mostly of the second forward and the output layer. The bubble is thin, about 7 / (512 + 7), because the only copy has 512 microbatches. And 40 days are hopeful, as that plan's warning said.
 #
-# So which would we run? The frontier's first row is the fastest. Its third, with two stages of two chunks, is 2.8 % slower, and the first that saves much memory, 27 GB. That is a tie, so run both for a few minutes, and if they come out alike, take the simpler copies.
+# So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie, so run both for a few minutes, and if they come out alike, take the simpler copies.
 
 # %% [markdown]
 # ## Summary
