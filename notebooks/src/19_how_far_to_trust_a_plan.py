@@ -51,7 +51,7 @@ lab.bars(told, title=title, badge="published / predicted")
 # %% [markdown]
 # ## Ask the plan
 #
-# But the plan itself would have warned us. Every plan answers two questions: `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. Here are both answers of the plan that went wrong:
+# But the plan itself would have warned us: `trust()` says how far off its constants were on the runs that they come from, so optimistically, and `warnings()` says where it goes beyond those runs. Here are both answers of the plan that went wrong:
 
 # %%
 shards = planner.Plan(
@@ -60,7 +60,7 @@ shards = planner.Plan(
 print(shards.trust(), *shards.warnings(), sep="\n")
 
 # %% [markdown]
-# The first line says that nine of ten were right to within 20 %. The shards' 19.4 days are 16 % less than 23, so their lead is smaller than the error even on FSDP's own runs, and the plan never said that they are faster.
+# The first line says that nine of ten were right to within 20 %. The shards' 19.4 days are 16 % less than 23, a lead within that error, so the plan couldn't say for certain that they are faster.
 #
 # The second line is graver. None of those runs gathered parameters across machines, so here the 20 % promise nothing. The 3.8 comes from this very run, so before it a plan could only have said that it doesn't know.
 
@@ -128,9 +128,9 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines of ZeRO 3 fall, and they fall as the dots do. With more GPUs for the same batch, each microbatch of the 175 B shrinks from 4 sequences to 1. ZeRO 3 still fetches the whole model for each, so only a quarter of the computing hides the same messages. That is why a GPU falls from 144 to 44 TFLOP/s.
+# The lines of ZeRO 3 fall, roughly as the dots do. The batch of the 175 B is the same on more GPUs, so each microbatch shrinks from 4 sequences to 1. ZeRO 3 still fetches the whole model twice for each and sends gradients once, so only a quarter of the computing hides the same messages. That is why a GPU falls from 144 to 44 TFLOP/s.
 #
-# The worst row is off by 8 %. The other constants had seen every row, so this only shows that the formulas can describe the table. So the factor of 3.8 comes from the constants.
+# The worst row is off by 8 %. The fit's other constants had seen every row, so this only shows that constants suffice to explain the factor of 3.8. A fit without our run, below, is a harder test.
 
 # %% [markdown]
 # ## Which constant is to blame?
@@ -160,7 +160,7 @@ rows.append({"constants": "the paper", "step_us": sharded.step_us()})
 lab.table(rows, units={"matmul": "share", "nic": "share"})
 
 # %% [markdown]
-# With the early program's `nic` alone we nearly get the paper's step. By this fit, that program used less than a tenth of its network. The half that FSDP has was never measured, since none of its runs gathered across machines. It is a guess, so **ask of each constant whether a run has measured it**.
+# With the early program's `nic` alone we nearly get the paper's step. By this fit, that program used less than a tenth of its network. FSDP's half may be right, but is a guess, since none of its runs gathered across machines. So **ask of each constant whether a run has measured it**.
 #
 # ### Why the network counts so much
 #
@@ -178,7 +178,7 @@ by_hand = {
 lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
 
 # %% [markdown]
-# At half of the network the messages hide behind the computing. The planner's 17.6 s are 3 s longer, mostly because they include attention. At 8.4 % the messages take four times as long as the computing, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
+# At half of the network the messages hide behind the computing. The planner's 17.6 s are 3 s longer, more than half of it attention, whose scores go through memory. At 8.4 % the messages take four times as long as the computing, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
 #
 # ### One program for both layouts
 #
@@ -197,7 +197,7 @@ lab.bars(one, title="Days, by one program for both layouts", badge="predicted")
 # %% [markdown] sections="10.6.1"
 # ## What a doubtful plan still tells
 #
-# Even a plan with doubtful constants can refute something, if we know in which direction it errs. A textbook has a rule of thumb (section 10.6.1) that a model of 10 to 100 B parameters takes 32 to 128 GPUs and two to eight weeks. It doesn't say for how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022), on A100. How many days does a 70 B model need on 128 of them?
+# Even a plan with doubtful constants can refute something, by a bound that no constants can beat. A textbook has a rule of thumb (section 10.6.1) that a model of 10 to 100 B parameters takes 32 to 128 GPUs and two to eight weeks. It doesn't say for how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022), on A100. How many days does a 70 B model need on 128 of them?
 
 # %%
 rule = lab.guess("days for 70 B on 128 GPUs", between=(1, 1000))
@@ -224,7 +224,7 @@ best = fastest("LLaMA-2 70B", 128)
 print(best.trust(), *best.warnings(), sep="\n")
 
 # %% [markdown]
-# It goes by Megatron's constants, and counts on a better MFU than any of their runs reached, so if anything the step takes longer. Here are both ends of the rule. No constants can beat the last column, where each GPU is always at its peak. Compare it with eight weeks, which are 56 days:
+# It goes by Megatron's constants, and the step may well take longer. Here are both ends of the rule. No constants can beat the last column, where each GPU is always at its peak. Compare it with eight weeks, which are 56 days:
 
 # %%
 answers = []
@@ -289,18 +289,18 @@ title = "How much longer, if a constant were a tenth smaller"
 lab.bars(leaning, unit="share", title=title, badge="predicted")
 
 # %% [markdown]
-# The runs with four sequences at a time wait for their products most, and those with two for the network. The messages of a microbatch are the same, but four sequences bring twice the computing, and most of the messages hide behind it. So **measure at least four runs, and let them wait for different things**. Here the microbatch makes the difference. A run inside one machine makes a greater one, because it needs no network card.
+# The runs with four sequences at a time wait for their products most, and those with two for the network. The messages of a microbatch are the same, but four sequences bring twice the computing, and most of the messages hide behind it. So **measure at least two runs for each constant, and let them wait for different things**. Here the microbatch makes the difference. A run inside one machine makes a greater one, because it needs no network card.
 
 # %% [markdown]
 # ## Exercise 1. Four runs of your own
 #
-# An unknown program trains our 7 B model by ZeRO 3. You can rent 64 A100 for four runs, and somebody wants to know how long a step takes on 512.
+# An unknown program trains a model of LLaMA 7B's size by ZeRO 3. You can rent 64 A100 for four runs, and somebody wants to know how long a step takes on 512.
 #
 # `measure(gpus, mbs, batch)` makes one run and returns it. Return what `planner.fit` makes of a list of such runs. Leave `begun` out, so that it tries the constants of all programs.
 #
 # - `gpus` may be 8, 16, 32 or 64, and 8 are one machine. `mbs` may be 1 to 4, and `batch` is a multiple of `gpus * mbs`.
 # - Three programs are tried: one has a slow network, one slow products, and one has both. The clock errs by up to 2 %.
-# - Your fit is asked for 512 GPUs, with `mbs` 1 and with 4. Both answers must be right to a tenth.
+# - Your fit is asked for a step of two microbatches on each of 512 GPUs, with `mbs` 1 and with 4. Both answers must be right to a tenth.
 #
 # Before you choose, ask of each run what it waits for. `measure` uses the planner's own formulas, so only the constants are unknown. On a real cluster so large a leap is far less sure.
 #
@@ -349,13 +349,13 @@ for run in z3:
 lab.table(rows, units={"error": "share"})
 
 # %% [markdown]
-# The errors on seen runs say little, because the fit was made to suit them. Of the two unseen ones, one is off by 9.3 %, and the other by nearly nothing. With that one as our only test we would have promised too much.
+# The errors on seen runs are too optimistic, because the fit was made to suit them. Of the two unseen ones, one is off by 9.3 %, and the other by nearly nothing. With that one as our only test we would have promised too much.
 #
 # ## Exercise 2. Leave each run out once
 #
 # More runs for a test cost money. So let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds for runs like those measured, and not for the leap to 512 GPUs.
 #
-# - `runs` is a list of five or six runs. The measured step of one is `run.step_us()`.
+# - `runs` is a list of five or six runs, so a fit keeps the four that two constants need. The measured step of one is `run.step_us()`.
 # - `fit(some)` is `planner.fit` of a list of runs, begun at FSDP's constants.
 # - As in the table above, `planner.predicted_us(run, stack)` takes the fit's `stack(run)`, and an error has no sign.
 
@@ -381,7 +381,7 @@ check.hint("honest_error")
 # %% [markdown]
 # <details><summary>What it finds in the check's first case</summary>
 #
-# Five runs were in one machine, and one was on eight. The fit on all six is within 2 %, and looks perfect. But without the one on eight it is off by three quarters there, because none of the others has used the network.
+# Five runs were in one machine, and one was on eight. The fit on all six is within 2 %. But without the one on eight it is off by three quarters there, because none of the others has used the network.
 #
 # </details>
 
@@ -390,9 +390,9 @@ check.hint("honest_error")
 #
 # - You ask any plan for `trust()` and `warnings()`, and don't count on a lead smaller than its error.
 # - You can believe the planned memory first: it needs no measured constants, and was within about 5 % of a rehearsal.
-# - You know why a time fails: the formulas could describe the table to 8 %, but a `nic` that was a guess cost a factor of 3.8.
+# - You know why a time fails: the formulas could describe the table to 8 %, but with another program's constants a time came out 3.8 times too short.
 # - You compare layouts by one program's constants, and ask which were never measured.
-# - You can still refute a promise with doubtful constants, if you know in which direction the plan errs.
+# - You can still refute a promise with doubtful constants, by a bound that none can beat.
 # - You can fit constants of your own to four runs that wait for different things, and state the error on runs that the fit has not seen.
 #
 # Words that were new: [fake tensor](GLOSSARY.md#fake-tensor), [rehearsal](GLOSSARY.md#rehearsal).
