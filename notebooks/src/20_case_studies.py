@@ -25,7 +25,7 @@ case
 # %% [markdown]
 # It doesn't fit: each card would have to hold 59 GB, and what hangs over the line is the 19 GB too much. Nothing has run yet: the bar is a prediction by chapter 18's planner.
 #
-# In each case we predict what becomes of somebody's plan, and hold all but case 2 against small runs. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
+# In each case we predict what becomes of somebody's plan. All but case 2 have small runs, which can confirm what ranks keep and which way is faster, not a GPU's seconds. **Each case can be read alone** after the cell above; only case 4 goes on with the net of case 3.
 #
 # **When you are done** you can judge a plan before anything is rented, and you know what to try small first.
 
@@ -40,7 +40,7 @@ case
 #     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# A card takes 2 sequences at a time, 16 times a step, so the four cards see 2 x 16 x 4 = 128 sequences. Their length isn't told, and we assume 1,024 tokens.
+# A card takes 2 sequences at a time, 16 times a step, so the four cards see 2 x 16 x 4 = 128 sequences. The script doesn't say how long; we assume 1,024 tokens.
 #
 # The usual advice is to take fewer tokens at a time, say one sequence of 512, which is a quarter. How many of the missing 19 GB does that save?
 
@@ -78,7 +78,7 @@ lab.show(case_studies.drawn(cures))
 #
 # The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and run it three times on two real ranks: by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3. Give them a minute.
 #
-# "trained by" is the class that did the work. "kept" says how many of the model's "weights" stay on one rank, "gradients" of how many weights it has gradients between two microbatches, and "type" their dtype. If everything is sharded, each rank has a half of both.
+# "trained by" is the class that did the work. "kept" says how many of the model's "weights" stay on one rank, "gradients" how many of its gradients do between two microbatches, and "type" their dtype. If everything is sharded, each rank has a half of both.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -88,7 +88,7 @@ lab.table(case_studies.trained_by())
 #
 # Every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, the Trainer adds gradients up over the ranks only after the last microbatch of a step (`no_sync`, chapter 03). Until then a rank keeps its own part of every sum.
 #
-# Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. The tenth left free is for small errors of the planner, not for a wrong assumption. By hand, in GB:
+# Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. The tenth left free is for small errors, not for a wrong assumption. By hand, in GB:
 #
 # | change | planned | shard of gradients | whole gradients | so a card holds |
 # | --- | --- | --- | --- | --- |
@@ -107,12 +107,12 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### Which layout is the fastest?
 #
-# Once it fits, we want it fast, and may cut the model in other ways. We plan each layout for the program that usually runs it, which also decides the bytes:
+# Once it fits, we want it fast, and other layouts count too. Each is planned for the program that usually runs it, which decides the bytes:
 #
 # | layout | run by | bytes a parameter, all cards together |
 # | --- | --- | --- |
 # | ZeRO 3 | FSDP | 16: weights 4, gradients 4, Adam 8 |
-# | ZeRO 3, Adam on the host | DeepSpeed | weights 2; on the host gradients 6, Adam 12 (8, and weights in fp32) |
+# | ZeRO 3, Adam on the host | DeepSpeed | weights 2; on the host gradients 6 (2 as they come, 4 in fp32), Adam 12 (8, and weights in fp32) |
 # | all others | Megatron-LM | 18: weights 2, gradients 4, Adam 12 (may be on the host) |
 #
 # Here are four stages, ZeRO 3 with the line above, and each layer cut in four, on cards of 80 GB, one sequence at a time and nothing recomputed. "constants of" names the program whose speed was assumed.
@@ -127,7 +127,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### And on four cards of 40 GB?
 #
-# There Adam has to go to the host, by Megatron-LM in four stages, or by DeepSpeed in the script. "host" is what lies there, and "step" counts its part.
+# With the line bf16 fits again, but rounds small updates away. So Adam goes to the host, by Megatron-LM in four stages, or by DeepSpeed in the script. "host" is what lies there, and "step" counts its part.
 
 # %%
 stages = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
@@ -136,7 +136,7 @@ lab.table(case_studies.llama.with_host([stages, cures[3].plan]))
 # %% [markdown] sections="8.10"
 # DeepSpeed takes almost twice as long, since the script recomputes every layer, and gradients go to the host after each of 16 microbatches. Megatron-LM's go once a step.
 #
-# **Verdict.** The script lacks a line, and its cards are too small. With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, put Adam on the host, by DeepSpeed if you keep the Trainer, else in four stages. On cards of 80 GB measure four stages and ZeRO 3.
+# **Verdict.** With FSDP, add the line, and take eight cards or cards of 80 GB. With only these four, put Adam on the host, by DeepSpeed if you keep the Trainer, else in four stages. On cards of 80 GB measure four stages and ZeRO 3.
 
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
@@ -203,11 +203,11 @@ lab.show(planner.time_bars(bars))
 # Bar by bar:
 #
 # - ZeRO 3 is the fastest of the first three, because the weights of the next layer arrive while this one still computes.
-# - `pp` 8: 48 layers, and an output layer that takes as long as one, make 49 for eight stages, so one has 7, which is the blue part, and the others wait for it.
+# - `pp` 8: 48 layers, and an output layer that takes as long as one, make 49 for eight stages, so one has 7, which is the blue part, and the others wait for it. That is 4.6 of its 5.2 s behind ZeRO 3, the fault of the number 49, not of pipelines or a program.
 # - `tp` 8 waits for messages in every layer. Products of narrow pieces use a card less well, so its blue part is longer too.
 # - FSDP's ZeRO 3 does the same work as the first bar, but by FSDP's constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So by the same constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's own it takes 7 % longer. As these may be 20 % off (chapter 18), no plan can settle which is ahead.
+# So by the same constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's own it takes 7 % longer. As these may be 20 % off (chapter 18), this plan can't settle which is ahead.
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
@@ -224,7 +224,7 @@ lab.show(planner.time_bars(bars))
 #
 # **Question.** A car has a camera, a LiDAR and a radar. Each has an encoder that turns what it sees into features. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own. Is that a good idea?
 #
-# In place of its eight ranks we take four, divided alike: ranks 0 and 1 encode (E in the picture), rank 2 fuses (F), and rank 3 has the output heads (H). Computing and links are paced. On one rank, forward and backward take 120 ms for the encoders, 60 for the fusion and 30 for the heads. A message takes 4 ms, and its bytes pass at 5 MB/s. Look at what the other ranks do while one computes.
+# In place of its eight ranks we take four, divided alike: ranks 0 and 1 encode half of the batch each (E in the picture), rank 2 fuses (F), and rank 3 has the output heads (H). Computing and links are paced. On one rank, forward and backward take 120 ms for the encoders, 60 for the fusion and 30 for the heads. A message takes 4 ms, and its bytes pass at 5 MB/s. Look at what the other ranks do while one computes.
 
 # %%
 apart = case_studies.Perception(placement="apart")
@@ -233,11 +233,11 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs back up. So only one group computes at a time, and the others wait.
 #
-# The pink strips are all-reduces. Four of them hand on features or their gradients: whoever has some puts them in, the others put in zeros, and the sum goes to all. So all ranks join, and mostly wait there too. The last three, on ranks 0 and 1, are for gradients of the encoders' weights.
+# The pink strips are all-reduces. Four of them hand on features or their gradients: whoever has some puts them in, the others zeros, and the sum goes to all. So all ranks join, and mostly wait. The last three, on ranks 0 and 1, are for gradients of the encoders' weights.
 #
 # ### Two other ways
 #
-# Every rank can also compute all the time, if each gets a part of the batch:
+# All ranks can compute at the same time, if each gets a part of the batch:
 #
 # - *Copied*: each rank has the whole net, as in DDP, and takes a quarter of the batch. Only weight gradients travel, in one message of 57.7 kB.
 # - *Together*: encoders and heads are copied, but the fusion is cut in four (tensor parallel). So features travel too, in four messages with 139 kB in all, and weight gradients in four more, with 41 kB.
@@ -245,7 +245,7 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 # By the prediction, how many steps *together* fit into one step *apart*, the textbook's way?
 
 # %%
-groups = lab.guess("step apart, over step together", between=(0.2, 5))
+groups = lab.guess("steps together in one step apart", between=(0.2, 5))
 
 # %%
 steps = case_studies.placements()
@@ -258,19 +258,19 @@ title = {"title": "A step on four ranks, to scale", "badge": "predicted"}
 lab.bars(placed_us, unit="us", **title)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Apart* is the slowest because of its computing. Two ranks share the encoders, and the groups take turns: 120 / 2 + 60 + 30 = 150 ms. The two other ways keep all four ranks busy: (120 + 60 + 30) / 4 = 52.5 ms.
+# *Apart* is the slowest because of the turns that its groups take: 120 / 2 + 60 + 30 = 150 ms. The two other ways keep all four ranks busy: (120 + 60 + 30) / 4 = 52.5 ms.
 #
-# These two differ in their messages: the eight of *together* take 8 x 4 + 180 / 5 = 68 ms, and the one of *copied* 4 + 57.7 / 5 = 15.5 ms. Joining its weight gradients in one message would close only 3 x 4 = 12 ms of that gap.
+# These two differ in their messages: the eight of *together* take 8 x 4 + 180 / 5 = 68 ms, and the one of *copied* 4 + 57.7 / 5 = 15.5 ms.
 #
 # ### Do real ranks agree?
 #
-# All three run on four real ranks, for four steps each, at a third of the pace, so that the delays of real processes weigh less. "measured" is the fastest step, which was disturbed least. Compare the delays, measured less predicted, with the gaps between the rows.
+# All three run on four real ranks, for four steps each, at a third of the pace, so that the delays of real processes weigh less. The pace is stated, so we test only these delays and the order. "measured" is the fastest step, which was disturbed least. Compare the order and the delays.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Where the delays are small beside a gap, the run confirms the order. Elsewhere only the prediction tells the rows apart.
+# In our runs the order was as predicted. *Together* was furthest off: it has the most messages, and ranks wait at each.
 #
 # **Verdict.** Groups with a part each take turns, unless microbatches make a pipeline of them (chapter 08). So if the net fits on each rank, copy all of it. If one part is too large, cut that part, as *together* does. But with many more weights *copied* may become the slower of these two, so count the bytes first.
 
@@ -288,7 +288,7 @@ lab.table(case_studies.placed(slowed=3))
 #
 # Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: one has their values, one their places. "Late" means that a norm sends no gradients, and its weights are averaged every fourth step.
 #
-# We quicken the pace: a step has 21 ms of computing and 26 ms for features, a message takes 3 ms, and bytes pass at 10 MB/s. Which policy has the *longest* step?
+# So that 48 steps take only seconds, a step has 21 ms of computing (in case 3 it was 52.5), a message takes 3 ms (it was 4), and bytes pass at 10 MB/s (it was 5), so features take 26 ms. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -320,7 +320,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | per layer | 61.1 ms | 102 ms | 0.535 |
 # | top-k all | 71.4 ms | 132 ms | 0.515 |
 #
-# Every step is longer than predicted, as in case 3, but top-k of everything was the slowest here too. The other three lie too close for an order, and one run can't tell whether a loss of 0.535 is worse than 0.500. `lab.table(case_studies.policies())` shows yours.
+# The steps took 56 to 85 % longer than predicted, far more than in case 3, where we slowed the pace. Top-k of everything was the slowest here too, but 33.5 ms behind plain, not 8.3: real processes delay each message. The other three lie too close for an order, and one run can't tell whether a loss of 0.535 is worse than 0.500. `lab.table(case_studies.policies())` shows yours.
 #
 # **Verdict.** The advised policy gained nothing that we could measure. Before you compress, count what takes your link longer, messages or bytes, and send less of that. Then run it: our single message was only predicted.
 
@@ -379,7 +379,7 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# With everything on it, a single card would have to hold 125 GB, mostly Megatron-LM's 18 bytes for each of 6.7 billion parameters. Only eight cards have room for Adam. But with Adam on the host one card will do.
+# With everything on it, a single card would have to hold 125 GB, mostly Megatron-LM's 18 bytes for each of 6.7 billion parameters. (FSDP's 16, planned only where there is something to shard, wouldn't fit either.) Only eight cards have room for Adam. But with Adam on the host one card will do.
 #
 # ### How does it fit on one?
 #
@@ -397,9 +397,9 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # The price is time, so go back to the token rates. One card has room for 4 sequences at a time, and then sends all gradients to the host. Two cards hold half of the weights each, so each takes 16 at a time. Gradients travel less often, and each card sends only half of them, so two do more than twice as much.
 #
-# On four cards the pipeline of Megatron-LM fits, and its gradients cross to the host only once a step. That is why eight cards without the host are hardly faster than eight with it.
+# On four cards the pipeline of Megatron-LM fits, and its gradients cross to the host only once a step. Eight cards without the host are hardly faster: the fastest layout that fits also cuts each layer in two (`tp` 2).
 #
-# Believe only the large differences: we assume that these cards reach the same shares of their peak as A100, and nobody measured the links.
+# Believe only the large differences: we assume that these cards reach A100's shares of their peak, and we didn't measure the links.
 #
 # ### So what do you do?
 #
