@@ -206,7 +206,7 @@ shares = dict.fromkeys(("matmul", "attention", "nic", "error"), "share")
 lab.table(stacks, units=shares)
 
 # %% [markdown]
-# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. So the board's 70 % were hopeful. FSDP's come from our own trials on published runs that we didn't keep, so its 20 % is only our estimate. LLaMA may have been among them, so a miss of a tenth proves little. A plan that names no stack gets FSDP's stack and recipe for ZeRO 3, else Megatron's.
+# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. So the board's 70 % were hopeful. FSDP's come from our own trials on published runs that we didn't keep, so nobody can check its 20 %. LLaMA may have been among them, so a miss of a tenth proves little. A plan that names no stack gets FSDP's stack and recipe for ZeRO 3, else Megatron's.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
