@@ -96,10 +96,9 @@ lab.show(planner.memory_bars({"copies": whole}))
 # ```
 #
 # - Both return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes, samples first.
-# - The longest row of modules that are alike is taken as the layers, and `large` needs at least as many as you have cards.
+# - `large` needs at least as many layers as you have cards.
 # - Leave out what the loss doesn't reach, such as an untrained head, or DDP stops.
 # - Without a loss, write `next_token = None`: then an output of one number is the loss, else the mean of its squares.
-# - `leaner` is a setting of GPT-2 that keeps less. Put in one of yours, or `{}`.
 # - `machine` names the card, how many there are, and the samples of a step of all cards.
 #
 # </details>
@@ -134,7 +133,7 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 #
 # ### What helps?
 #
-# So it is the activations that have to shrink. We can take fewer sequences at a time, or recompute: throw activations away and compute them again in the backward (chapter 05). Look for bars that end well left of the line:
+# So it is the activations that have to shrink. We can take fewer sequences at a time, or recompute: throw activations away and compute them again in the backward (chapter 05). Bf16 autocast and `torch.compile` can help too, but we plan the module as it stands. Look for bars that end well left of the line:
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}
@@ -158,7 +157,7 @@ recomputed = tries["shards, recompute"].time().step_us
 longer.score(recomputed / shards.time().step_us)
 
 # %% [markdown]
-# A forward is a third of a step, so a second one makes the step about a third longer. In the picture, TF32 is the short format in which the card multiplies fp32 numbers. The constants come from other programs and machines, so compare the rows only. Short parts have their numbers in the folded table:
+# A forward is a third of a step, so a second one makes the step about a third longer. In the picture, TF32 is the short format in which the card multiplies fp32 numbers once you call `torch.set_float32_matmul_precision("high")`, as the plan assumes. The constants come from other programs and machines, so compare the rows only. Short parts have their numbers in the folded table:
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
@@ -170,7 +169,7 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 #
 # ### What are the activations?
 #
-# Each of these cures costs time, so let us first see what the activations are. The table lists what one forward of four sequences keeps: the operator that made it, the shape, how many such tensors, and their bytes. Look at the rows that are 6,400 wide, four times the model's 1,600:
+# All these cures cost time, so what are the activations? The table lists what one forward of four sequences keeps: the operator that made it, the shape, how many such tensors, and their bytes. Look at the rows that are 6,400 wide, four times the model's 1,600:
 
 # %%
 lab.table(your_own.kept(your_own.Step(make=large)))
@@ -219,18 +218,18 @@ lab.show(planner.time_bars(both_ways))
 # %% [markdown]
 # By the plan the step even gets shorter. Each of the plain operators reads wide tensors from memory and writes another, which takes far longer than its arithmetic. One operator reads and writes once, so of 255 ms of memory traffic 60.4 ms are left.
 #
-# So of all that we tried, one word is best by the plan, `gelu_pytorch_tanh`. That is why you look at what a module keeps before you pay for room with time.
+# Of all that we tried, one word is best by the plan, `gelu_pytorch_tanh`. So look at what a module keeps before you pay for room with time.
 
 # %% [markdown]
 # ### What labkit can't know of it
 #
-# All of this was read off the module, which doesn't say what it is for. Here are the questions that stay open, each with a way out:
+# The module doesn't say what it is for. These questions stay open, each with a way out:
 
 # %%
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# One row bears on our numbers. GPT-2's attention is causal: a token looks at earlier ones only, which halves the work. In a run the library finds nothing else to mask in the batch, and only tells torch that attention is causal. Fake tensors have no values to look at, so to be safe it builds masks, and labkit can't see what is in them.
+# One row we can settle now. GPT-2's attention is causal: a token looks at earlier ones only, which halves the work. In a run transformers finds nothing else to mask in the batch, and only tells torch that attention is causal. Fake tensors have no values to look at, so to be safe transformers builds masks, and labkit can't see what is in them.
 #
 # You know it, so you say `causal=True` to `planner.measured`, which counts a module as `Step` does. Compare the yellow parts, then attention:
 
@@ -248,7 +247,7 @@ lab.show(planner.time_bars(said))
 # %% [markdown]
 # ## Run it and count
 #
-# Can we believe the rest? To find out, we plan the small module in the same way and run it, on two real [ranks](GLOSSARY.md#rank) in shards by FSDP. In your script these lines would do it:
+# Can we believe the rest? We plan the small module in the same way and run it, on two real [ranks](GLOSSARY.md#rank) in shards by FSDP. In your script these lines would do it:
 #
 # ```python
 # for layer in (*module.transformer.h, module):  # each layer, then the whole
@@ -280,16 +279,16 @@ lab.table(your_own.beside(sharded, "backward"))
 # %% [markdown]
 # ### Where was the plan off?
 #
-# Altogether the plan has 20.2 MB and the printed run 16.4 MB, so the plan is 23 % too high. Two rows cause it:
+# Altogether the plan has 20.2 MB and the run shown here 16.4 MB, so the plan is 23 % too high. Two rows cause it:
 #
 # - **Gradients**: the plan has 1.86 MB and the run none, because at its highest point no gradient was finished.
 # - **Gathered for a while**: the plan has 3.44 - 1.34 = 2.1 MB more, for the next layer, as if on its way, and for gradients that are not shared out yet.
 #
 # The last two rows nearly cancel in that run: by then the backward had dropped some activations, and made temporary tensors in their place.
 #
-# So the plan adds up what in the run took turns. That is why you can trust a plan's states, and have to measure its peak.
+# So the plan adds up what in the run took turns, and you have to measure its peak. Its states you can trust: they match.
 #
-# In the large plan both rows are only 0.78 + 1.02 = 1.8 GB. Even without them 39.7 of the 41.5 GB remain, which is too near to 40 for a verdict, while the lean module's 27.2 GB are not.
+# In the large plan both rows are only 0.78 + 1.02 = 1.8 GB. Even without them 39.7 of the 41.5 GB remain, which is too near to 40 for a verdict, while the lean module's 27.2 GB, still with masks, are not.
 #
 # ### Does leaner keep less in a run?
 #
@@ -305,7 +304,7 @@ lab.table(your_own.saved({"as it is": sharded, "leaner": lighter}))
 # %% [markdown]
 # ## Cut it in two
 #
-# After shards we cut the small module in two [stages](GLOSSARY.md#stage). Torch follows one forward for that, to find what the second half needs of the first. But GPT-2's embedding and its output layer are one table ("tied weights"), and they lie at opposite ends. How many parameters do both stages hold together, compared with the whole?
+# After shards we cut the small module in two [stages](GLOSSARY.md#stage). Torch follows one forward for that, to find what the second half needs of the first. But GPT-2's embedding and its output layer are one table of 1,000 x 128 numbers ("tied weights"), and they lie at opposite ends. How many parameters do both stages hold together, compared with the whole, 0.93 million?
 
 # %%
 both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
@@ -317,7 +316,7 @@ in_both = sum(rank["parameters_bytes"] for rank in halves)
 both.score(in_both / (step.shape().itemsize * step.shape().params))
 
 # %% [markdown]
-# The table has 1,000 x 128 numbers and lies on both stages, which adds 14 % to this small module and would add 5 % to the large one. Each stage finds only its own part of the table's gradient. So before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
+# The table lies on both stages, which adds 14 % to this small module and would add 5 % to the large one. Each stage finds only its own part of the table's gradient. So before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
 
 # %% [markdown]
 # ### Is it still the same module?
@@ -330,9 +329,9 @@ ran = {"one process": one, "shards": sharded.run[0], "stages": halves[1]}
 lab.table(your_own.losses(ran))
 
 # %% [markdown]
-# The differences are rounding, so shards and stages train the same module. Only a wrong factor could hide: `Step` updates with Adam, which divides each gradient by its size, so only SGD would show gradients all twice as large. If yours differ by more, look for one of these causes; exercise 2 asks for a fourth.
+# The differences are rounding, so shards and stages train the same module. Some faults can still hide, such as a wrong factor: `Step` updates with Adam, which divides each gradient by its size, so only SGD would show gradients all twice as large. If yours differ by more, look for one of these causes; exercise 2 asks for a fourth.
 #
-# 1. Something in your module is random, as dropout is, which `small` therefore switches off with `eval()`.
+# 1. Something in your module is random, as dropout is without `eval()`.
 # 2. The loss leaves padding out, so that halves with unequal numbers of tokens count alike.
 # 3. The cut has lost something, such as a counter that one half changes and the other reads.
 
@@ -358,7 +357,7 @@ smallest.score(planned[0] / 1e6)
 copies.compare()
 
 # %% [markdown]
-# This time the plan of 24.2 MB is near, with 23.9 MB counted in the printed run. DDP keeps its gradients in its buckets all the time, so they don't take turns with the activations, and the plan is right to add them up.
+# This time the plan of 24.2 MB is near, with 23.9 MB counted in the run shown here. DDP keeps its gradients in its buckets all the time, so they don't take turns with the activations. But the plan is too low in the forward, and in the backward two errors partly cancel: too few activations, and too many temporary tensors.
 #
 # Now we give the card a memory midway between the planned peaks of copies and shards. Do copies die on it?
 
@@ -372,7 +371,7 @@ except lab.RankFailed as verdict:
 died
 
 # %% [markdown]
-# Both ranks die, in the printed run at one of GELU's wide tensors. (Torch counts in MiB, which are 5 % more than MB.) Can shards train on it?
+# Both ranks die, in the run shown here at one of GELU's wide tensors. (Torch counts in MiB, which are 5 % more than MB.) Can shards train on it?
 
 # %%
 small_card = step.but(devices=card).run()[0]
@@ -383,9 +382,10 @@ lab.table(your_own.losses({"one process": one, "shards, small card": small_card}
 #
 # **The second time through**, with yours:
 #
-# 1. Put your model in place of ours, and your cards into `machine`.
-# 2. If your module can't be cut, leave out what uses `stages` or `halves`.
-# 3. Note the part that is farthest from its plan, and find out why.
+# 1. Put your model in place of ours, and your cards into `machine`. Of neighbours of one class and size, those with the most parameters in all are taken as layers.
+# 2. `leaner` is a setting of GPT-2. Put in one of yours, or `{}` and recompute, which works for any layers.
+# 3. If your module can't be cut, leave out what uses `stages` or `halves`.
+# 4. Note the part that is farthest from its plan, and find out why.
 #
 # <details><summary>What does not work?</summary>
 #
@@ -444,7 +444,7 @@ check.hint("keep_less")
 #
 # Two stages get the batch in halves, and for GPT-2 that changed nothing. It treats each sample by itself, and its loss is a mean: of 1, 3, 5 and 7 it is 4, and so it is of 2 and 6, the means of the halves. Write a module whose first loss in two stages differs from that in one process by more than rounding:
 #
-# - It is a `torch.nn.Sequential` of four layers of the same build, which labkit cuts in the middle, and nothing in it is random.
+# - It is a `torch.nn.Sequential` of four layers of one class and size, which labkit cuts in the middle, and nothing in it is random.
 # - It comes with a batch, a tensor with an even number of samples as rows.
 # - It stays in `train()` or `eval()` as you return it, and the loss is the mean of the output's squares.
 
@@ -518,7 +518,7 @@ check.hint("which_fault")
 # - You can plan a module from one forward without bytes, and trust the size of its states. Its peak is rough, and its times only rank what you try.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
 # - You leave a tenth of the card free in a plan, and then you measure.
-# - When you shard or cut a module, you compare its losses with those of one process, after updates too, and with SGD.
+# - When you shard or cut a module, you compare its losses with those of one process, after updates too, and in your own script with SGD.
 #
 # **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 #
