@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 class Slow(TensorDataset):
     def __getitem__(self, index):
-        time.sleep(0.006)  # to read and decode
+        time.sleep(0.006)  # waits for a disk
         return super().__getitem__(index)
 
 dist.init_process_group()
@@ -65,11 +65,11 @@ found
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# As many scripts do, this one reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# This one reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
 #
-# **With yours**: write `script = Path("train.py")`, and arguments as in `record(script, "--epochs", "1")`. Let it do few steps, in a folder of its own.
+# **With yours**: write `script = Path("train.py")`, and arguments as in `record(script, "--epochs", "1")`. Let it do few steps.
 #
-# A batch has eight samples and each takes 6 ms to read, so a batch takes 48 ms. The advice lets one reader work ahead, but one reader still needs 48 ms for a batch, so no simulated step is shorter.
+# A batch has eight samples and each takes 6 ms to read, all of it a wait for a disk, so a batch takes 48 ms. The advice lets one reader work ahead, but one reader still needs 48 ms for a batch, so no simulated step is shorter.
 #
 # ### Four readers
 #
@@ -86,7 +86,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. They keep one batch in hand each, or most of the ten steps would be read before the recording begins. If the gain is small, record both again, and compare it with the difference between two recordings of one script. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
+# Only a run proves that a change helps, so we record a second script, with four readers. By default each reads two batches ahead, together eight of our ten, so we set `prefetch_factor=1`. If the gain is small, record both again, and compare it with the difference between two recordings of one script. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -111,13 +111,13 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 #
 # ### What is in the way now?
 #
-# The new recording shows which it was. Brown, in the thick row this time, is a rank's wait for a batch; the readers aren't drawn. What stands under the hatched stretches now?
+# If yours was longer, the new recording may show why. Brown, in the thick row this time, is a rank's wait for a batch, and its numbers count that as busy; the first picture's counted it as idle. The readers aren't drawn. What stands under the hatched stretches now?
 
 # %%
 lab.show(again.advice.timeline)
 
 # %% [markdown]
-# A hatched stretch above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts are four steps close together and then a wait: the four readers began together, so their batches arrive together.
+# A hatched stretch above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts would be some steps close together and then a wait, because the four readers began together.
 #
 # The table has a step of the average rank before and after; "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than 12 ms?
 
@@ -136,7 +136,7 @@ lab.table(
 
 # %% [markdown]
 # - **Below 12 ms** reading is still the longer of the two, so more readers help, until the rest is longer.
-# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, the readers may be taking its cores.
+# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, readers that decode may be taking its cores.
 
 # %% [markdown]
 # ## A machine
@@ -153,7 +153,7 @@ found_here |= {"to begin a gather_us": begin_us, "gathering, GB/s": gather_gb}
 lab.table([found_here])
 
 # %% [markdown]
-# With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks. (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
+# With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks, with half of the sequences on each (`split=True`). (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
 
 
 # %%
@@ -180,7 +180,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The four layers are gathered twice each, for the forward and for the backward, and their gradients are scattered once. So the messages of the bar are eight times "both", and four scatters. Where it takes longer to begin than to receive, fewer and larger layers would help, and a faster link hardly.
+# The four layers are gathered twice each, for the forward and for the backward, which is eight times "both". The rest of the messages is four scatters of gradients. Where it takes longer to begin than to receive, fewer and larger layers would help, and a faster link hardly.
 #
 # A program reaches only a share of a speed, and the shares in our plan were fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
@@ -203,7 +203,7 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Recording takes time too, so expect its parts to add up to more than the clock's step. Where does the plan fall short by most, and is any part of it too long?
+# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Recording takes time too, so the second table has the sum of its parts beside the clock's step. How much did recording add?
 
 # %%
 names = parts | {"optimizer": "the update"}
@@ -213,8 +213,12 @@ lab.table(
     for part, (planned_us, recorded_us) in both_us.items()
 )
 
+# %%
+sum_us = sum(recorded_us for _, recorded_us in both_us.values())
+lab.table([{"recorded_us": sum_us, "measured_us": fastest_us}])
+
 # %% [markdown]
-# Two parts are zero in the plan: the wait for the other rank, and the time in which nothing was recorded, mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not the Python for each tensor. No data sheet has such costs. And since too long a part makes up for one too short, a plan can come near the clock by errors that cancel.
+# If it added much, judge the update by the bars, where nothing was recorded. Two parts are zero in the plan: the wait for the other rank, and the time in which nothing was recorded, mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not the Python for each tensor. And since too long a part makes up for one too short, a plan can come near the clock by errors that cancel.
 #
 # ### Fit, then plan
 #
@@ -231,7 +235,7 @@ clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# `lstsq` finds the two times with which the formula comes nearest to the first four clocks. The plan is such a sum as well, so from its four times we get the two that it believed in. Which of the two was further from the truth?
+# `lstsq` finds the two times with which the formula comes nearest to the first four clocks. The plan is such a sum as well, so from its four times we get the two that it believed in. In which column are the rows further apart, as a ratio?
 
 
 # %%
@@ -251,7 +255,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Where the rows differ, the constants of GPUs and data sheets are not those of your program on your machine. A layer's time now holds the Python and the update, too. So a fitted plan tells you how long a step takes, but no longer where its time goes. (On GPUs, `planner.fit` moves the plan's own constants, by rows like `step.row(step_us)`.)
+# Where the rows differ, and the fit holds in the test below, the constants of GPUs and data sheets are not those of your program on your machine. A layer's time now holds the Python and the update, too. So a fitted plan tells you how long a step takes, but no longer where its time goes.
 #
 # ### Does it hold farther out?
 #
@@ -266,7 +270,7 @@ fit_us = [n * layer_us + n * s * sequence_us for n, s in sizes]
 nearer.score(clock_us[-1] / fit_us[-1])
 
 # %% [markdown]
-# Here are all five, the test in the last row, and how far the plan and the fit are above or below the clock. Compare the columns of errors, first in the upper four rows, then in the last.
+# Here are all five, the test in the last row, and how far the plan and the fit are above or below the clock. The second row is the step of the bars. If its clock differs from theirs by more than a tenth, the machine was disturbed: run both again. Then compare the columns of errors, first in the upper four rows, then in the last.
 
 # %%
 every = zip(sizes, clock_us, plan_us, fit_us, strict=True)
@@ -282,7 +286,7 @@ lab.table(rows, units={"plan off": "share", "fit off": "share"})
 #
 # - **All five are off by a tenth at most.** The fit holds this far.
 # - **One of the upper four is off by more,** or a constant is below zero. Then don't trust the test. Most likely something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
-# - **Only the test is off.** Then the fit doesn't reach so far; perhaps the four runs were too small or too alike.
+# - **Only the test is off.** Then the fit doesn't reach so far.
 #
 # %% [markdown]
 # ### Was a term missing?
@@ -340,7 +344,7 @@ check.hint("forecast")
 #
 # Where no plan can be trusted, you try settings, and it pays to know which can't win.
 #
-# Take 8 samples of 3 ms each, 24 ms of computing. Of these the backward is two thirds. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 24 ms, they take 24 + 2 x 24 = 72 and 32 + 24 = 56 ms, and now recomputation wins.
+# Take 8 samples of 3 ms each, 24 ms of computing. Of these the backward is two thirds. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides: shards are gathered again, say. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 20 ms, they take 24 + 2 x 20 = 64 and 32 + 20 = 52 ms, and now recomputation wins.
 #
 # Find the fastest way to take `batch` samples on each rank, 16 in the check. `trial(microbatch, recompute)` runs such a step on real ranks, with a made-up time for computing, and returns its milliseconds, or None where it does not fit.
 #
@@ -371,7 +375,7 @@ check.hint("tune")
 # %% [markdown]
 # ## A cluster
 #
-# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
+# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, a sequence on each card, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
 
 # %%
 cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -393,7 +397,7 @@ starved.score(slow_us / fast_us)
 # %% [markdown]
 # Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
 #
-# On a much slower network everybody waits for messages, so let us count bytes. GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a step copies send about twice that, 12.4 GB (an all-reduce), and shards three times, 18.6 GB (two gathers and a reduce-scatter). Eight network cards of 1.5 GB/s carry 12 GB/s, and by the plan's constant the program reaches half: 12.4 / 6 = 2.1 s for copies, 18.6 / 6 = 3.1 s for shards. How many times as long as a step of shards is one of copies?
+# On a much slower network everybody waits for messages, so let us count bytes. GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a ring of 16 a pass over it sends 6.2 x 15 / 16 = 5.8 GB. In a step copies send two, 2 x 5.8 = 11.6 GB (an all-reduce), and shards three, 3 x 5.8 = 17.4 GB (two gathers and a reduce-scatter). Eight network cards of 1.5 GB/s carry 12 GB/s, and by the plan's constant the program reaches half: 11.6 / 6 = 1.9 s for copies, 17.4 / 6 = 2.9 s for shards. How many times as long as a step of shards is one of copies?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -420,7 +424,7 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left half the bandwidth takes nearly twice the time, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. Where they cross you should measure.
+# On the left half the bandwidth takes nearly twice the time, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. But there they are closer than a plan can tell, so on the right, too, you should measure.
 
 # %% [markdown]
 # ### Let them find each other
@@ -432,7 +436,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script needs four lines, and a disk that all machines see:
+# Your script needs four lines, a disk that all machines see, and besides them the saving and loading of [chapter 13](13_checkpoint_and_recover.ipynb):
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -441,14 +445,14 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # state = torch.load("/shared/last.pt", map_location="cpu")  # if there is one
 # ```
 #
-# So a rank may die ([chapter 13](13_checkpoint_and_recover.ipynb)): torchrun starts all processes anew, here up to three times.
+# Then a rank may die: torchrun starts all processes anew, here up to three times.
 #
 # **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one, then on both: if messages take much longer than planned, look at the network.
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
-# You have come all the way from one ring to a cluster. Here is the course in sixteen sentences, each with a number to remember it by. Which could you explain to a friend?
+# Here is the course in sixteen sentences, each with a number to remember it by. Which could you explain to a friend?
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
