@@ -196,11 +196,6 @@ class Step(Experiment):
         output_bytes = looked.output_bytes * self.rows() // looked.num_rows
         return bill(self.plan(), self.rank, output_bytes=output_bytes)
 
-    def fastest_us(self) -> float:
-        """Microseconds of the fastest of ``timed`` steps, for copies and shards: quicker than
-        ``run()``, since nothing is read out or recorded. Raises ValueError where none is timed."""
-        return in_turns([self])[0]
-
     def start(self) -> "Job":
         """Trains three steps with the real engine, in the background."""
         from labkit.your_own import run

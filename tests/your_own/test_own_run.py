@@ -144,10 +144,10 @@ def test_resnet_is_sharded_though_hardly_any_of_it_is_layers():
 
 def test_a_step_is_clocked_and_nothing_else():
     step = your_own.Step(make=strangers.transformer, timed=2, split=True)
-    assert 0 < step.fastest_us() < 1e6 * own_run.TIMEOUT_S
+    assert 0 < your_own.in_turns([step])[0] < 1e6 * own_run.TIMEOUT_S
     for none in (step.but(timed=0), step.but(engine="pipeline")):
         with pytest.raises(ValueError, match="one of timed=5 or so, of copies or shards"):
-            none.fastest_us()
+            your_own.in_turns([none])
 
 
 def test_steps_of_several_sizes_take_turns():
