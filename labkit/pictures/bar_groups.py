@@ -1,9 +1,10 @@
-"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds; and a bar
-that says how much of something is done."""
+"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds; a bar of
+parts against a limit; and a bar that says how much of something is done."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.pictures.axes import Format
 from labkit.pictures.drawing import WIDTH_PX
@@ -13,6 +14,27 @@ from labkit.pictures.style import CYCLE, KINDS, clipped, text_px
 _HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
 _METER_LEFT_PX = 190.0  # where a meter begins
 _METER_LONGEST_PX = 430.0
+BAR_PX = 24.0
+_TEXT_PX = 32.0  # half of the widest number in a bar of parts
+
+
+class Bar(NamedTuple):
+    """Parts in a row, against a limit."""
+
+    label: str
+    """what stands left of it"""
+    parts: Mapping[str, float]
+    """part -> how much"""
+    told: tuple[str, ...]
+    """what stands right of it: a line, or two"""
+    limit: float = 0.0
+    """where the line across it lies; 0: none"""
+    limit_name: str = ""
+    """what stands above that line; "" where the bar above says it"""
+    thick_px: float = BAR_PX
+    """how thick"""
+    spare: float = 0.0
+    """how much of the limit should be left; a dashed line stands there. 0: none does"""
 
 
 def check(groups: Sequence[Mapping[str, float]], marks: Sequence[tuple[Said, float]]) -> None:
@@ -177,3 +199,66 @@ class Meter:
             shapes.append(Line(((x, y - 4), (x, y + 20)), dash=(3, 2), width_px=1.4))
             text += f"{words['comma']}{words['bound']} {self.form(self.bound)}"
         return [*shapes, Words(_METER_LEFT_PX + _METER_LONGEST_PX + 12, y + 13, text)]
+
+
+def has(bars: Sequence[Bar], part: str) -> bool:
+    """Whether some bar has some of a part."""
+    return any(bar.parts.get(part) for bar in bars)
+
+
+def dashed(x: float, top: float, end: float) -> Line:
+    """An upright dashed line."""
+    return Line(((x, top), (x, end)), width_px=1.4, dash=(3, 3))
+
+
+def pieces(
+    bar: Bar,
+    looks: Mapping[str, tuple[str, str]],
+    form: Callable[[float], str],
+    left: float,
+    y: float,
+    scale: float,
+) -> list[Shape]:
+    """The parts of a bar; a frame around what is over its limit, and the line there."""
+    shapes: list[Shape] = []
+    is_thick = bar.thick_px == BAR_PX
+    line = left + bar.limit * scale
+    x = left
+    for part, look in looks.items():
+        if amount := bar.parts.get(part):
+            wide = amount * scale
+            main = line - x if x < line < x + wide else wide
+            is_free = abs(x + main / 2 - line) > _TEXT_PX
+            texts = (form(amount),) if is_thick and is_free else ()
+            shapes.append(Box(x, y, main, bar.thick_px, *look, texts))
+            if main < wide:  # cut by the line, or the number would seem to be what is too much
+                shapes.append(Box(line, y, wide - main, bar.thick_px, *look))
+            x += wide
+    if not bar.limit:
+        return shapes
+    if x > line:
+        shapes.append(Box(line, y, x - line, bar.thick_px, marked=True))
+    for top, end in _beside(y, bar.thick_px, x > line):
+        shapes.append(Line(((line, top), (line, end)), width_px=1.6, opacity=0.9))
+    at = line - bar.spare * scale
+    for top, end in _beside(y, bar.thick_px, x > at) if bar.spare else ():
+        shapes.append(dashed(at, top, end))
+    return shapes
+
+
+def _beside(y: float, thick_px: float, is_covered: bool) -> list[tuple[float, float]]:
+    """From where to where an upright line goes beside a bar; through numbers it does not."""
+    if thick_px != BAR_PX:
+        return [(y - 2, y + thick_px + 2)]
+    return [(y - 6, y + 5), (y + 19, y + 30)] if is_covered else [(y - 6, y + 30)]
+
+
+def told(bar: Bar, y: float) -> list[Shape]:
+    """What stands right of a bar."""
+    if len(bar.told) == 1:
+        return [Words(WIDTH_PX - 2, y + bar.thick_px / 2 + 4, bar.told[0], "end", 11)]
+    first, second = bar.told
+    return [
+        Words(WIDTH_PX - 2, y + 9, first, "end", bold=True),
+        Words(WIDTH_PX - 2, y + 23, second, "end", 11, opacity=0.85),
+    ]

@@ -4,13 +4,14 @@ against what it has, the time of a step, days, and money where a price is stated
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from labkit.pictures.bar_groups import Bar, has, pieces
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, moved
 from labkit.pictures.style import clipped, text_px
 from labkit.planner.models import training_tokens
 from labkit.planner.plan import picture
 from labkit.planner.plan.memory import PARTS
-from labkit.planner.plan.picture import MEMORY_LOOKS, Bar
+from labkit.planner.plan.picture import MEMORY_LOOKS
 from labkit.planner.plan.plan import Plan
 from labkit.shown import Shown
 from labkit.units import check_real, format_bytes, format_us
@@ -190,7 +191,7 @@ def _notes(told: Card, code: str) -> list[str]:
 
 def _samples(bars: Sequence[Bar], code: str) -> list[tuple[tuple[Box], str]]:
     """The legend's entries."""
-    found = [part for part in PARTS if picture.has(bars, part)]
+    found = [part for part in PARTS if has(bars, part)]
     words = picture.WORDS[code]
     return [((Box(0, -7, 22, 14, *MEMORY_LOOKS[part]),), words[part]) for part in found]
 
@@ -220,7 +221,7 @@ def _panel(bar: Bar, titles: tuple[str, str], written: dict[str, str], most: flo
         Words(52, 63, clipped(layout, _PANEL_PX - 56)),
     ]
     scale = _PANEL_PX / most
-    shapes += picture.pieces(bar, MEMORY_LOOKS, format_bytes, 0, _BAR_TOP_PX, scale)
+    shapes += pieces(bar, MEMORY_LOOKS, format_bytes, 0, _BAR_TOP_PX, scale)
     at = bar.limit * scale
     anchor = "end" if at > _PANEL_PX / 2 else "start"
     shapes.append(Words(at, _BAR_TOP_PX - 9, bar.limit_name, anchor, 11))

@@ -180,6 +180,14 @@ class Advice(Shown):
         """The rank that the others waited for longest."""
         return int(self.waited_for_us.argmax()) if len(self.waited_for_us) else 0
 
+    @property
+    def as_drawn(self) -> Timeline:
+        """The timeline as the picture has it: what is read in a thin row of its own, so that a rank
+        that waits for data computes nothing."""
+        from labkit.profiling import picture
+
+        return picture.read_beside(self.timeline)
+
     def share(self, name: str) -> float:
         """The average rank's, of one of ``profiling.SHARES``. Raises ValueError for another."""
         check_word(name, SHARES, "a share")

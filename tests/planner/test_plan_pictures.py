@@ -60,6 +60,21 @@ def test_bars_of_memory_are_the_plans_parts_and_the_line_is_the_cards_memory():
     assert drawn.badge == "predicted"
 
 
+def test_a_dashed_line_stands_where_so_much_of_a_card_is_left():
+    plain = picture.memory_bars({"now": TOO_LARGE, "last": OTHER_CARD})
+    drawn = picture.memory_bars({"now": TOO_LARGE, "last": OTHER_CARD}, spare=0.25)
+    assert bars(drawn, picture.BAR_PX) == bars(plain, picture.BAR_PX)
+    left = min(box.x_px for box in drawn.only(Box))
+    *dashed, key = [line.points_px[0] for line in drawn.only(Line) if line.dash]
+    wanted = [left + 0.75 * (line - left) for line in lines(plain)]
+    assert sorted({x for x, _ in dashed}) == pytest.approx(wanted)
+    assert key[1] > max(y for _, y in dashed)  # in the legend
+    assert not any(line.dash for line in plain.only(Line))
+    assert "up to here 25% stay free" in {words.text for words in drawn.only(Words)}
+    with pytest.raises(ValueError, match="spare is a number"):
+        picture.memory_bars({"now": FITS}, spare=1)
+
+
 def test_every_stage_of_a_pipeline_has_a_bar_and_two_cards_have_a_line_each():
     drawn = picture.memory_bars([("now", DEEP), ("last", OTHER_CARD)])
     stages = bars(drawn, picture.THIN_PX)

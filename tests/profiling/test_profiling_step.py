@@ -98,6 +98,7 @@ def test_what_is_read_is_drawn_beside_the_work():
     line = Bottleneck(kind="input").predict()
     drawn = read_beside(line)
     assert set(drawn.lane[drawn.kind == "input"]) == {"input"}
+    assert bubble(lab.advise(line).as_drawn) == pytest.approx(bubble(drawn))
     assert bubble(drawn) > bubble(line) + 0.1
 
 

@@ -2,15 +2,15 @@
 beside another."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from labkit.pictures.bar_groups import BAR_PX, Bar, dashed, has, pieces, told
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, said, short
+from labkit.pictures.sketch import Box, Said, Shape, Sketch, Words, legend, said, short
 from labkit.pictures.slices import LOOKS
 from labkit.pictures.style import IDLE, KINDS, clipped, text_px
 from labkit.planner.plan import memory, steptime
 from labkit.planner.plan.plan import Plan
-from labkit.units import format_bytes, format_share, format_us
+from labkit.units import check_real, format_bytes, format_share, format_us
 from labkit.words import both, catalogue, sentence, speaking
 
 WORDS = catalogue(
@@ -45,6 +45,7 @@ WORDS = catalogue(
         ("of", "{} of {}"),
         ("free", "{} left"),
         ("over", "{} too much"),
+        ("spare", "up to here {:.0%} stay free"),
         ("rate", "{:,.0f} tokens/s"),
         ("step", "step"),
         ("mfu", "MFU"),
@@ -74,7 +75,6 @@ TIME_LOOKS = {
     "optimizer": (KINDS["optimizer"].colour, KINDS["optimizer"].hatch),
 }
 """Colour and hatch of each part of a step."""
-BAR_PX = 24.0
 THIN_PX = 13.0
 """a stage's bar"""
 MOST_STAGES = 16
@@ -82,27 +82,8 @@ MOST_STAGES = 16
 _RIGHT_PX = 132.0
 _TOP_PX = 62.0
 _SEEN_PX = 2.0  # a part that is thinner in every bar is not in the legend
-_TEXT_PX = 32.0  # half of the widest number in a bar
-Bill = Mapping[str, float]
 Plans = Sequence[tuple[Said, Plan]] | Mapping[str, Plan]
 """plans, each under its name"""
-
-
-class Bar(NamedTuple):
-    """Parts in a row, against a limit."""
-
-    label: str
-    """what stands left of it"""
-    parts: Bill
-    """part -> how much"""
-    told: tuple[str, ...]
-    """what stands right of it: a line, or two"""
-    limit: float = 0.0
-    """where the line across it lies; 0: none"""
-    limit_name: str = ""
-    """what stands above that line; "" where the bar above says it"""
-    thick_px: float = BAR_PX
-    """how thick"""
 
 
 def badge(plans: Plans, code: str) -> str:
@@ -120,17 +101,21 @@ def _time_badge(plans: Plans, code: str) -> str:
 # --- memory ---
 
 
-def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
+def memory_bars(plans: Plans, *, spare: float = 0.0, language: str | None = None) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
-    the first plan, where it has several. Beside the heading stands what the only plan is, or what
-    all have in common. Raises ValueError for a plan whose layout can't be."""
+    the first plan, where it has several. A dashed line stands where ``spare`` of a GPU is left, a
+    share. Beside the heading stands what the only plan is, or what all have in common. Raises
+    ValueError for a plan whose layout can't be, and for a share that is none."""
     plans = _pairs(plans)
+    check_real(0, 0.99, spare=spare)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         heading = WORDS[code]["memory title"]
         bars = [held(said(name, code), plan, code) for name, plan in plans]
-        bars = [bar._replace(limit_name=_unsaid(bars, at)) for at, bar in enumerate(bars)]
+        names = [_unsaid(bars, at) for at in range(len(bars))]
+        bars = [bar._replace(limit_name=name) for bar, name in zip(bars, names, strict=True)]
+        bars = [bar._replace(spare=spare * bar.limit) for bar in bars]
         bars += _stages(plans[0][1], code)
         shapes, end_px = drawn(bars, MEMORY_LOOKS, code, format_bytes)
         return Sketch(
@@ -268,7 +253,7 @@ def drawn(
         last_px = bar.thick_px
         shapes.append(Words(left - 8, y + bar.thick_px / 2 + 4, clipped(bar.label, 230), "end"))
         shapes += pieces(bar, looks, form, left, y, scale)
-        shapes += _told(bar, y)
+        shapes += told(bar, y)
         if bar.limit_name:
             at = left + bar.limit * scale
             shapes.append(Words(at, y - 9, bar.limit_name, "middle", 11))
@@ -277,58 +262,10 @@ def drawn(
     for part, look in looks.items():
         if any(bar.parts.get(part, 0.0) * scale >= _SEEN_PX for bar in bars):
             samples.append(((Box(0, -7, 22, 14, *look),), WORDS[code][part]))
+    for share in {round(bar.spare / bar.limit, 2) for bar in bars if bar.spare}:
+        samples.append(((dashed(11, -8, 8),), WORDS[code]["spare"].format(share)))
     keys, end_px = legend(samples, left, y + 4)
     return shapes + keys, end_px
-
-
-def has(bars: Sequence[Bar], part: str) -> bool:
-    """Whether some bar has some of a part."""
-    return any(bar.parts.get(part) for bar in bars)
-
-
-def pieces(
-    bar: Bar,
-    looks: Mapping[str, tuple[str, str]],
-    form: Callable[[float], str],
-    left: float,
-    y: float,
-    scale: float,
-) -> list[Shape]:
-    """The parts of a bar; a frame around what is over its limit, and the line there."""
-    shapes: list[Shape] = []
-    is_thick = bar.thick_px == BAR_PX
-    line = left + bar.limit * scale
-    x = left
-    for part, look in looks.items():
-        if amount := bar.parts.get(part):
-            wide = amount * scale
-            main = line - x if x < line < x + wide else wide
-            is_free = abs(x + main / 2 - line) > _TEXT_PX
-            texts = (form(amount),) if is_thick and is_free else ()
-            shapes.append(Box(x, y, main, bar.thick_px, *look, texts))
-            if main < wide:  # cut by the line, or the number would seem to be what is too much
-                shapes.append(Box(line, y, wide - main, bar.thick_px, *look))
-            x += wide
-    if not bar.limit:
-        return shapes
-    if x > line:
-        shapes.append(Box(line, y, x - line, bar.thick_px, marked=True))
-    whole = [(y - 6, y + 30)] if is_thick else [(y - 2, y + bar.thick_px + 2)]
-    ends = [(y - 6, y + 5), (y + 19, y + 30)] if is_thick and x > line else whole
-    for top, end in ends:
-        shapes.append(Line(((line, top), (line, end)), width_px=1.6, opacity=0.9))
-    return shapes
-
-
-def _told(bar: Bar, y: float) -> list[Shape]:
-    """What stands right of a bar."""
-    if len(bar.told) == 1:
-        return [Words(WIDTH_PX - 2, y + bar.thick_px / 2 + 4, bar.told[0], "end", 11)]
-    first, second = bar.told
-    return [
-        Words(WIDTH_PX - 2, y + 9, first, "end", bold=True),
-        Words(WIDTH_PX - 2, y + 23, second, "end", 11, opacity=0.85),
-    ]
 
 
 def _summary(heading: str, bars: Sequence[Bar], told_by: str, code: str) -> str:
