@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labkit import words
 from labkit.devices import on_pretend
-from labkit.words import say
+from labkit.words import say, to_say
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,22 +81,27 @@ def _ops(_: argparse.Namespace) -> int:
     from labkit.devices import library
     from labkit.machine import ops
 
-    code = 0
+    jobs = {}
     stopped = False
-    if not ops.missing():
-        print(say("DeepSpeed's ops are built"))
-    elif reason := ops.obstacle():
-        stopped = True
-        print(say("DeepSpeed's ops are not built: {reason}", reason=reason))
-    elif not ops.build(_tell):
-        code = 1
-    if not library.missing():
-        print(say("the devices' libraries are built"))
-    elif reason := library.obstacle():
-        stopped = True
-        print(say("the devices' libraries are not built: {reason}", reason=reason))
-    elif not library.build_missing(_tell):
-        code = 1
+    kinds = {
+        ops: (
+            to_say("DeepSpeed's ops are built"),
+            to_say("DeepSpeed's ops are not built: {reason}"),
+        ),
+        library: (
+            to_say("the devices' libraries are built"),
+            to_say("the devices' libraries are not built: {reason}"),
+        ),
+    }
+    for kind, (built, not_built) in kinds.items():
+        if not kind.missing():
+            print(say(built))
+        elif reason := kind.obstacle():
+            stopped = True
+            print(say(not_built, reason=reason))
+        else:
+            jobs |= kind.jobs()
+    code = 0 if not jobs or ops.build(jobs, _tell) else 1
     if stopped:
         print(
             say(

@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -104,19 +103,9 @@ def build(name: str) -> str:
     return last_words or say("its build ended with code {code}", code=done.returncode)
 
 
-def build_missing(tell: Callable[[str], None]) -> bool:
-    """Builds what is missing; ``tell`` gets the start and the end of each library's line. True if
-    all then stand."""
-    for position, name in enumerate(NAMES, start=1):
-        if name not in missing():
-            continue
-        tell(f"[{position}/{len(NAMES)}] {name} ... ")
-        began = time.monotonic()
-        if failure := build(name):
-            tell(say("failed") + f"\n{failure}\n")
-            return False
-        tell(f"{time.monotonic() - began:.0f} s\n")
-    return True
+def jobs() -> dict[str, Callable[[], str]]:
+    """For ``machine.ops.build``: each library that is missing -> a function that builds it."""
+    return {name: functools.partial(build, name) for name in missing()}
 
 
 def row() -> Row:

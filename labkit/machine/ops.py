@@ -8,6 +8,7 @@ time.
 
 import contextlib
 import fcntl
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -18,13 +19,16 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from pathlib import Path
 
 from labkit.words import say
 
 EXTENSIONS = {"shm_comm": "deepspeed_shm_comm", "fused_adam": "fused_adam", "cpu_adam": "cpu_adam"}
 """The name we print -> the torch extension, which is also the name of its folder."""
+TOGETHER = 2
+"""builds at a time: each has up to two compilers, of a gigabyte or two"""
 
 _BUILDERS = {
     "shm_comm": "comm:ShareMemCommBuilder",
@@ -127,31 +131,48 @@ def hopeless() -> str | None:
     return obstacle() if sys.platform == "linux" and missing() else None
 
 
-def build(tell: Callable[[str], None]) -> bool:
-    """Builds what is missing; ``tell`` gets the start and the end of each op's line. True if all
-    three then stand.
+def jobs() -> dict[str, Callable[[], str]]:
+    """What ``build`` is to do for what is missing: op -> a function that builds it, and returns ""
+    or the last words of a build that failed. Cpu_adam takes longest, so it is first."""
+    return {name: functools.partial(_build_one, name) for name in reversed(missing())}
 
-    An interrupted build leaves torch's lock, at which every later build would wait for ever. So an
-    unfinished op is removed first. Our own lock keeps two of us apart; the system frees it when its
-    holder dies.
+
+def build(jobs: Mapping[str, Callable[[], str]], tell: Callable[[str], None]) -> bool:
+    """Does jobs, two at a time, because some of them use one core only; ``tell`` gets a line at the
+    start and one for each that ends. True if all succeed.
+
+    Our lock keeps two of us apart; the system frees it when its holder dies.
     """
-    with _alone(tell):
-        for position, (name, extension) in enumerate(EXTENSIONS.items(), start=1):
-            if name not in missing():
-                continue
-            tell(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
-            shutil.rmtree(folder() / extension, ignore_errors=True)
-            began = time.monotonic()
-            failure = _build_one(name)
-            if failure:
-                tell(say("failed") + f"\n{failure}\n")
-                return False
-            tell(f"{time.monotonic() - began:.0f} s\n")
-    return True
+    succeed = True
+    with _alone(tell), futures.ThreadPoolExecutor(TOGETHER) as pool:
+        tell(say("compiling {names}, two at a time", names=", ".join(jobs)) + "\n")
+        running = {pool.submit(_timed, job): name for name, job in jobs.items()}
+        try:
+            for number, done in enumerate(futures.as_completed(running), start=1):
+                failure, took_s = done.result()
+                ended = f"{say('failed')}\n{failure}" if failure else f"{took_s:.0f} s"
+                tell(f"[{number}/{len(jobs)}] {running[done]}: {ended}\n")
+                succeed = succeed and not failure
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return succeed
+
+
+def _timed(job: Callable[[], str]) -> tuple[str, float]:
+    """What a job says, and how many seconds it took."""
+    began = time.monotonic()
+    return job(), time.monotonic() - began
 
 
 def _build_one(name: str) -> str:
-    """Empty if the op now stands, else the last words of its build."""
+    """Empty if the op now stands, else the last words of its build.
+
+    An interrupted build leaves torch's lock, at which every later build would wait for ever. So an
+    unfinished op is removed first.
+    """
+    if name not in missing():
+        return ""  # another process has built it, while we waited for it
+    shutil.rmtree(folder() / EXTENSIONS[name], ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="labkit-ops-") as first:
         _write_lean_compiler(Path(first))
         path = os.pathsep.join((first, environment()["PATH"]))

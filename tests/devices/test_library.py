@@ -40,8 +40,8 @@ def test_a_library_is_built_once_for_its_sources_and_loaded(small):
         library.load("small")
     assert library.missing() == ["small"]
     told = []
-    assert library.build_missing(told.append)
-    assert told[0] == "[1/1] small ... " and told[1].endswith(" s\n")
+    assert ops.build(library.jobs(), told.append)
+    assert told[1].startswith("[1/1] small: ") and told[1].endswith(" s\n")
     assert library.missing() == [] and library.row().ok
     assert library.load("small").answer() == 42
     assert [file.name for file in library.path("small").parent.iterdir()] == [
@@ -57,7 +57,7 @@ def test_a_build_that_fails_shows_its_last_words_and_leaves_nothing(small):
         pytest.skip(library.obstacle())
     (small / "module.cpp").write_text("no such thing;")
     told = []
-    assert not library.build_missing(told.append)
+    assert not ops.build(library.jobs(), told.append)
     assert "error" in told[-1]
     assert list(library.path("small").parent.iterdir()) == []
 

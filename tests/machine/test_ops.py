@@ -4,6 +4,7 @@ first left."""
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,16 +54,48 @@ def test_an_interrupted_build_counts_as_missing(folder):
     assert ops.missing() == ["cpu_adam"]
 
 
+MAKES = """import sys
+from pathlib import Path
+place = Path({folder!r}, sys.argv[1].split(":")[0].replace("comm", "deepspeed_shm_comm"))
+assert not place.exists(), "what was left"
+place.mkdir()
+(place / f"{{place.name}}.so").touch()"""
+
+
 def test_build_removes_what_was_left_and_says_each_op(folder, monkeypatch):
     for name in ops.EXTENSIONS:
         pretend(folder, name)
     (folder / "fused_adam" / "lock").touch()
     (folder / "cpu_adam" / "cpu_adam.so").unlink()
     said = []
-    monkeypatch.setattr(ops, "_build_one", lambda name: pretend(folder, name) or "")
-    assert ops.build(said.append)
-    assert said == ["[2/3] fused_adam ... ", "0 s\n", "[3/3] cpu_adam ... ", "0 s\n"]
-    assert ops.missing() == []
+    monkeypatch.setattr(ops, "_BUILD", MAKES.format(folder=str(folder)))
+    assert ops.build(ops.jobs(), said.append)
+    assert said[0] == "compiling cpu_adam, fused_adam, two at a time\n"
+    ended = {line.split()[1] for line in said[1:]}
+    assert ended == {"cpu_adam:", "fused_adam:"} and said[2].startswith("[2/2] ")
+    assert ops.missing() == [] == list(ops.jobs())
+
+
+def test_what_another_has_built_meanwhile_is_not_built_again(folder, monkeypatch):
+    jobs = ops.jobs()
+    for name in ops.EXTENSIONS:
+        pretend(folder, name)
+    monkeypatch.setattr(ops, "_BUILD", "raise SystemExit(1)")
+    assert ops.build(jobs, lambda text: None)
+
+
+def test_two_builds_run_at_a_time_and_one_that_fails_stops_no_other(folder):
+    together = threading.Barrier(2, timeout=10)
+    said = []
+
+    def waits():
+        together.wait()
+        return ""
+
+    jobs = {"first": waits, "second": waits, "third": lambda: "no such thing", "last": str}
+    assert not ops.build(jobs, said.append)
+    assert any(line.endswith("third: failed\nno such thing\n") for line in said)
+    assert len(said) == 5 and any("last: 0 s" in line for line in said)
 
 
 def test_a_build_that_fails_shows_its_last_words(folder, monkeypatch):
@@ -70,13 +103,13 @@ def test_a_build_that_fails_shows_its_last_words(folder, monkeypatch):
         ops, "_BUILD", "print('x.cpp:1: error: no such thing'); raise SystemExit(1)"
     )
     said = []
-    assert not ops.build(said.append)
-    assert said == ["[1/3] shm_comm ... ", "failed\nx.cpp:1: error: no such thing\n"]
+    assert not ops.build({"shm_comm": ops.jobs()["shm_comm"]}, said.append)
+    assert said[1] == "[1/1] shm_comm: failed\nx.cpp:1: error: no such thing\n"
 
 
 def test_a_build_that_claims_success_without_an_op_is_a_failure(folder, monkeypatch):
     monkeypatch.setattr(ops, "_BUILD", "pass")
-    assert not ops.build(lambda text: None)
+    assert not ops.build(ops.jobs(), lambda text: None)
 
 
 @pytest.mark.parametrize("given_by_path", [False, True])
