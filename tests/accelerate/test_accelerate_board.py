@@ -32,7 +32,7 @@ def test_every_page_shows_its_prediction(engine):
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("engine", "precision", "accumulation", "ranks"),
     [
@@ -61,7 +61,7 @@ def test_it_runs_for_real_and_every_line_calls_what_was_predicted(
     assert run[0]["sync"] == [False] * (accumulation - 1) + [True]
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("engine", ["one process", "ddp", "fsdp"])
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_a_spike_skips_the_update_in_fp16_alone(engine, precision):

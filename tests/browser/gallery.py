@@ -7,6 +7,7 @@ What asks for more than that has words of its own in CALLS.
 import functools
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ plans = {{name: collectives.plan("all_reduce", name, 8) for name in ("ring", "tr
 def fail():
     if rank.current().rank == 1:
         raise RuntimeError("out of luck")"""
+BOARDS = "LABKIT_TEST_BOARDS"
 CALLS = {
     "architectures": "widgets.show(widgets.architectures(plans, 4))",
     "report": "try:\n    lab.launch(fail, ranks=2)\nexcept lab.RankFailed as error:\n"
@@ -39,7 +41,13 @@ CALLS = {
     "timeline": "widgets.timeline(predicted)",
     "trace": "widgets.trace(predicted)",
 }
-CELLS = {name: CALLS.get(name, f"widgets.{name}()") for name in widgets.__all__}
+FEW = {
+    *("report", "show", "timeline", "trace", "collectives", "experts", "fsdp_sharding"),
+    *("offload_flow", "pipeline_parallelism", "tensor_parallelism", "training_plan", "zero_stages"),
+}
+"""What ``make test`` shows of them: it says LABKIT_TEST_BOARDS=few; ``make test-all`` shows all."""
+SHOWN = [name for name in widgets.__all__ if name in FEW or not os.environ.get(BOARDS)]
+CELLS = {name: CALLS.get(name, f"widgets.{name}()") for name in SHOWN}
 STATE = "application/vnd.jupyter.widget-state+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -103,7 +111,8 @@ def is_board(make: Callable) -> bool:
 
 def _makers() -> dict[str, Callable]:
     """What makes each board, by its name."""
-    return {name: make for name, make in gallery.boards().items() if is_board(make)}
+    found = gallery.boards().items()
+    return {name: make for name, make in found if name in CELLS and is_board(make)}
 
 
 def made_of(kind: type) -> list[str]:

@@ -7,7 +7,6 @@ from browser import gallery
 from ipywidgets import Dropdown
 from playwright.sync_api import TimeoutError as TooLate
 
-from labkit import widgets
 from labkit.widgets.trial import Trial
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -59,7 +58,7 @@ def _all_stand(lab):
     """Whether every widget of the notebook comes within half a minute."""
     notebook = lab.page.locator(".jp-Notebook")
     try:
-        for name in widgets.__all__:
+        for name in gallery.CELLS:
             gallery.output(lab.page, name).locator(SEEN).first.wait_for()
         lab.until(lambda: _is_whole(notebook))
     except (AssertionError, TooLate):
@@ -129,7 +128,7 @@ def zooms(lab):
         lab.until(lambda near=near: (canvas.evaluate(pixels) != whole) == near)
 
 
-@pytest.mark.parametrize("name", widgets.__all__)
+@pytest.mark.parametrize("name", gallery.CELLS)
 def test_an_untrusted_clone_shows_a_picture_and_no_error(clone, name):
     output = gallery.output(clone.page, name)
     image = output.locator("img[src^='data:image/png']:visible").first
@@ -139,8 +138,8 @@ def test_an_untrusted_clone_shows_a_picture_and_no_error(clone, name):
     assert _is_whole(output)
 
 
-@pytest.mark.a_few(9)
-@pytest.mark.parametrize("name", widgets.__all__)
+@pytest.mark.a_few(5)
+@pytest.mark.parametrize("name", gallery.CELLS)
 def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name):
     output = gallery.output(reopened.page, name)
     output.locator("canvas:visible" if name == "trace" else "svg:visible").first.wait_for()
@@ -155,13 +154,13 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
         )
 
 
-@pytest.mark.a_few(7)
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize("name", FLIPBOOKS)
 def test_a_trusted_one_flips_without_having_been_run(reopened, name):
     flips(reopened, name)
 
 
-@pytest.mark.a_few(7)
+@pytest.mark.a_few(4)
 @pytest.mark.parametrize("name", FLIPBOOKS)
 def test_a_busy_kernel_stops_no_slider(busy, name):
     flips(busy, name)

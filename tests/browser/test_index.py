@@ -24,6 +24,7 @@ def course(jupyterlab):
     return "course"
 
 
+@pytest.mark.again
 @pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("name", "link", "title"),

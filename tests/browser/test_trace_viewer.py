@@ -109,6 +109,7 @@ def test_it_follows_the_theme_while_it_is_open(viewed):
     )
 
 
+@pytest.mark.again
 def test_every_control_has_a_name_for_a_screen_reader(viewed):
     controls = ".labkit-viewer button, .labkit-viewer input, .labkit-viewer canvas"
     read = "all => all.map(each => each.getAttribute('aria-label'))"

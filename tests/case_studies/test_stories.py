@@ -32,6 +32,7 @@ def test_the_tokenizer_gives_back_what_it_read_in_fewer_tokens():
     assert len(ids) < len(text.encode())
 
 
+@pytest.mark.again
 @pytest.mark.real
 def test_a_small_model_learns_its_page():
     run = Story(steps=30).run()

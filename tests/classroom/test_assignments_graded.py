@@ -47,6 +47,7 @@ MORE = {  # graded in `make test-all`; their limits by themselves are in test_ke
 }
 HEAD = "def my_algorithm(num_bytes, sent_bytes):\n"
 NAME = "02_collectives"
+pytestmark = pytest.mark.again
 
 
 def needs_nbgrader():
@@ -170,7 +171,6 @@ def test_an_answer_gets_what_it_is_worth(course, student):
     assert score(course, student) == ANSWERS[student][1]
 
 
-@pytest.mark.again
 @pytest.mark.parametrize("student", MORE)
 def test_a_late_answer_gets_what_it_is_worth(more, student):
     assert score(more, student) == MORE[student][1]
@@ -187,7 +187,6 @@ def test_feedback_says_why(course, student, words):
     assert says(course, student, words)
 
 
-@pytest.mark.again
 @pytest.mark.parametrize(
     ("student", "words"),
     [
@@ -201,7 +200,6 @@ def test_late_feedback_says_why(more, student, words):
     assert says(more, student, words)
 
 
-@pytest.mark.again
 def test_a_notebook_without_a_check_is_refused(course):
     path = course / "submitted" / "strange" / NAME / f"{NAME}.ipynb"
     path.parent.mkdir(parents=True)

@@ -122,6 +122,7 @@ def test_two_learners_are_seen_and_one_passes_before_the_instructors_eyes(
     assert not page.evaluate("Boolean(window.harmed)")
 
 
+@pytest.mark.again
 def test_a_board_that_has_ended_says_so(folder, opened):
     put(folder, seat("Ada", better_order=tried()))
     with _site(Folder(folder), 0) as site:
@@ -134,6 +135,7 @@ def test_a_board_that_has_ended_says_so(folder, opened):
     assert "Not up to date" in page.locator("#stamp").inner_text()
 
 
+@pytest.mark.again
 def test_without_a_script_the_page_asks_for_itself_again(folder, address, opened):
     put(folder, seat("Ada", better_order=tried()))
     page = opened(address, java_script_enabled=False)
@@ -141,6 +143,7 @@ def test_without_a_script_the_page_asks_for_itself_again(folder, address, opened
     page.get_by_text("Bo", exact=True).wait_for()
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 480])
 def test_all_words_can_be_read_and_only_tables_scroll_sideways(

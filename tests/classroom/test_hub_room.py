@@ -22,7 +22,7 @@ from labkit.machine import resources
 
 UP_S = 120
 END_S = 60
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.again, pytest.mark.timeout(600)]
 START = """
 import os, time
 import labkit as lab
@@ -119,9 +119,7 @@ def go_in(learner, password):
     return learner.run(START.replace("TOKEN", str(token))).splitlines()
 
 
-@pytest.mark.parametrize(
-    "names", [["ann"], pytest.param(["ann", "berta", "christof"], marks=pytest.mark.again)]
-)
+@pytest.mark.parametrize("names", [["ann"], ["ann", "berta", "christof"]])
 def test_learners_share_a_machine_and_leave_nothing(tmp_path, names):
     needs_a_hub()
     room = Room(

@@ -65,6 +65,7 @@ def test_a_deadlock_across_nodes_has_its_verdict(two_nodes):
         lab.launch(train, "missing", ranks=2, on=lab.Hosts(), timeout_s=60)
 
 
+@pytest.mark.again
 def test_a_stop_ends_the_job_on_every_node(two_nodes):
     job = lab.start(train, "slow", ranks=2, on=lab.Slurm(nodes=2), timeout_s=60)
     deadline = time.monotonic() + 40

@@ -172,8 +172,7 @@ def one_number_each(losses):
     return total[0] / total[1]
 
 
-@pytest.mark.a_few(8)
-@pytest.mark.a_few(8)
+@pytest.mark.a_few(5)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -231,7 +230,7 @@ def test_a_hidden_fault_gets_its_counterexample(name, answer, words):
     assert verdict.state == "wrong" and words in verdict.counterexample, verdict
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_broken_function_itself_is_wrong(name):
     broken = dict(
@@ -248,6 +247,7 @@ def test_two_messages_in_one_order_are_right_too():
     assert judged("case_two", dashboard_by_name).state == "passed"
 
 
+@pytest.mark.again
 @pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),

@@ -56,6 +56,7 @@ def test_a_script_for_gpus_trains_unchanged(name, ranks):
         assert last < first
 
 
+@pytest.mark.again
 def test_the_command_shows_what_it_runs_and_what_it_prints(capfd):
     script = SCRIPTS / "tensor_parallel.py"
     assert commands.main(["pretend", "--ranks", "2", "--memory-mib", "64", str(script)]) == 0

@@ -52,6 +52,7 @@ def trains_equally(optimizer):
     assert losses("pretend", optimizer) == on_cpu
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("optimizer", ["foreach", "fused"])
 def test_training_is_bit_equal(optimizer):
     apart(trains_equally, optimizer)

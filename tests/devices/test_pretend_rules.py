@@ -110,7 +110,7 @@ def is_refused(mistake, words):
     assert words in str(caught.value), caught.value
 
 
-@pytest.mark.a_few(8)
+@pytest.mark.a_few(5)
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=[m.__name__ for m, _ in MISTAKES])
 def test_a_mistake_is_refused_in_cudas_words(mistake, words):
     apart(is_refused, mistake, words, num_devices=2, index=1)

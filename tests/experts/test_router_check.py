@@ -37,6 +37,7 @@ def not_normed(scores, top_k):
     return chosen, 2 * weights, loss
 
 
+@pytest.mark.again
 def test_an_auxiliary_loss_keeps_the_experts_busy():
     verdict = check.busy_router(routed)
     assert verdict.state == "passed", verdict

@@ -37,7 +37,7 @@ from labkit.launching.fork import zygote_client
 from labkit.zero import opt_run
 
 MEMORY_BYTES = 1 << 30
-EXAMPLES, AGAIN, FEW = 4, 40, 3
+EXAMPLES, AGAIN, FEW = 2, 40, 3
 SLOW = (
     "collectives.calibrate_run",
     "pictures.mime.",
@@ -82,7 +82,7 @@ def _nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def bounded(label: str, examples: int) -> settings:
     place = label.rpartition(".")[0]
     return settings(
-        max_examples=FEW if label.startswith(SLOW) or on_screen(place) else examples,
+        max_examples=min(FEW, examples) if label.startswith(SLOW) or on_screen(place) else examples,
         derandomize=True,
         deadline=None,
         database=None,

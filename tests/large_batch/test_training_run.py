@@ -56,6 +56,7 @@ def noise_by_samples():
     return true, large_batch.Noise(*np.mean(found, axis=0))
 
 
+@pytest.mark.again
 def test_two_batches_read_the_noise_that_every_samples_gradient_has():
     true, found = lab.launch(noise_by_samples, ranks=4)[0]
     assert found.variance == pytest.approx(true.variance, rel=0.1)
@@ -68,7 +69,7 @@ def test_a_rate_too_high_ends_early_and_says_that_nothing_was_reached():
     assert max(result["losses"]) < 300
 
 
-@pytest.mark.a_few(2)
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("optimizer", large_batch.OPTIMIZERS)
 def test_every_optimizer_learns(optimizer):
     rate = {"sgd": 0.3, "momentum": 0.05, "adam": 0.003, "lars": 1.0, "lamb": 0.02}[optimizer]

@@ -74,7 +74,7 @@ def test_a_balanced_ring_passes():
     assert verdict.state == "passed", verdict
 
 
-@pytest.mark.a_few(5)
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     ("fault", "state", "told"),
     [

@@ -169,7 +169,7 @@ def test_every_formula_of_a_chapter_becomes_mathml(chapter):
                 assert not re.search(r"\$[^$\s][^$]*\$|\\(frac|sqrt|cdot)", prose), raw.source
 
 
-@pytest.mark.a_few(4)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_flipbook_has_all_its_pages_where_no_kernel_is(name):
     board = getattr(widgets, name)(language="zh")

@@ -95,6 +95,7 @@ def shown(board, title):
     board.locator(f"svg title:has-text({title!r})").first.wait_for(state="attached")
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_trace_zooms_with_the_network_cut(chrome, course, tmp_path, scheme):
@@ -138,6 +139,7 @@ def test_a_player_turns_the_steps_and_stops_at_the_last(read):
     assert board.locator(".labkit-play").get_attribute("aria-pressed") == "false"
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_theme_can_be_read_and_the_switch_is_remembered(read, scheme):
@@ -224,6 +226,7 @@ def merge_alike(page):
     assert page.evaluate(MERGE), "how a word looks depends on its place among the others"
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("theme", "pale"),
@@ -244,6 +247,7 @@ def test_one_pale_word_is_found_among_all_that_look_alike(read, theme, pale):
     assert found[0] == "color-contrast" and '<span class="n">' in found[1][0]
 
 
+@pytest.mark.again
 @pytest.mark.browser
 def test_words_that_look_otherwise_by_their_place_are_not_merged_unseen(read):
     page = read("02_boards.html")

@@ -116,6 +116,7 @@ def test_arrows_turn_slides_and_a_slider_turns_its_board(shown):
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") != light
 
 
+@pytest.mark.again
 @pytest.mark.browser
 def test_a_deck_prints_a_slide_a_page(shown):
     printed = shown.pdf(prefer_css_page_size=True)
@@ -124,7 +125,7 @@ def test_a_deck_prints_a_slide_a_page(shown):
 
 
 @pytest.mark.browser
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("name", CHAPTERS)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_handout_prints_on_two_pages(chrome, tmp_path, language, name):
@@ -141,7 +142,7 @@ def test_a_handout_prints_on_two_pages(chrome, tmp_path, language, name):
 @pytest.mark.notebooks
 @pytest.mark.browser
 @pytest.mark.timeout(3600)
-@pytest.mark.a_few(4)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("copy", checked.standard(ROOT), ids="-".join)
 def test_no_deck_of_the_whole_course_is_cut_or_large(copies, chrome, tmp_path, copy):
     """With the outputs of the copies that this session has."""

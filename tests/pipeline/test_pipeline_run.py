@@ -63,7 +63,7 @@ def one_process(num_layers, num_sequences, num_steps):
     return losses, gradients
 
 
-@pytest.mark.a_few(8)
+@pytest.mark.a_few(5)
 @pytest.mark.parametrize("name, num_ranks, num_microbatches", CONFIGURATIONS)
 def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
     name, num_ranks, num_microbatches

@@ -186,7 +186,7 @@ def test_each_page_has_its_picture_and_all_beside_it(way):
     assert held_px / sum(box.width_px for box in boxes) == pytest.approx(share)
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize("way", strategies.STRATEGIES)
 def test_a_strategy_on_real_ranks_holds_and_hands_over_what_was_predicted(way):
     run = strategies_run.start(way, 4, 16).wait()

@@ -129,7 +129,7 @@ def rounded(master, grad, scale, rate, max_norm):
     return after
 
 
-@pytest.mark.a_few(8)
+@pytest.mark.a_few(5)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

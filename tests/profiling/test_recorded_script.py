@@ -216,6 +216,7 @@ def test_pretend_devices_are_not_recorded():
         lab.launch_script(__file__, record=True, devices="pretend")
 
 
+@pytest.mark.again
 @pytest.mark.real
 def test_a_recording_outlives_pythons_own_last_steps(tmp_path):
     script = tmp_path / "late.py"

@@ -39,7 +39,7 @@ ROUTES = [
 ]
 
 
-@pytest.mark.a_few(6)
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize("kind", [*checkpoint.KINDS, "asynchronous"])
 @pytest.mark.parametrize("route", ROUTES, ids=str)
 def test_restored_bits_are_the_saved_bits(kind, route, tmp_path):
@@ -118,7 +118,7 @@ def interrupted(folder, engine, kind, when):
     return *told, train(net, optimizer, range(found["step"], 6), rate)
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.parametrize(
     ("engine", "kind", "when"),
     [

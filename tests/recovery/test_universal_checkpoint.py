@@ -60,6 +60,7 @@ def to_universal(folder):
     )
 
 
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("stage", [2, 3])
 def test_deepspeeds_universal_format_goes_on_with_other_ranks(stage, tmp_path):
     def together(ranks):

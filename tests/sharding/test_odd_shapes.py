@@ -44,7 +44,7 @@ def hold(engine_name, num_ranks):
     return found
 
 
-@pytest.mark.a_few(3)
+@pytest.mark.a_few(2)
 @pytest.mark.real
 @pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3"])
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])

@@ -129,7 +129,7 @@ def test_what_no_engine_does_is_refused(call, words):
         call()
 
 
-@pytest.mark.a_few(4)
+@pytest.mark.a_few(3)
 @pytest.mark.real
 @pytest.mark.parametrize(
     "engine, offload, ranks",

@@ -11,7 +11,7 @@ from labkit.sharding.step import Step
 ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp_grad_op", "fsdp1")
 
 
-@pytest.mark.a_few(4)
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     "engine, ranks",
     [

@@ -93,6 +93,7 @@ def test_an_earlier_folder_is_never_written_over(folder, capsys):
     assert (folder / summary.FILE).read_bytes() == before
 
 
+@pytest.mark.again
 def test_a_part_that_fails_loses_nobody_else_and_stands_in_the_report(
     tmp_path, monkeypatch, capsys
 ):
@@ -113,6 +114,7 @@ def test_a_part_that_fails_loses_nobody_else_and_stands_in_the_report(
         assert "the reading of collectives is broken" in (out / file).read_text()
 
 
+@pytest.mark.again
 def test_ctrl_c_ends_it_within_a_second_and_keeps_what_was_measured(tmp_path):
     out = tmp_path / "taken"
     process = measured("--only", "pipeline", "--ranks", "2", "--out", str(out))

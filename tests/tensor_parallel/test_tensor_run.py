@@ -24,7 +24,7 @@ CASES = (
 )
 
 
-@pytest.mark.a_few(5)
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize("layer", CASES, ids=str)
 def test_a_cut_layer_is_one_process_s_and_its_collectives_are_the_predicted_ones(layer):
     if layer.engine == "megatron" and not _has_megatron():

@@ -74,7 +74,7 @@ def test_every_picture_is_english(kind):
     assert not CHINESE.search(said) and "…" not in said and len(said) > 20
 
 
-@pytest.mark.a_few(11)
+@pytest.mark.a_few(6)
 @pytest.mark.parametrize("name", sorted(gallery.homes()))
 def test_every_board_is_english(name):
     make = gallery.board(name)

@@ -65,7 +65,7 @@ def test_offload_shows_what_moves_how_long_it_takes_and_where_the_shards_lie():
     assert board.button.disabled and board.book.pages[0].value.count("<svg") == 2
 
 
-@pytest.mark.a_few(2)
+@pytest.mark.a_few(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_a_real_step_moves_what_is_predicted_and_its_link_takes_the_time_it_needs(
