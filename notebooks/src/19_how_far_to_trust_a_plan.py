@@ -11,7 +11,9 @@
 #
 # *About an hour. You need chapter 18. No GPU is needed.*
 #
-# A paper times a model of 175 B parameters twice on 1,536 A100 (Narayanan et al. 2021). Cut by tensors and stages, it would train on 300 billion tokens in 23 days. Sharded by the ZeRO 3 of that time, it would need 74. Suppose that we had asked our planner first. By the constants of Megatron it says 23 days for the cut, and by those of today's FSDP 19 for the shards. We call such constants of one program a stack. So we would have chosen the shards, and at 2 dollars a GPU hour the 51 days more would cost us about 3.7 million. Look how far apart the lower two bars are:
+# A paper times two programs on 1,536 A100 (Narayanan et al. 2021). Both train a model of 175 B parameters on 300 billion tokens. Tensor and pipeline parallelism would need 23 days, and the ZeRO 3 of that time 74.
+#
+# Suppose that we had asked our planner first. By Megatron's constants it says 23 days for tensors and stages, and by those of today's FSDP 19 for ZeRO 3. So we would have chosen ZeRO 3 and lost 51 days. At 2 dollars a GPU hour they cost about 3.7 million. Which of the plan's numbers could we believe? Look how far apart the lower two bars are:
 
 # %%
 from dataclasses import replace
@@ -27,31 +29,34 @@ cut, sharded = (run for run in runs if run.id.endswith("175B_1536"))
 
 
 # %%
-def days(run, stack):
-    """Days for 300 billion tokens: the paper's, and by a stack's constants."""
-    steps = 300e9 / run.tokens
-    planned_us = planner.predicted_us(run, planner.STACKS[stack])
-    per_step = {"the paper": run.step_us(), "the plan": planned_us}
-    return {name: steps * us / 86_400e6 for name, us in per_step.items()}
+def days(run, step_us):
+    """Days for 300 billion tokens, at so long a step."""
+    return 300e9 / run.tokens * step_us / 86_400e6
+
+
+def planned_days(run, stack):
+    """Days by the constants of a program."""
+    return days(run, planner.predicted_us(run, planner.STACKS[stack]))
 
 
 # %%
-told = {
-    "tensors + stages": days(cut, "megatron-a100"),
-    "ZeRO 3": days(sharded, "fsdp-a100"),
-}
+paper = {"tensors + stages": days(cut, cut.step_us())}
+paper["ZeRO 3"] = days(sharded, sharded.step_us())
+plan = {"tensors + stages": planned_days(cut, "megatron-a100")}
+plan["ZeRO 3"] = planned_days(sharded, "fsdp-a100")
+pairs = {name: {"the paper": paper[name], "the plan": plan[name]} for name in paper}
 title = "Days for 175 B on 1,536 GPUs"
-lab.bars(told, title=title, badge="published / predicted")
+lab.bars(pairs, title=title, badge="published / predicted")
 
 # %% [markdown]
-# For tensors and stages the two bars agree, but that is no success of the plan, because Megatron's constants were fitted on the paper's own table. For ZeRO 3 the step takes 3.8 times as long as planned, and nothing in the number 19 warns us.
+# For tensors and stages the two bars agree, but Megatron's constants were fitted on the paper's own table. ZeRO 3 takes 3.8 times as long as planned.
 #
-# **When you are done** you can tell which of a plan's numbers to believe, measure the missing ones in four short runs, and say how far off the result is.
+# **When you are done** you can tell which of a plan's numbers to believe, measure missing constants in four short runs, and say how far off the result is.
 
 # %% [markdown]
 # ## Ask the plan
 #
-# But the plan itself would have warned us: `trust()` says how far off its constants were on the runs that they come from, so optimistically, and `warnings()` says where it goes beyond those runs. Here are both answers of the plan that went wrong:
+# Nothing in the number 19 warns us, but we can ask the plan. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the wrong plan answer?
 
 # %%
 shards = planner.Plan(
@@ -60,16 +65,44 @@ shards = planner.Plan(
 print(shards.trust(), *shards.warnings(), sep="\n")
 
 # %% [markdown]
-# The first line says that nine of ten were right to within 20 %. The shards' 19.4 days are 16 % less than 23, a lead within that error, so the plan couldn't say for certain that they are faster.
+# Nine of ten of those runs were right to within 20 %. The 19.4 days are only 16 % less than 23, so the plan can't say for certain that ZeRO 3 is faster.
 #
-# The second line is graver. None of those runs gathered parameters across machines, so here the 20 % promise nothing. The 3.8 comes from this very run, so before it a plan could only have said that it doesn't know.
+# The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. A plan today warns us with a factor of 3.8, which comes from this very run. Before it, a plan could only have said: I don't know.
+
+# %% [markdown] sections="10.6.1"
+# ## What needs no measured constants
+#
+# ### A bound on the days
+#
+# A textbook has a rule of thumb for models of 10 to 100 B parameters (section 10.6.1). It gives them 32 to 128 GPUs, and two to eight weeks. We try 70 B on 128 A100. The rule doesn't say how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022). A token needs 6 operations for each parameter. How many days does training take, if every GPU is always at its peak?
+
+# %%
+rule = lab.guess("days for 70 B on 128 GPUs", between=(1, 1000))
+
+
+# %%
+def least_days(gpus):
+    """Days for 70 B and 1.4 trillion tokens at 312 TFLOP/s, the A100's peak."""
+    return 6 * 70e9 * 1.4e12 / (gpus * 312e12) / 86_400
+
+
+rule.score(least_days(128))
 
 # %% [markdown]
-# ## Memory needs no such constants
+# Compare both ends of the rule with eight weeks, which are 56 days:
+
+# %%
+ends = [{"gpus": gpus, "days at peak": round(least_days(gpus))} for gpus in (32, 128)]
+lab.table(ends)
+
+# %% [markdown]
+# Even 128 perfect GPUs need 170 days, three times as long as the rule says. The sum holds the data sheet's peak and no measured constant. So you can refute the rule for 70 B on A100 without trusting any plan.
 #
-# Our wrong number was a time. Memory needs no measured constants, so we can check it for 1,024 GPUs on a laptop. Torch has **fake tensors**, which have a shape but no bytes, and a fake process group, which has 1,024 ranks and sends nothing. With them FSDP really wraps a model, shards it, and steps the optimizer, only without data. We call that a **rehearsal**.
+# ### The size of its tensors
 #
-# To be quick we take eight of LLaMA 7B's 32 layers. With embedding and output layer they have 7.5 GB of parameters in fp32. Rank 0 keeps a 1,024th of them, 7.35 MB, as much again of gradients, and twice as much for Adam. How many GB does it hold at its highest point, when it trains on one sequence of 2,048 tokens?
+# A laptop can check memory for 1,024 GPUs. Torch has **fake tensors**, which have a shape but no bytes, and a fake process group, which sends nothing. With them FSDP really shards and updates a model, and we call that a **rehearsal**.
+#
+# We take eight layers of LLaMA 7B, with its embedding and output layer. FSDP keeps the states in fp32, of which rank 0 has 29 MB, and gathers copies in bf16. How many GB does rank 0 hold at its highest point, when it trains on one sequence of 2,048 tokens?
 
 # %%
 highest = lab.guess("GB at the peak of rank 0", between=(0, 20))
@@ -81,33 +114,103 @@ rehearsal = planner.rehearse(thousand)
 highest.score(rehearsal.peak_bytes / 1e9)
 
 # %% [markdown]
-# The upper bar is the planned peak, by its parts. Try to find the states, which are parameters, gradients and Adam's values:
+# Look for the states in the planned peak. Temporary is what is soon freed, such as the logits:
 
 # %%
 title = "The peak of rank 0 of 1,024"
 lab.bars(rehearsal.peaks(), unit="bytes", stacked=True, title=title, badge="predicted")
 
 # %% [markdown]
-# You can hardly see them, since they are 29 MB. Nearly all of the peak is what more ranks don't divide. In bf16, two layers in full, embedding and output, and the gradients of one layer and of the output make 2 GB. The activations of rank 0's own sequence add 0.4 GB a layer.
+# You can hardly see them. Gathered layers and the activations of one sequence make most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner just adds 3 GB.
+
+# %% [markdown]
+# ## Which constant is to blame?
 #
-# The plan is within about 5 % of the rehearsal, which tells only the sum. No GPU has confirmed it, but of a plan you can believe the memory first.
+# Back to the 19 days. A planned time is made of a layout, formulas, and a program's constants. The constants were today's FSDP's, but the paper's program was an early ZeRO 3. A program's constants are its stack, as in chapter 18, and `planner.STACKS` has both. So we exchange one constant at a time.
+#
+# Two constants are suspects. `matmul` is the share of its peak that a GPU reaches in matrix products, and `nic` is the share of its bandwidth that a network card reaches. Which of the two is to blame?
+
+# %%
+blamed = lab.guess("the constant to blame", choices=("matmul", "nic"))
+
+# %%
+early, today = (planner.STACKS[name] for name in ("zero3-2021-a100", "fsdp-a100"))
+swapped = {"matmul": today.but(matmul=early.matmul), "nic": today.but(nic=early.nic)}
+step_us = {name: planner.predicted_us(sharded, swapped[name]) for name in swapped}
+blamed.score(max(step_us, key=step_us.get))
+
+# %% [markdown]
+# The second and third row have one constant of the early program each. Which comes near to the paper's step?
+
+
+# %%
+def constants_and_steps(stacks, runs):
+    """A row for each stack: its constants, and its step for each run; last the paper's."""
+    rows = []
+    for name, stack in stacks.items():
+        row = {"constants": name, "matmul": stack.matmul, "nic": stack.nic}
+        steps = {head: planner.predicted_us(run, stack) for head, run in runs.items()}
+        rows.append(row | steps)
+    steps = {head: run.step_us() for head, run in runs.items()}
+    rows.append({"constants": "the paper"} | steps)
+    lab.table(rows, units={"matmul": "share", "nic": "share"})
+
+
+# %%
+ways = {"FSDP": today, "early matmul": swapped["matmul"], "early nic": swapped["nic"]}
+constants_and_steps(ways, {"step_us": sharded})
+
+# %% [markdown]
+# With the early program's `nic` alone we nearly get the paper's step, so `nic` is to blame. That program behaves as if it used less than a tenth of its network. Messages that are late or not hidden would look the same. Its `nic` was fitted on the paper's table, which holds this very run, so it explains the run and doesn't predict it.
+#
+# FSDP's half of the network is a guess, since none of its runs gathered across machines. So **ask of each constant whether a run has measured it**.
+#
+# ### Why the network counts so much
+#
+# A sum by hand shows the cause. Each GPU computes one sequence of 2,048 tokens. Meanwhile its machine fetches 350 GB of parameters twice, for the forward and for the backward, and sends as many gradients once. Each time a parameter enters the machine once, through one of eight network cards of 25 GB/s, and then travels inside it. Computing and messages go on at the same time, so the longer bar of each pair is most of the step:
+
+# %%
+# a machine has 1/192 of the parameters itself
+network_us = 1e6 * 3 * 350e9 * (191 / 192) / 8 / 25e9
+# recomputing, 8 operations for a parameter and token
+computing_us = 1e6 * 8 * 175e9 * 2048 / (today.matmul * 312e12)
+by_hand = {
+    "50 % of the network": {"computing": computing_us, "messages": network_us / 0.5},
+    "8.4 % of it": {"computing": computing_us, "messages": network_us / early.nic},
+}
+lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
+
+# %% [markdown]
+# At half of the network the messages hide behind the computing. At 8.4 % they take four times as long, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
+#
+# ### One program for both layouts
+#
+# The 51 days compare two layouts, each with its own program. A buyer has to compare just that. To separate the layout from the program, we give both layouts one program's constants. Which layout is faster in each pair?
+
+# %%
+one = {}
+for name in ("fsdp-a100", "zero3-2021-a100"):
+    one[name] = {"tensors + stages": planned_days(cut, name)}
+    one[name]["ZeRO 3"] = planned_days(sharded, name)
+lab.bars(one, title="Days, by one program for both layouts", badge="predicted")
+
+# %% [markdown]
+# By FSDP's constants ZeRO 3 is faster, and by the early program's it takes twice as long. So here neither layout wins, until somebody measures `nic` for FSDP. **To judge a layout, compare by one program's constants.**
 
 # %% [markdown]
 # ## Are the formulas wrong?
 #
-# So the mistake is in the time, which has three ingredients: a layout, formulas, and constants such as the speed of the network. The layout was the paper's own, so either the formulas or the constants are wrong.
-#
-# Our two runs stand in a table with ten more. If the formulas are right, some constants make them describe all twelve. We begin at constants that were once fitted on the whole table, let three rows move one of them, the speed of ZeRO 3's matrix products, and predict the other nine. By what share of its speed is the worst off?
+# If the formulas are right, some constants describe all twelve runs of the paper's table. A fit sees three of them, moves one constant, and predicts the other nine. How large is its largest error?
 
 # %%
 worst = lab.guess("the largest error of the nine", between=(0, 1))
 
 # %%
 found = planner.validate(runs, share=0.25, seed=0)
-worst.score(max(abs(error) for error in found.errors(in_memory=False)))
+worst.score(max(abs(error) for error in found.errors()))
 
 # %% [markdown]
-# Each dot of the picture is a run of the paper, hollow if the fit has seen it, and each line is what we predict. Our two runs are the right ends of the two 175 B lines. Compare the lines of ZeRO 3 with the others:
+# Dots are runs of the paper, hollow if the fit has seen them, and lines are predicted. Compare those of ZeRO 3 with the others:
 
 # %%
 names = {
@@ -128,121 +231,16 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines of ZeRO 3 fall, roughly as the dots do. The batch of the 175 B is the same on more GPUs, so each microbatch shrinks from 4 sequences to 1. ZeRO 3 still fetches the whole model twice for each and sends gradients once, so only a quarter of the computing hides the same messages. That is why a GPU falls from 144 to 44 TFLOP/s.
+# The lines of ZeRO 3 fall, roughly as the dots do. On more GPUs each microbatch shrinks from 4 sequences to 1. Its messages stay the same, but only a quarter of the computing hides them. So a GPU of the 175 B falls from 144 to 44 TFLOP/s.
 #
-# The worst row is off by 8 %. The fit's other constants had seen every row, so this only shows that constants suffice to explain the factor of 3.8. A fit without our run, below, is a harder test.
-
-# %% [markdown]
-# ## Which constant is to blame?
-#
-# The 19 days are by today's FSDP, but the paper's program was an early ZeRO 3. `planner.STACKS` has its stack too, fitted on this table, so we exchange the constants one at a time. There are two suspects: `matmul` is the share of its peak that a GPU reaches in matrix products, and `nic` is the share of its bandwidth that a network card reaches. Which of the two is to blame?
-
-# %%
-travel = lab.guess("the constant to blame", choices=("matmul", "nic"))
-
-# %%
-then, today = (planner.STACKS[name] for name in ("zero3-2021-a100", "fsdp-a100"))
-swapped = {"matmul": today.but(matmul=then.matmul), "nic": today.but(nic=then.nic)}
-step_us = {name: planner.predicted_us(sharded, each) for name, each in swapped.items()}
-travel.score(max(step_us, key=step_us.get))
-
-# %% [markdown]
-# The first row of the table has FSDP's constants, and each of the next two has one of the early program's. Which comes near to the paper's step, in the last row?
-
-# %%
-ways = {"FSDP": today, "early matmul": swapped["matmul"], "early nic": swapped["nic"]}
-rows = []
-for name, each in ways.items():
-    asked_us = planner.predicted_us(sharded, each)
-    row = {"constants": name, "matmul": each.matmul, "nic": each.nic}
-    rows.append(row | {"step_us": asked_us})
-rows.append({"constants": "the paper", "step_us": sharded.step_us()})
-lab.table(rows, units={"matmul": "share", "nic": "share"})
-
-# %% [markdown]
-# With the early program's `nic` alone we nearly get the paper's step. By this fit, that program used less than a tenth of its network. FSDP's half may be right, but is a guess, since none of its runs gathered across machines. So **ask of each constant whether a run has measured it**.
-#
-# ### Why the network counts so much
-#
-# A sum by hand shows why this makes the step more than three times as long. Each GPU computes one sequence of 2,048 tokens. Meanwhile the eight GPUs of a machine fetch 350 GB of parameters, once for the forward and once for the backward, and send 350 GB of gradients, all through eight network cards of 25 GB/s. Computing and messages go on at the same time, so the longer bar of each pair is most of the step:
-
-# %%
-# a machine has 1/192 of the parameters itself
-network_us = 1e6 * 3 * 350e9 * (191 / 192) / 8 / 25e9
-# recomputing, 8 operations for a parameter and token
-computing_us = 1e6 * 8 * 175e9 * 2048 / (today.matmul * 312e12)
-by_hand = {
-    "50 % of the network": {"computing": computing_us, "messages": network_us / 0.5},
-    "8.4 % of it": {"computing": computing_us, "messages": network_us / then.nic},
-}
-lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
-
-# %% [markdown]
-# At half of the network the messages hide behind the computing. The planner's 17.6 s are 3 s longer, more than half of it attention, whose scores go through memory. At 8.4 % the messages take four times as long as the computing, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
-#
-# ### One program for both layouts
-#
-# The paper's two runs were made by two programs, so they can't tell how much of the 51 days is the fault of ZeRO 3. The planner can give both layouts one program's constants, FSDP's above and the early ZeRO 3's below. Which layout is faster in each pair?
-
-# %%
-one = {}
-for name in ("fsdp-a100", "zero3-2021-a100"):
-    both = {"tensors + stages": days(cut, name), "ZeRO 3": days(sharded, name)}
-    one[name] = {layout: told["the plan"] for layout, told in both.items()}
-lab.bars(one, title="Days, by one program for both layouts", badge="predicted")
-
-# %% [markdown]
-# By FSDP's constants ZeRO 3 is faster, and by the early program's it takes twice as long. So **compare layouts by one program's constants**. Here even that names no winner, because the order hangs on the `nic` that nobody measured for FSDP.
-
-# %% [markdown] sections="10.6.1"
-# ## What a doubtful plan still tells
-#
-# Even a plan with doubtful constants can refute something, by a bound that no constants can beat. A textbook has a rule of thumb (section 10.6.1) that a model of 10 to 100 B parameters takes 32 to 128 GPUs and two to eight weeks. It doesn't say for how many tokens, so we take 20 for each parameter (Hoffmann et al. 2022), on A100. How many days does a 70 B model need on 128 of them?
-
-# %%
-rule = lab.guess("days for 70 B on 128 GPUs", between=(1, 1000))
-
-
-# %%
-def fastest(model, gpus):
-    """The fastest plan that fits, at a batch of 512 sequences."""
-    return planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
-
-
-def took(plan):
-    """Days for 20 tokens a parameter."""
-    return plan.days(20 * plan.shape.params)
-
-
-rule.score(took(fastest("LLaMA-2 70B", 128)))
-
-# %% [markdown]
-# As always, we ask this plan how far to trust it:
-
-# %%
-best = fastest("LLaMA-2 70B", 128)
-print(best.trust(), *best.warnings(), sep="\n")
-
-# %% [markdown]
-# It goes by Megatron's constants, and the step may well take longer. Here are both ends of the rule. No constants can beat the last column, where each GPU is always at its peak. Compare it with eight weeks, which are 56 days:
-
-# %%
-answers = []
-for gpus in (32, 128):
-    best = fastest("LLaMA-2 70B", gpus)
-    answer = {"gpus": gpus, "days": round(took(best)), "mfu_share": best.mfu()}
-    answers.append(answer | {"days at 100 % MFU": round(took(best) * best.mfu())})
-lab.table(answers, title="70 B on A100, predicted")
-
-# %% [markdown]
-# Even 128 perfect GPUs need 171 days, three times as long as the rule gives them. So for 70 B on A100 and that many tokens the rule is wrong.
+# The worst row is off by 8 %, so the formulas describe this table and need not be wrong. But the fit's other constants had seen every row, so the next fit will not see our run.
 
 # %% [markdown]
 # ## Measure four runs
 #
-# For a time of our own we need constants of our program and cluster. `planner.fit` takes some runs, and moves constants until the predicted steps are near to the measured ones. But every clock errs a little, and with enough free constants a fit would explain these errors too. That is why it moves only one constant for every two runs: first `matmul`, then the one that helps most.
+# For a time of our own we need constants of our program and cluster. `planner.fit` moves constants until the predicted steps of some runs are near to the measured ones. With many free constants it would explain the clock's errors too, so it moves only one for every two runs. The first is `matmul`, because every run computes, and the next is the one that helps most.
 #
-# Let the early ZeRO 3 be our program. The fit begins at FSDP's constants, as `begun` says, and gets the two smaller runs of the 175 B. Then we ask the `stack(run)` that it found for the largest. How many times as long as it says is the paper's step?
+# Let the early ZeRO 3 be our program. The fit begins at FSDP's constants (`begun`) and gets the two smaller runs of the 175 B. `stack(run)` gives its constants for a run's kind of GPU and layout. Divide the paper's step of the largest run by the one that the fit predicts. What do you get?
 
 # %%
 two_only = lab.guess("the paper's step / the step by two runs", between=(0.2, 5))
@@ -253,7 +251,7 @@ two = planner.fit(z3[:2], begun=[today])
 two_only.score(sharded.step_us() / planner.predicted_us(sharded, two.stack(sharded)))
 
 # %% [markdown]
-# The fit still misses by a factor of three. Two runs allow only one constant, so it made the products slower, and left the network at one half. With two runs of the 530 B more, a second constant may move. Each row of the table has the constants of one fit, and the steps that they predict for the largest run of each model, which no fit has seen. Compare the last three rows:
+# The fit still misses by a factor of three. It could move only one constant, so it made the products slower, and left the network at one half. With two runs of the 530 B more, a second constant may move. Then we ask for the largest run of each model, which no fit has seen. Compare the last three rows:
 
 # %%
 seen = {
@@ -267,21 +265,14 @@ four = planner.fit(list(seen.values()), begun=[today])
 # %%
 fits = {"FSDP": today, "by two": two.stack(sharded), "by four": four.stack(sharded)}
 largest = {"175 B on 1,536_us": z3[2], "530 B on 2,240_us": z3[5]}
-rows = []
-for name, each in fits.items():
-    row = {"constants": name, "matmul": each.matmul, "nic": each.nic}
-    asked = {head: planner.predicted_us(run, each) for head, run in largest.items()}
-    rows.append(row | asked)
-paper = {head: run.step_us() for head, run in largest.items()}
-rows.append({"constants": "the paper"} | paper)
-lab.table(rows, units={"matmul": "share", "nic": "share"})
+constants_and_steps(fits, largest)
 
 # %% [markdown]
-# The four runs have found the slow network, and both unseen steps come out within a tenth. They have at most twice the GPUs of the largest run in the fit.
+# The four runs have found the slow network, and both unseen steps come out within a tenth.
 #
 # ### Which run tells which constant?
 #
-# Two free constants help only if the runs can tell them apart. The picture shows how much longer each run would take if `matmul` were a tenth smaller, or `nic`. Which of its two bars is longer?
+# A fit can find two constants only if its runs tell them apart. The picture shows how much longer each run would take if one constant were a tenth smaller. Which of its two bars is longer?
 
 # %%
 leaning = {name: four.leans_on(run) for name, run in seen.items()}
@@ -289,12 +280,12 @@ title = "How much longer, if a constant were a tenth smaller"
 lab.bars(leaning, unit="share", title=title, badge="predicted")
 
 # %% [markdown]
-# The runs with four sequences at a time wait for their products most, and those with two for the network. The messages of a microbatch are the same, but four sequences bring twice the computing, and most of the messages hide behind it. So **measure at least two runs for each constant, and let them wait for different things**. Here the microbatch makes the difference. A run inside one machine makes a greater one, because it needs no network card.
+# The runs with four sequences at a time wait for their products most, and those with two for the network. Four sequences bring twice the computing for the same messages, and hide most of them. So **measure at least two runs for each constant, and let them wait for different things**.
 
 # %% [markdown]
 # ## Exercise 1. Four runs of your own
 #
-# An unknown program trains a model of LLaMA 7B's size by ZeRO 3. You can rent 64 A100 for four runs, and somebody wants to know how long a step takes on 512.
+# An unknown program trains a model of LLaMA 7B's size by ZeRO 3. You can rent 64 A100 for four runs, and you are asked how long a step takes on 512.
 #
 # `measure(gpus, mbs, batch)` makes one run and returns it. Return what `planner.fit` makes of a list of such runs. Leave `begun` out, so that it tries the constants of all programs.
 #
@@ -302,20 +293,7 @@ lab.bars(leaning, unit="share", title=title, badge="predicted")
 # - Three programs are tried: one has a slow network, one slow products, and one has both. The clock errs by up to 2 %.
 # - Your fit is asked for a step of two microbatches on each of 512 GPUs, with `mbs` 1 and with 4. Both answers must be right to a tenth.
 #
-# Before you choose, ask of each run what it waits for. `measure` uses the planner's own formulas, so only the constants are unknown. On a real cluster so large a leap is far less sure.
-#
-# <details><summary>How you write down a run of your own</summary>
-#
-# It is a dict, as `measure` returns it. `gbs` is the batch, and `iter_s` the seconds of a step, made up here:
-#
-# ```python
-# run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096}
-# run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
-# ```
-#
-# A fit's `stack(run)` goes into a plan as its `stack`. Such a plan no longer warns of the network.
-#
-# </details>
+# Before you choose, ask of each run what it waits for. Use the sum by hand: `mbs` lengthens the computing, and one machine needs no network card. On a real cluster the formulas err too, and so large a leap is far less sure.
 
 
 # %%
@@ -335,9 +313,23 @@ check.four_runs(my_fit)
 check.hint("four_runs")
 
 # %% [markdown]
+# <details><summary>How you write down a run of your own</summary>
+#
+# It is a dict, as `measure` returns it. `gbs` is the batch, and `iter_s` the seconds of a step, made up here:
+#
+# ```python
+# run = {"gpu": "A100 80 GB", "n_gpus": 16, "layers": 32, "hidden": 4096}
+# run |= {"seq": 2048, "gbs": 64, "mbs": 1, "zero": 3, "iter_s": 6.2}
+# ```
+#
+# A fit's `stack(run)` goes into a plan as its `stack`. Such a plan no longer warns of the network.
+#
+# </details>
+
+# %% [markdown]
 # ## How far off is a fit?
 #
-# Here is our fit of four runs, on all six of ZeRO 3. An error is predicted / measured - 1, without its sign. Compare the runs that the fit has seen with the others:
+# Here is our fit of four runs, on all six of ZeRO 3. An error is predicted / measured - 1, without its sign. Compare the two unseen runs:
 
 # %%
 rows = []
@@ -349,15 +341,15 @@ for run in z3:
 lab.table(rows, units={"error": "share"})
 
 # %% [markdown]
-# The errors on seen runs are too optimistic, because the fit was made to suit them. Of the two unseen ones, one is off by 9.3 %, and the other by nearly nothing. With that one as our only test we would have promised too much.
+# One is off by 9.3 %, and the other by nearly nothing. With the second alone we would have promised too much. Errors on seen runs tend to be too small, because the fit was made to suit them. Two unseen runs are too few to show that.
 #
 # ## Exercise 2. Leave each run out once
 #
-# More runs for a test cost money. So let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds for runs like those measured, and not for the leap to 512 GPUs.
+# Let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds only for runs like those measured.
 #
 # - `runs` is a list of five or six runs, so a fit keeps the four that two constants need. The measured step of one is `run.step_us()`.
 # - `fit(some)` is `planner.fit` of a list of runs, begun at FSDP's constants.
-# - As in the table above, `planner.predicted_us(run, stack)` takes the fit's `stack(run)`, and an error has no sign.
+# - `planner.predicted_us(run, stack)` takes the fit's `stack(run)`, and an error has no sign.
 
 
 # %%
@@ -386,14 +378,18 @@ check.hint("honest_error")
 # </details>
 
 # %% [markdown]
+# ## Which numbers to believe
+#
+# You can believe the size of a plan's tensors, and any bound from the data sheet. The 19 days were a guess, since no run had measured FSDP's network across machines. Believe days only after runs have measured each constant, and only as far as the error on runs left out.
+#
 # ## Summary
 #
 # - You ask any plan for `trust()` and `warnings()`, and don't count on a lead smaller than its error.
-# - You can believe the planned memory first: it needs no measured constants, and was within about 5 % of a rehearsal.
-# - You know why a time fails: the formulas could describe the table to 8 %, but with another program's constants a time came out 3.8 times too short.
-# - You compare layouts by one program's constants, and ask which were never measured.
-# - You can still refute a promise with doubtful constants, by a bound that none can beat.
-# - You can fit constants of your own to four runs that wait for different things, and state the error on runs that the fit has not seen.
+# - You can refute a promise by operations and peak, without measured constants.
+# - You believe the size of a plan's tensors first: it was within about 5 % of a rehearsal.
+# - You know why a time fails: the formulas describe the table to 8 %, but a `nic` that nobody had measured made a time 3.8 times too short.
+# - You judge a layout by one program's constants, and ask which of them were measured.
+# - You can fit constants to four runs that wait for different things, and state the error on runs that the fit has not seen.
 #
 # Words that were new: [fake tensor](GLOSSARY.md#fake-tensor), [rehearsal](GLOSSARY.md#rehearsal).
 #
@@ -409,7 +405,7 @@ check.hint("honest_error")
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
-# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `lab.table(answers)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
+# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
 #
 # </details>
 #

@@ -116,7 +116,7 @@ def test_on_published_rows_it_is_twice_as_good_as_one_constant(published, name):
     naive = []
     for seed in range(10):
         found = validate.validate(published[name][0], 0.25, seed)
-        errors += found.errors(in_memory=False)
+        errors += found.errors()
         naive += found.naive
         assert len(found.constants) <= 4
     assert judge.median(errors) <= 0.035

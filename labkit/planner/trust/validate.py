@@ -37,8 +37,8 @@ class Validation:
     refused: tuple[tuple[str, str], ...]
     """(id, why) of rows that can't be read"""
 
-    def errors(self, in_memory: bool) -> list[float]:
-        """Errors of unseen rows, of their times or of their memory."""
+    def errors(self, in_memory: bool = False) -> list[float]:
+        """Errors of unseen rows, of their times, or of their memory if ``in_memory``."""
         return [
             each.error
             for each in self.rows
