@@ -11,9 +11,9 @@
 #
 # *About an hour. You need chapter 18. No GPU is needed.*
 #
-# A paper times two programs on 1,536 A100 (Narayanan et al. 2021). Both train a model of 175 B parameters on 300 billion tokens. Tensor and pipeline parallelism would need 23 days, and the ZeRO 3 of that time 74.
+# A paper times two programs on 1,536 A100 (Narayanan et al. 2021). Both train a model of 175 B parameters on 300 billion tokens. Tensor and pipeline parallelism would need 23 days. The ZeRO 3 of that time would need 74.
 #
-# Suppose that we had asked our planner first. By Megatron's constants it says 23 days for tensors and stages, and by those of today's FSDP 19 for ZeRO 3. So we would have chosen ZeRO 3 and lost 51 days. At 2 dollars a GPU hour they cost about 3.7 million. Which of the plan's numbers could we believe? Look how far apart the lower two bars are:
+# Suppose that we had asked our planner first. By Megatron's constants it says 23 days for tensors and stages. By those of today's FSDP it says 19 for ZeRO 3. So we would have chosen ZeRO 3 and lost 51 days. At 2 dollars a GPU hour they cost about 3.7 million. Which of the plan's numbers could we believe? Look at the lower two bars:
 
 # %%
 from dataclasses import replace
@@ -56,7 +56,7 @@ lab.bars(pairs, title=title, badge="published / predicted")
 # %% [markdown]
 # ## Ask the plan
 #
-# Nothing in the number 19 warns us, but we can ask the plan. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the wrong plan answer?
+# We can ask the plan itself. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the wrong plan answer?
 
 # %%
 shards = planner.Plan(
@@ -67,7 +67,7 @@ print(shards.trust(), *shards.warnings(), sep="\n")
 # %% [markdown]
 # Nine of ten of those runs were right to within 20 %. The 19.4 days are only 16 % less than 23, so the plan can't say for certain that ZeRO 3 is faster.
 #
-# The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. A plan today warns us with a factor of 3.8, which comes from this very run. Before it, a plan could only have said: I don't know.
+# The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. A plan today warns us by a factor of 3.8 from this very run. Before it, a plan could only have said: I don't know.
 
 # %% [markdown] sections="10.6.1"
 # ## What needs no measured constants
@@ -121,7 +121,7 @@ title = "The peak of rank 0 of 1,024"
 lab.bars(rehearsal.peaks(), unit="bytes", stacked=True, title=title, badge="predicted")
 
 # %% [markdown]
-# You can hardly see them. Gathered layers and the activations of one sequence make most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner just adds 3 GB.
+# You can hardly see them. Gathered layers and the activations of one sequence make most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner simply adds 3 GB.
 
 # %% [markdown]
 # ## Which constant is to blame?
@@ -140,12 +140,12 @@ step_us = {name: planner.predicted_us(sharded, swapped[name]) for name in swappe
 blamed.score(max(step_us, key=step_us.get))
 
 # %% [markdown]
-# The second and third row have one constant of the early program each. Which comes near to the paper's step?
+# The second and third row have one constant of the early program each. Which comes near to the paper's step in the last row?
 
 
 # %%
 def constants_and_steps(stacks, runs):
-    """A row for each stack: its constants, and its step for each run; last the paper's."""
+    """The constants and steps of each stack, and last the paper's steps."""
     rows = []
     for name, stack in stacks.items():
         row = {"constants": name, "matmul": stack.matmul, "nic": stack.nic}
@@ -153,7 +153,7 @@ def constants_and_steps(stacks, runs):
         rows.append(row | steps)
     steps = {head: run.step_us() for head, run in runs.items()}
     rows.append({"constants": "the paper"} | steps)
-    lab.table(rows, units={"matmul": "share", "nic": "share"})
+    return lab.table(rows, units={"matmul": "share", "nic": "share"})
 
 
 # %%
@@ -167,7 +167,7 @@ constants_and_steps(ways, {"step_us": sharded})
 #
 # ### Why the network counts so much
 #
-# A sum by hand shows the cause. Each GPU computes one sequence of 2,048 tokens. Meanwhile its machine fetches 350 GB of parameters twice, for the forward and for the backward, and sends as many gradients once. Each time a parameter enters the machine once, through one of eight network cards of 25 GB/s, and then travels inside it. Computing and messages go on at the same time, so the longer bar of each pair is most of the step:
+# A sum by hand shows why. Each GPU computes one sequence of 2,048 tokens. Meanwhile its machine fetches 350 GB of parameters twice, for the forward and for the backward, and sends as many gradients once. Each time, a parameter enters the machine once, through one of eight network cards of 25 GB/s, and then travels inside it. Computing and messages go on at the same time, so the longer bar of each pair is most of the step:
 
 # %%
 # a machine has 1/192 of the parameters itself
@@ -210,7 +210,7 @@ found = planner.validate(runs, share=0.25, seed=0)
 worst.score(max(abs(error) for error in found.errors()))
 
 # %% [markdown]
-# Dots are runs of the paper, hollow if the fit has seen them, and lines are predicted. Compare those of ZeRO 3 with the others:
+# Dots are runs of the paper, hollow if the fit has seen them, and lines are predicted. Compare the lines of ZeRO 3 with the others:
 
 # %%
 names = {
@@ -251,7 +251,7 @@ two = planner.fit(z3[:2], begun=[today])
 two_only.score(sharded.step_us() / planner.predicted_us(sharded, two.stack(sharded)))
 
 # %% [markdown]
-# The fit still misses by a factor of three. It could move only one constant, so it made the products slower, and left the network at one half. With two runs of the 530 B more, a second constant may move. Then we ask for the largest run of each model, which no fit has seen. Compare the last three rows:
+# The fit still misses by a factor of three. It could move only one constant, so it made the products slower, and left the network at one half. Two more runs, of the 530 B, let a second one move. Then we ask for the largest run of each model, which no fit has seen. Compare the last three rows:
 
 # %%
 seen = {
@@ -293,7 +293,7 @@ lab.bars(leaning, unit="share", title=title, badge="predicted")
 # - Three programs are tried: one has a slow network, one slow products, and one has both. The clock errs by up to 2 %.
 # - Your fit is asked for a step of two microbatches on each of 512 GPUs, with `mbs` 1 and with 4. Both answers must be right to a tenth.
 #
-# Before you choose, ask of each run what it waits for. Use the sum by hand: `mbs` lengthens the computing, and one machine needs no network card. On a real cluster the formulas err too, and so large a leap is far less sure.
+# Before you choose, ask of each run what it waits for. Use the sum by hand: `mbs` lengthens the computing, and one machine needs no network card. `measure` goes by the planner's formulas, which on a real cluster err too.
 
 
 # %%
@@ -329,7 +329,7 @@ check.hint("four_runs")
 # %% [markdown]
 # ## How far off is a fit?
 #
-# Here is our fit of four runs, on all six of ZeRO 3. An error is predicted / measured - 1, without its sign. Compare the two unseen runs:
+# Here is our fit on all six runs of ZeRO 3. An error is predicted / measured - 1, without its sign. Compare the two unseen runs:
 
 # %%
 rows = []
@@ -341,7 +341,7 @@ for run in z3:
 lab.table(rows, units={"error": "share"})
 
 # %% [markdown]
-# One is off by 9.3 %, and the other by nearly nothing. With the second alone we would have promised too much. Errors on seen runs tend to be too small, because the fit was made to suit them. Two unseen runs are too few to show that.
+# One is off by 9.3 %, and the other by nearly nothing. With the second alone we would have promised too much. Errors on seen runs tend to be too small, because the fit was made to suit them. Two unseen runs are too few to show that, but exercise 2 will.
 #
 # ## Exercise 2. Leave each run out once
 #
