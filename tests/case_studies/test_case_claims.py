@@ -121,6 +121,27 @@ def test_the_fewest_bytes_are_slowest_on_a_quick_link_and_not_on_a_slow_one():
         foreseen(mb_per_s=0)
 
 
+def test_a_larger_microbatch_saves_deepspeed_most_of_its_way_to_the_host():
+    four = planner.Plan(model="LLaMA 13B", gpu="A100 40 GB", gpus=4, batch=128, seq=1024)
+    sharded = llama.cures()[3].plan
+    larger = sharded.but(mbs=16)
+    rows = llama.with_host([four.but(pp=4, offload="optimizer"), sharded, larger])
+    stages_us, as_written_us, larger_us = (row["step_us"] for row in rows)
+    assert as_written_us / stages_us == pytest.approx(1.93, abs=0.01)
+    assert larger_us / stages_us == pytest.approx(1.41, abs=0.005)
+    assert all(row["held_bytes"] < 0.9 * 40e9 for row in rows)
+    counts = [plan.layout.num_microbatches for plan in (sharded, larger)]
+    assert counts == [16, 2] and larger.recompute == "full"
+
+
+def test_the_slow_pace_of_the_car_is_the_sum_by_hand():
+    slow = Perception(placement="copied").slowed(3)
+    assert slow.step_us() == pytest.approx(1e3 * (157.5 + 46.6), rel=1e-3)
+    together = slow.but(placement="together")
+    assert together.step_us() == pytest.approx(1e3 * (157.5 + 204), rel=2e-3)
+    assert slow.message_us(1000) - slow.latency_us == pytest.approx(600)
+
+
 def test_groups_apart_and_a_batch_by_speed():
     together = Perception()
     apart = together.but(placement="apart")

@@ -79,7 +79,8 @@ def test_each_placement_is_run():
 
 @pytest.mark.again
 def test_no_policy_spoils_the_training_as_chapter_19_says():
-    """The page's losses, and when they are below 0.8; how long a step takes changes neither."""
+    """The losses, which the page calls nearly alike, and when they are below 0.8; how long a step
+    takes changes neither."""
     found = {}
     for name, ways in POLICIES.items():
         losses = judged_run.QUICK.but(ways=ways, steps=48, **FAST).run()[0]["losses"]
