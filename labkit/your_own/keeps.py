@@ -7,7 +7,7 @@ from typing import Any
 from labkit.footprint import PARTS, Footprint
 from labkit.planner.real.counted import Kept
 from labkit.tables import worded
-from labkit.units import brief, check_whole, check_word
+from labkit.units import brief, check_whole, check_word, format_number
 from labkit.words import say, to_say
 from labkit.your_own.step import TEMPORARY, Step
 
@@ -122,9 +122,15 @@ def losses(ran: Mapping[str, Mapping[str, Any]]) -> list[dict[str, object]]:
     rows = []
     for name, mine in each_way.items():
         off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
-        row = {"way": name, "first loss": mine[0], "third loss": mine[2]}
+        row = {"way": name, "first loss": _digits(mine[0]), "third loss": _digits(mine[2])}
         rows.append(row | {"largest difference": max(off)})
     return rows
+
+
+def _digits(loss: float) -> str:
+    """With three digits even where the last is 0: 6.10 beside 6.98."""
+    told = f"{loss:#.3g}"
+    return format_number(loss) if "e" in told else told.rstrip(".")
 
 
 def _three(name: str, rank: Any) -> list[float]:

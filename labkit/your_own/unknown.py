@@ -17,8 +17,8 @@ def doubts(step: Step) -> list[dict[str, str]]:
         found.append(
             (
                 say(
-                    "what you train for: no loss was given, so a run takes the output, or a "
-                    "stand-in, the mean of its squares"
+                    "what you train for: no loss was given, so a run takes an output of one number "
+                    "as the loss, and of any other the mean of its squares"
                 ),
                 say("give loss=, a function of the output and the batch"),
             )
@@ -72,6 +72,6 @@ def _of_attention(shape: Counted) -> list[tuple[str, str]]:
     return [
         (
             say("whether attention is causal: a mask given as a tensor doesn't tell"),
-            say("if it is, plan planner.Plan(model=planner.measured(module, batch, causal=True))"),
+            say("if it is, plan.but(model=planner.measured(module, batch, causal=True))"),
         )
     ]

@@ -11,7 +11,7 @@
 #
 # *An hour with our model, and then again with yours. Needs chapters 05 to 09 and 18, and no GPU.*
 #
-# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself, here at GPT-2 XL of the library transformers, 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time?
+# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself. Ours is GPT-2 XL of transformers, with 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time?
 
 # %%
 from functools import partial
@@ -25,7 +25,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# **Go through once with this model, then come back and put yours into the next cell and your cards into the one after it.** Here `small` gives a small module and a batch, `large` the size that you want to train, and `next_token` is the loss. `leaner` is for later.
+# **Go through once with this model. Then come back with your model and your cards.** `small` gives a small module and a batch, and `large` the size that you want to train. Both are in `eval()`, without dropout. `next_token` is the loss, `leaner` comes later.
 
 
 # %%
@@ -63,7 +63,7 @@ def next_token(logits, batch):
 leaner = {"activation_function": "gelu_pytorch_tanh"}
 
 # %% [markdown]
-# At first each card keeps a whole copy in fp32. Does the bar end left of the card's memory, the upright line?
+# At first each card keeps a whole copy in fp32. `batch` counts all cards' sequences, 8 x 4. Does the bar end left of the line, the card's memory?
 
 # %%
 machine = {"gpu": "A100 40 GB", "gpus": 8, "batch": 32}
@@ -71,11 +71,11 @@ whole = your_own.Step(make=large).plan(**machine, zero=0)
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# It doesn't: a copy needs 63.1 GB (a GB is a billion bytes), and what stands in a thick frame is too much. The largest part is yellow, 36.1 GB of activations.
+# It doesn't: a copy needs 63.1 GB (a GB is a billion bytes), and the thick frame shows what is too much. The largest part is yellow, 36.1 GB of activations.
 #
-# Nothing of 6 GB was built for this. The planner sent the batch once through the module with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, all in fp32 without autocast, and put them into the formulas of [chapter 18](18_which_layout.ipynb).
+# For this plan nothing of 6 GB was built. The planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. It counted parameters, operations and what the backward needs, and put them into the formulas of [chapter 18](18_which_layout.ipynb).
 #
-# `Step` is one training step of your module, and its `plan(...)` plans it for the cards that you name:
+# `Step` is one training step of your module, and its `plan(...)` plans it for your cards:
 #
 # | of a plan | what it gives |
 # | --- | --- |
@@ -96,9 +96,10 @@ lab.show(planner.memory_bars({"copies": whole}))
 # ```
 #
 # - Both return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes, samples first.
-# - `large` needs at least as many layers as you have cards.
+# - Layers are modules of one class and size, side by side. If there are several such rows, labkit takes the one with the most parameters. `large` needs at least as many layers as you have cards.
 # - Leave out what the loss doesn't reach, such as an untrained head, or DDP stops.
 # - Without a loss, write `next_token = None`: then an output of one number is the loss, else the mean of its squares.
+# - The plan is in fp32 without autocast, and products are in TF32, the short format that `torch.set_float32_matmul_precision("high")` turns on.
 # - `machine` names the card, how many there are, and the samples of a step of all cards.
 #
 # </details>
@@ -110,7 +111,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 #
 # ### Shards or stages?
 #
-# One cure is to share the states out. On eight cards each then keeps an eighth of the parameters, of the gradients and of Adam's two numbers, which are the first three parts of the bar. The activations stay, because each card still computes the whole model for its own sequences. How much does a card hold then, compared with a copy?
+# One cure is shards. Each of the eight cards then keeps an eighth of the parameters, of the gradients and of Adam's two numbers, which are the first three parts of the bar. The activations stay, because each card still computes the whole model for its own sequences. How much does a card hold then, compared with a copy?
 
 # %%
 held = lab.guess("memory with shards, over memory with copies", between=(0, 1))
@@ -127,27 +128,26 @@ stages = whole.but(pp=machine["gpus"])
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Both cures help, and neither is enough, because the 36.1 GB of activations are the same in all three bars. The first stage has only 6 of the 48 layers, but under 1F1B it starts eight microbatches before the first one comes back, and 6 x 8 are 48 again (chapter 08).
+# Neither cure is enough, because all three bars have the same activations. The first stage has only 6 layers. But under 1F1B it starts eight microbatches before the first one comes back, and 6 x 8 are all 48 again (chapter 08).
 #
-# Stages are only 403 MB above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, for which we keep a tenth of the card free as a rule of thumb.
+# Stages end only 403 MB above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth of the card free and end by 36 of the 40 GB.
 #
 # ### What helps?
 #
-# So it is the activations that have to shrink. We can take fewer sequences at a time, or recompute: throw activations away and compute them again in the backward (chapter 05). Bf16 autocast and `torch.compile` can help too, but we plan the module as it stands. Look for bars that end well left of the line:
+# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients, which is called gradient accumulation. Or it recomputes: it throws activations away and computes them again in the backward (chapter 05). Look for bars that end well left of the line:
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}
 tries["shards, recompute"] = shards.but(recompute="full")
-tries["copies, recompute"] = whole.but(recompute="full")
 tries["stages, one at a time"] = stages.but(mbs=1)
 lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# All four ways fit, with more than a tenth of the card to spare, so now it is a question of time.
+# All three ways fit, so now it is a question of time.
 #
 # ### What does each cost?
 #
-# Recomputation with shards leaves the most room, for the price of a second forward. If a backward takes about twice as long as a forward, how many times as long does the step get?
+# Recomputation leaves the most room, for the price of a second forward. If a backward takes about twice as long as a forward, how many times as long does the step get?
 
 # %%
 longer = lab.guess("step with recomputation, over step without", between=(1, 2))
@@ -157,15 +157,13 @@ recomputed = tries["shards, recompute"].time().step_us
 longer.score(recomputed / shards.time().step_us)
 
 # %% [markdown]
-# A forward is a third of a step, so a second one makes the step about a third longer. In the picture, TF32 is the short format in which the card multiplies fp32 numbers once you call `torch.set_float32_matmul_precision("high")`, as the plan assumes. The constants come from other programs and machines, so compare the rows only. Short parts have their numbers in the folded table:
+# A forward is a third of a step, so a second one makes the step about a third longer. Compare the rows:
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# - **Two at a time** costs little: smaller matrices are multiplied at a lower rate, and each layer is launched and gathered twice as often.
-# - **Copies** gather nothing, and their all-reduce hides behind the backward. But each card updates all of the parameters, which takes 37.6 ms, not 4.70.
-# - **Stages** are the slowest, because they wait for each other, one sequence at a time makes small matrices, and the last stage computes the output layer besides its six layers, so that the others go at its pace.
+# The plan's constants come from other programs and machines, so only large differences count. Recomputation takes clearly longer than two at a time. Stages are the slowest, because they wait for each other and for the last one, which computes the output layer too. Two sequences at a time would fit too, but gain nothing, because fewer microbatches leave a longer bubble.
 #
 # ### What are the activations?
 #
@@ -175,7 +173,7 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 lab.table(your_own.kept(your_own.Step(make=large)))
 
 # %% [markdown]
-# The four rows of this width hold more than two thirds of all bytes. Each of the 48 layers has five such tensors, two of them under "mul", all of one small function, GELU. The library writes it in plain operators, each of which keeps what its own backward needs:
+# The four rows of this width hold more than two thirds of all bytes. Each of the 48 layers has five such tensors, two of them under "mul", and all of them belong to one small function, GELU. The library writes it in plain operators, each of which keeps what its own backward needs:
 #
 # | made by | what it is | kept for |
 # | --- | --- | --- |
@@ -185,7 +183,7 @@ lab.table(your_own.kept(your_own.Step(make=large)))
 # | add | 1 + the tanh | the final mul |
 # | mul | GELU's result | the next matrix product |
 #
-# Torch has the same function as one operator. It keeps only x, because its backward can compute the rest from it, and GELU's result stays for the next product. So three of the five tensors go. In the list above, 48 wide tensors are 5.03 GB, so which share of the 36.1 GB does one operator save?
+# Torch has the same function as one operator. It keeps only x, because its backward can compute the rest from it, and GELU's result stays for the next product. So three of the five tensors go, and each takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
@@ -206,7 +204,7 @@ both_ways = {"as it is": shards, "leaner": lean}
 lab.show(planner.memory_bars(both_ways))
 
 # %% [markdown]
-# It fits, and at 27.2 GB a lot stays free.
+# It fits, and at 27.2 GB much of the card stays free.
 #
 # ### Is it slower?
 #
@@ -216,38 +214,23 @@ lab.show(planner.memory_bars(both_ways))
 lab.show(planner.time_bars(both_ways))
 
 # %% [markdown]
-# By the plan the step even gets shorter. Each of the plain operators reads wide tensors from memory and writes another, which takes far longer than its arithmetic. One operator reads and writes once, so of 255 ms of memory traffic 60.4 ms are left.
-#
-# Of all that we tried, one word is best by the plan, `gelu_pytorch_tanh`. So look at what a module keeps before you pay for room with time.
+# By the plan the step even gets shorter. Each plain operator reads wide tensors from memory and writes another, which takes far longer than its arithmetic. The one operator reads and writes once, so of 255 ms of memory traffic 60.4 ms are left. It is the fastest of all that we tried, so look at what a module keeps before you pay for room with time.
 
 # %% [markdown]
-# ### What labkit can't know of it
+# ### What does a module not show?
 #
-# The module doesn't say what it is for. These questions stay open, each with a way out:
+# Some things you have to say or do yourself:
 
 # %%
-lab.table(your_own.doubts(your_own.Step(make=large)))
+lab.table(your_own.doubts(your_own.Step(make=large, loss=next_token)))
 
 # %% [markdown]
-# One row we can settle now. GPT-2's attention is causal: a token looks at earlier ones only, which halves the work. In a run transformers finds nothing else to mask in the batch, and only tells torch that attention is causal. Fake tensors have no values to look at, so to be safe transformers builds masks, and labkit can't see what is in them.
-#
-# You know it, so you say `causal=True` to `planner.measured`, which counts a module as `Step` does. Compare the yellow parts, then attention:
-
-# %%
-with torch.device("meta"):  # the module is built without bytes
-    module, batch = large()
-known = planner.measured(module, batch, causal=True)
-said = {"shards": shards, "causal": shards.but(model=known)}
-lab.show(planner.memory_bars(said))
-lab.show(planner.time_bars(said))
-
-# %% [markdown]
-# The masks are gone, which leaves 41.5 GB, still too much for the card. And attention takes half as long, 28.9 ms, not 57.8.
+# For instance, GPT-2's attention is causal: a token looks at earlier ones only, which halves the work. Under fake tensors labkit can't see this, so the pictures above show twice the time that attention takes.
 
 # %% [markdown]
 # ## Run it and count
 #
-# Can we believe the rest? We plan the small module in the same way and run it, on two real [ranks](GLOSSARY.md#rank) in shards by FSDP. In your script these lines would do it:
+# Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank). In your script these lines would do it:
 #
 # ```python
 # for layer in (*module.transformer.h, module):  # each layer, then the whole
@@ -260,8 +243,8 @@ lab.show(planner.time_bars(said))
 # | method | what it does |
 # | --- | --- |
 # | `predict()` | plans the bytes of each part |
-# | `run()` | trains three steps, counts the bytes of each tensor as torch makes and drops it, and returns an entry for each rank |
-# | `compare()` | does both and draws them; what it returns has that of `run()` as `.run` |
+# | `run()` | trains three steps, counts the bytes of all tensors, and returns an entry for each rank |
+# | `compare()` | does both and draws them; its `.run` has the entries |
 #
 # A run also needs a loss, and with `split=True` each rank gets half of the batch, two sequences. In the picture the left bars are planned and the right ones counted: before the third step, and at the highest point of its forward, its backward and its update. Where do they differ most?
 
@@ -271,26 +254,24 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# The plan is near at both ends of the step, where there is little but states, because these depend only on the number of parameters. In the middle it is too high. Here is the backward by parts:
+# The plan is near at both ends of the step, where there is little but states, because these depend only on the number of parameters. In the middle it is too high, most of all in the backward. Here it is by parts:
 
 # %%
 lab.table(your_own.beside(sharded, "backward"))
 
 # %% [markdown]
-# ### Where was the plan off?
+# ### Why is the plan too high?
 #
-# Altogether the plan has 20.2 MB and the run shown here 16.4 MB, so the plan is 23 % too high. Two rows cause it:
+# The plan has 20.2 MB and the run shown here 16.4 MB, so the plan is 23 % too high. Two rows cause it:
 #
-# - **Gradients**: the plan has 1.86 MB and the run none, because at its highest point no gradient was finished.
-# - **Gathered for a while**: the plan has 3.44 - 1.34 = 2.1 MB more, for the next layer, as if on its way, and for gradients that are not shared out yet.
+# - **Gradients**: the plan has all of them. The run was at its highest point before any was finished.
+# - **Gathered for a while**: the plan adds the next layer, which FSDP fetches early, and gradients before they are sent. In the run, what there is of these counts as temporary.
 #
-# The last two rows nearly cancel in that run: by then the backward had dropped some activations, and made temporary tensors in their place.
+# So the plan adds up tensors that are not there at the same time, even in the forward, where there are no gradients yet. That is why you measure a peak. You can trust the sizes of the states, which match by the update, but not the moment at which gradients exist.
 #
-# So the plan adds up what in the run took turns, and you have to measure its peak. Its states you can trust: they match.
+# In the large plan of shards both rows are only 1.8 GB. Without them 40.5 of the 42.3 GB remain. Our rule allows 36, so shards alone don't fit.
 #
-# In the large plan both rows are only 0.78 + 1.02 = 1.8 GB. Even without them 39.7 of the 41.5 GB remain, which is too near to 40 for a verdict, while the lean module's 27.2 GB, still with masks, are not.
-#
-# ### Does leaner keep less in a run?
+# ### Does `leaner` keep less in a run?
 #
 # By the plan `leaner` saves 41.9 % of the large module's activations. Here are those of the small one at the forward's highest point, with the share that is saved:
 
@@ -299,12 +280,12 @@ lighter = step.but(make=partial(small, **leaner)).compare()
 lab.table(your_own.saved({"as it is": sharded, "leaner": lighter}))
 
 # %% [markdown]
-# Both shares are close to the large module's, because a layer keeps the same kinds of tensors at any width.
+# It does, and both shares are close to the large module's, because a layer keeps the same kinds of tensors at any width.
 
 # %% [markdown]
 # ## Cut it in two
 #
-# After shards we cut the small module in two [stages](GLOSSARY.md#stage). Torch follows one forward for that, to find what the second half needs of the first. But GPT-2's embedding and its output layer are one table of 1,000 x 128 numbers ("tied weights"), and they lie at opposite ends. How many parameters do both stages hold together, compared with the whole, 0.93 million?
+# Next we cut the small module into two [stages](GLOSSARY.md#stage). But GPT-2's embedding and its output layer are one table of 1,000 x 128 numbers ("tied weights"), and they lie at opposite ends. The whole module has 0.93 million parameters. How many do both stages hold together, compared with it?
 
 # %%
 both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
@@ -316,12 +297,12 @@ in_both = sum(rank["parameters_bytes"] for rank in halves)
 both.score(in_both / (step.shape().itemsize * step.shape().params))
 
 # %% [markdown]
-# The table lies on both stages, which adds 14 % to this small module and would add 5 % to the large one. Each stage finds only its own part of the table's gradient. So before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
+# They hold 14 % more, because the table lies on both stages, and for the large module it would be 5 % more. Each stage finds only its own part of the table's gradient, so before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
 
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Shards and stages should change where numbers lie, and not what they are. Since every process began with the same seed, all losses should agree: one process takes the batch whole, shards take a half on each rank, of which the table has the mean, and stages take two halves one after the other. We also look at the third, because a wrong gradient only shows after an update, and at the largest difference from one process:
+# Shards and stages should change where numbers lie, and not what they are. Every process began with the same seed, so all losses should agree. Each rank of shards has half of the batch, and `run()` gives it the mean of both. Stages take the halves in turn, and the last stage has the loss. A wrong gradient only shows after an update, so look at the third loss too:
 
 # %%
 one = step.but(engine="ddp", ranks=1).run()[0]
@@ -329,18 +310,22 @@ ran = {"one process": one, "shards": sharded.run[0], "stages": halves[1]}
 lab.table(your_own.losses(ran))
 
 # %% [markdown]
-# The differences are rounding, so shards and stages train the same module. Some faults can still hide, such as a wrong factor: `Step` updates with Adam, which divides each gradient by its size, so only SGD would show gradients all twice as large. If yours differ by more, look for one of these causes; exercise 2 asks for a fourth.
+# They agree up to rounding, as far as three losses under Adam can show. Adam divides each gradient by its size, so only SGD would show gradients that are all twice as large.
+#
+# <details><summary>What if yours differ by more?</summary>
+#
+# Look for one of these causes; exercise 2 asks for a fourth.
 #
 # 1. Something in your module is random, as dropout is without `eval()`.
 # 2. The loss leaves padding out, so that halves with unequal numbers of tokens count alike.
 # 3. The cut has lost something, such as a counter that one half changes and the other reads.
+#
+# </details>
 
 # %% [markdown]
 # ## Where does it run out of memory?
 #
-# A plan is there to say what fits. So as a last test we choose the memory of a pretend card, on which copies should die and shards should train.
-#
-# How many MB are planned for copies of the small module at their peak? Their states are 16 bytes for each of 0.93 million parameters. Add the 7.62 MB of activations and the 1.73 MB of temporary tensors from the table above, since each rank takes as many sequences.
+# A plan is there to say what fits. So as a last test we choose the memory of a pretend card, on which copies should die and shards should train. How many MB are planned for copies at their peak? Their states are 16 bytes for each of 0.93 million parameters. Add the 7.62 MB of activations and the 1.73 MB of temporary tensors from the table above, since each rank takes as many sequences.
 
 # %%
 smallest = lab.guess("MB at the peak, copies", between=(0, 100))
@@ -357,7 +342,13 @@ smallest.score(planned[0] / 1e6)
 copies.compare()
 
 # %% [markdown]
-# This time the plan of 24.2 MB is near, with 23.9 MB counted in the run shown here. DDP keeps its gradients in its buckets all the time, so they don't take turns with the activations. But the plan is too low in the forward, and in the backward two errors partly cancel: too few activations, and too many temporary tensors.
+# This time the plan of 24.2 MB is near the 23.9 MB counted in the run shown here, because here DDP keeps its gradients all the time.
+#
+# <details><summary>When does it keep them?</summary>
+#
+# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more. The rest is partly luck: in the backward the plan has too few activations and too many temporary tensors.
+#
+# </details>
 #
 # Now we give the card a memory midway between the planned peaks of copies and shards. Do copies die on it?
 
@@ -371,19 +362,21 @@ except lab.RankFailed as verdict:
 died
 
 # %% [markdown]
-# Both ranks die, in the run shown here at one of GELU's wide tensors. (Torch counts in MiB, which are 5 % more than MB.) Can shards train on it?
+# Both ranks die, in the run shown here at one of GELU's wide tensors. Can shards train on it?
 
 # %%
 small_card = step.but(devices=card).run()[0]
 lab.table(your_own.losses({"one process": one, "shards, small card": small_card}))
 
 # %% [markdown]
-# They can, with the losses from above. The plan was right about both, because the card lies between the counted peaks too. On one of 18 MB the plan would have been wrong about shards.
+# They can, with the losses from above. The plan was right about both, because the card lies between the counted peaks too. On one of 18 MB it would have been wrong about shards.
+#
+# **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36.
 #
 # **The second time through**, with yours:
 #
-# 1. Put your model in place of ours, and your cards into `machine`. Of neighbours of one class and size, those with the most parameters in all are taken as layers.
-# 2. `leaner` is a setting of GPT-2. Put in one of yours, or `{}` and recompute, which works for any layers.
+# 1. Put your model in place of ours, and your cards into `machine`.
+# 2. `leaner` is a setting of GPT-2. Put in one of yours, or `{}` and recompute, if your layers have no side effects. Batch norm would update its averages twice.
 # 3. If your module can't be cut, leave out what uses `stages` or `halves`.
 # 4. Note the part that is farthest from its plan, and find out why.
 #
@@ -414,7 +407,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. What is kept can be found as for GELU, operator by operator. The backward of `exp`, for instance, needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is two operators in torch, a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
+# Here `up` and `down` are `torch.nn.Linear`. What is kept can be found as for GELU, operator by operator. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
 #
 # Write a forward that keeps half of that, 11 at most:
 #
@@ -442,7 +435,7 @@ check.hint("keep_less")
 # %% [markdown]
 # ## Exercise 2. A module whose loss changes in two stages
 #
-# Two stages get the batch in halves, and for GPT-2 that changed nothing. It treats each sample by itself, and its loss is a mean: of 1, 3, 5 and 7 it is 4, and so it is of 2 and 6, the means of the halves. Write a module whose first loss in two stages differs from that in one process by more than rounding:
+# Two stages get the batch in halves, and for GPT-2 that changed nothing. It treats each sample by itself, and its loss is a mean, which is also the mean of the two halves' means. Write a module whose first loss in two stages differs from that in one process by more than rounding:
 #
 # - It is a `torch.nn.Sequential` of four layers of one class and size, which labkit cuts in the middle, and nothing in it is random.
 # - It comes with a batch, a tensor with an even number of samples as rows.
@@ -476,14 +469,14 @@ check.hint("odd_module")
 # %% [markdown]
 # ## Exercise 3. What is wrong with this engine?
 #
-# You get an engine for two ranks and see only its losses. Suppose that the gradient of a weight is 2 on one rank and 4 on the other. Then the engine is of one of four kinds:
+# You see only the losses of an engine for two ranks. If a weight's gradient is 2 on one rank and 4 on the other, the engine is of one of four kinds:
 #
 # - `"right"`: both ranks update with the mean, 3.
 # - `"sum"`: both ranks update with the sum, 6.
 # - `"local"`: each rank updates with its own, 2 or 4.
 # - `"forward"`: the engine computes another loss to begin with.
 #
-# You can call `compare(optimizer, same)` twice. It simulates three steps with `"sgd"` or `"adam"`, where `same=True` gives both ranks the same samples and `same=False` samples of their own, and returns two lists of losses: of one process with the whole batch, and of the engine. Which two comparisons tell you the kind?
+# You can call `compare(optimizer, same)` twice. It simulates three steps with `"sgd"` or `"adam"`, where `same=True` gives both ranks the same samples and `same=False` samples of their own. It returns two lists of losses, of one process with the whole batch and of the engine. Which two comparisons tell you the kind?
 
 
 # %%
@@ -515,9 +508,9 @@ check.hint("which_fault")
 # %% [markdown]
 # ## Summary
 #
-# - You can plan a module from one forward without bytes, and trust the size of its states. Its peak is rough, and its times only rank what you try.
+# - GPT-2 XL fits on the eight cards in shards and with `leaner`, by a plan of 27.2 GB.
+# - You can plan a module from one forward with fake tensors. You trust the sizes of its states, leave a tenth of the card free and measure the peak, and of its times only large differences count.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
-# - You leave a tenth of the card free in a plan, and then you measure.
 # - When you shard or cut a module, you compare its losses with those of one process, after updates too, and in your own script with SGD.
 #
 # **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).

@@ -89,7 +89,8 @@ def test_doubts_are_those_of_the_module():
     assert "tied" not in said(strangers.transformer)
     assert "outside" in said(strangers.transformer)  # the encoder
     assert "99%" in said(strangers.resnet) and "causal" not in said(strangers.resnet)
-    assert "stand-in" not in said(strangers.vit, loss=lambda output, batch: output.mean())
+    assert "no loss" in said(strangers.vit)
+    assert "no loss" not in said(strangers.vit, loss=lambda output, batch: output.mean())
 
 
 def none_of_both():
@@ -205,8 +206,15 @@ def test_two_runs_are_told_with_the_share_that_the_second_saves():
 
 def test_losses_are_told_beside_those_of_the_first():
     one, other = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
-    assert one == {"way": "one", "first loss": 3, "third loss": 1, "largest difference": 0}
+    assert one == {
+        "way": "one",
+        "first loss": "3.00",
+        "third loss": "1.00",
+        "largest difference": 0,
+    }
     assert other["largest difference"] == 0.5
+    long, _ = your_own.losses({"a": {"losses": [123.4, 2, 6.1]}, "b": {"losses": [1, 2, 3]}})
+    assert (long["first loss"], long["third loss"]) == ("123", "6.10")
     for wrong, words in ({"losses": None}, "saw no loss"), ({"losses": [1]}, "one rank"):
         with pytest.raises(ValueError, match=words):
             your_own.losses({"stages": wrong})
