@@ -1,5 +1,5 @@
 """The exercises of chapter 18, the planner: mend a bill, choose a layout. Answers are graded on
-models and clusters that the chapter does not show."""
+several models and clusters."""
 
 from collections.abc import Callable, Iterator
 from functools import cache

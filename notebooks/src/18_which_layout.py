@@ -11,9 +11,9 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts (`tp` 8, `pp` 8) and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars.
+# Our 7 B model is to learn a trillion tokens on 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. Where do they go?
 #
-# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try. But we can compute what each holds and how long its step takes. This board begins with one machine of eight GPUs. Look at the memory on top, then the time:
+# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try, but we can compute what each holds and how long its step takes. This board begins with one machine. Look at the memory on top, then the time:
 
 # %%
 import labkit as lab
@@ -25,29 +25,31 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Set the pipeline stages to 4. The memory shrinks, but in the lowest picture, which draws only a few of the step's microbatches, more grey hatched stretches appear. So far those were messages at the step's end. Now stages wait for each other too.
+# Two colours may be new. The `logits` are the model's last output, a number for each word of the vocabulary. `memory traffic` is the time of norms and the like, which wait for the memory.
 #
-# **When you are done** you can say what a layout holds and about how long its step takes, draw up a short list, and tell when two layouts are so close that only a run can choose.
+# Set the pipeline stages to 4. The memory shrinks, but the lowest picture has more grey hatching, because now the stages wait for each other.
+#
+# **When you are done** you can say what a layout holds and about how long its step takes, and tell when two layouts are so close that only a run can choose.
 
 # %% [markdown] sections="8.12"
 # ## The knobs
 #
-# A layout is made up of the following knobs, and each has its price:
+# A layout is set by these knobs, and each has its price:
 #
 # | knob | what it does | what it costs |
 # | --- | --- | --- |
 # | data parallelism, `dp` | copies the model, divides the batch | gradients travel once a step |
-# | `zero` 1, 2, 3 | shards what the copies share: Adam, then gradients, then parameters | from 2 on gradients travel with every microbatch, with 3 parameters are gathered for it too |
+# | `zero` 1, 2, 3 | shards what the copies share: Adam, then gradients, then parameters | from 2 on gradients travel with every microbatch, with 3 parameters too |
 # | tensor parallelism, `tp` | cuts every layer | messages in the middle of every layer |
-# | `sp`, beside `tp` | cuts the activations between the layers too | nothing, or nearly |
+# | `sp`, beside `tp` | cuts the activations between the layers too | next to nothing |
 # | pipeline, `pp` | cuts between layers, into stages | stages wait for each other: the bubble |
-# | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages, somewhat more activations |
+# | chunks, `vpp` | gives each stage several thin slices, for less bubble | more messages, more activations |
 # | microbatch, `mbs` | sequences at a time; larger products are faster | more activations, and a longer bubble |
-# | `recompute` | forgets activations and computes them again | about a third more computing |
+# | `recompute` | forgets activations and computes them again | a third more computing |
 #
-# The number of GPUs is `tp` x `pp` x `dp`, so the board works out `dp` from the other two. The board's `cp`, for long sequences, stays 1 here.
+# The number of GPUs is `tp` x `pp` x `dp`, so the board works out `dp`. Its `cp`, for long sequences, stays 1 here.
 #
-# Try `tp`, `pp` and `zero` on the board, one at a time. Which takes much off the 62.8 GB of the beginning for the least time? Leave `zero` 3 for later.
+# Try `tp`, `pp` and `zero` 2 on the board, one at a time. Which takes much off the 62.8 GB for the least time?
 #
 # <details><summary>Answer</summary>
 #
@@ -58,11 +60,9 @@ planner.board()
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
 #
-# Why does one knob take off more than another? Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient and 12 for Adam. How much of these states lies on one GPU?
+# Why does one knob take off more than another? Chapter 01 wrote the bill of one parameter: 4 bytes for itself and its gradient, and 12 for Adam. Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism only copies the model, so `dp` divides nothing but what ZeRO shards.
 #
-# Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism only copies the model, so `dp` divides nothing but what ZeRO shards.
-#
-# Take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8: eight copies, each cut in eight parts, and nothing is sharded yet. In the code `recipe="mixed"` stands for our 16 bytes. How many GB of states does one GPU hold?
+# Take 175 billion parameters on 64 GPUs. With `tp` 2 and `pp` 4 there are eight copies, each cut in eight parts, and nothing is sharded yet. In the code `recipe="mixed"` stands for our 16 bytes. How many GB of states does one GPU hold?
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
@@ -73,9 +73,9 @@ states = ("parameters", "gradients", "optimizer")
 held.score(sum(big.memory().parts[name] for name in states) / 1e9)
 
 # %% [markdown]
-# By hand it is 16 x 175 / (2 x 4) = 350 GB, because a GPU holds an eighth of the model and nothing divides it further. The planner's first stage has the embedding too, so it says 353. But the same eighth lies on eight GPUs, so we can shard it among them.
+# By hand it is 16 x 175 / (2 x 4) = 350 GB, because a GPU holds an eighth of the model. The planner says a little more, because the first stage has the embedding too. But the same eighth lies on eight GPUs, so we can shard it among them.
 #
-# The picture has ZeRO at stages 0, 1 and 3, and then stage 3 with all activations recomputed. Look at what hangs over the line of 80 GB:
+# The picture has three stages of ZeRO, and then the last one with all activations recomputed. "Gathered for a while" are the parameters that ZeRO 3 fetches from the other GPUs for one layer. Look at what hangs over the line of 80 GB:
 
 # %%
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
@@ -83,24 +83,11 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# With ZeRO 3 the states have room at last. But 53 GB of activations come on top, and ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again.
+# With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last. But 53 GB of activations come on top, which the planner counts by chapter 01's formula, less what `tp` cuts. ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again.
 #
-# The thin bars are the four stages of the first row. The first one is the fullest, because it keeps the activations of four microbatches (chapter 08).
-
-# %% [markdown] sections="19.8.4"
-# ### Recipes
+# The thin bars are the first row's stages. The first keeps the most microbatches (chapter 08).
 #
-# Not every program keeps these 16 bytes. What it keeps of a parameter, and in how many bytes, is its **recipe**. The 16 bytes are FSDP's. Megatron, NVIDIA's program for models that are cut, keeps gradients in fp32, because it adds up many microbatches in them. That makes 18, so the board showed 27 GB of gradients beside 13.5 GB of parameters.
-#
-# Here is a whole bill: 10 billion parameters on 8 cards of 40 GB, with `tp` 2, `pp` 2, `dp` 2 and ZeRO 1, all activations recomputed. At 16 bytes each GPU has 16 x 10 / 4 = 40 GB of states. Adam's part of that is 30 GB, and two copies share it, so 25 GB are left. Look at what the planner adds:
-
-# %%
-ten = planner.Shape(name="10B", layers=48, hidden=4096, heads=32)
-small = planner.Plan(model=ten, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
-lab.show(planner.memory_bars({"tp 2, pp 2": small.but(recompute="full")}))
-
-# %% [markdown]
-# It says 34 GB, because Megatron's gradients have 5 GB more, and buffers are assumed to take 3 GB. The rest is activations, the inputs of the layers.
+# These 16 bytes are FSDP's recipe. Megatron, NVIDIA's program for models that are cut, keeps 18, because it adds up the gradients of many microbatches in fp32. So the board showed twice as many GB of gradients as of parameters.
 
 # %% [markdown]
 # ## Exercise 1. Mend a published bill
@@ -126,7 +113,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# No card holds 700 GB of gradients, so the first two rows can't be right. With the 10 B model we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO 1 shards, which was Adam alone. Each of the three lines breaks with that at some stages. Mend them, and return the three numbers as a tuple.
+# No card holds 700 GB of gradients, so the first two rows can't be right. With the 175 B we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO shards, which at stage 1 is Adam alone. Each of the three lines breaks with that at some stages. Mend them, and return the three numbers as a tuple.
 
 
 # %%
@@ -149,7 +136,7 @@ check.hint("mended_bill")
 # %% [markdown]
 # ## The time, by hand
 #
-# The bill says which layouts fit. How fast could the best of them be? Training takes about 6 FLOPs for each parameter and token, 2 in the forward and 4 in the backward, so the shortest possible time is one division:
+# The bill says which layouts fit. How fast could the best of them be? Training takes about 6 FLOPs for each parameter and token, a third of them in the forward, so the shortest possible time is one division:
 
 
 # %%
@@ -162,7 +149,7 @@ llama = MODELS["LLaMA 7B"]
 round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 
 # %% [markdown]
-# Those are the days for a trillion tokens on eight A100, at the speed of their data sheet. The `share` of it that a run really reaches is its **MFU**, model FLOPs utilization: the FLOPs that the model needs, over those that the cards could have done meanwhile.
+# Those are the days for a trillion tokens on eight A100, at the speed of their data sheet. The share of that speed that a run really reaches is its MFU (chapter 01).
 #
 # The authors of LLaMA write that their 7 B took 82,432 GPU hours. Which MFU did these experts reach?
 
@@ -178,27 +165,27 @@ reached.score(at_peak / llama.a100_hours)
 #
 # ## Predict
 #
-# The planner has a formula for each part of a step. You give it a `Plan`, which is a model, a cluster and a layout. LLaMA's paper tells of cuts, but not of how many, so we assume something simpler: plain FSDP, which is ZeRO 3, on 2,048 cards, one sequence on each. Messages that hide behind computing are not drawn. Look at the blue part:
+# The planner has a formula for each part of a step. You give it a `Plan`: a model, a cluster and a layout. LLaMA's paper doesn't give its whole layout, so we assume plain FSDP, which is ZeRO 3, with one sequence on each of 2,048 cards. Messages that hide behind computing are not drawn. Look at the blue part:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part and the attention beside it are the useful work, and yet most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms, so FSDP's products reach some 60 % of the peak. A card reaches its peak only while all its units multiply, and no program keeps them all busy.
+# The blue part and the attention beside it are the useful work, and yet most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
 #
-# By this plan a trillion tokens take about 74,000 GPU hours, and LLaMA took 82,432, a tenth more. The planner's MFU counts attention's FLOPs too, which are 6 % more here, so its 51.3 % are 48 % by our division.
+# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. Its MFU counts attention's FLOPs too.
 #
 # ### Constants
 #
-# No data sheet has such a share, because it belongs to a program on a kind of card. We call it a **constant**. The planner has four, and the four of a program are its **stack**:
+# No data sheet says how near to the peak the products get, because that belongs to a program on a kind of card. We call such a number a **constant**. The planner has four, and the four of a program are its **stack**:
 #
-# - `matmul` is the share of the peak that large matrix products reach, the blue part. Small ones fill the card less well.
+# - `matmul` is the share of the peak that large matrix products reach, the blue part.
 # - `attention` is the same for attention, the green part.
 # - `nic` is the share of the network cards' speed that messages between machines get.
 # - `layer` is a fixed time for each layer and microbatch, the grey part, for starting small jobs.
 #
-# All else, such as the speed of NVLink, belongs to the machine. The last column is the error: nine of ten of the runs behind Megatron's constants are predicted within it.
+# The last column is the error: nine of ten of the runs behind Megatron's constants are predicted within it.
 
 # %%
 stacks = [planner.STACKS[name].row() for name in ("fsdp-a100", "megatron-a100")]
@@ -206,12 +193,12 @@ shares = dict.fromkeys(("matmul", "attention", "nic", "error"), "share")
 lab.table(stacks, units=shares)
 
 # %% [markdown]
-# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. So the board's 70 % were hopeful. FSDP's come from our own trials on published runs that we didn't keep, so nobody can check its 20 %. LLaMA may have been among them, so a miss of a tenth proves little. A plan that names no stack gets FSDP's stack and recipe for ZeRO 3, else Megatron's.
+# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. The board predicted 70 %, so its step may well take longer. FSDP's, and all of those for the H100, come from our own trials on published runs that we didn't keep, so nobody can check the 20 %. A plan that names no stack gets FSDP's for ZeRO 3, else Megatron's.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now we turn one knob at a time. We begin with `tp`, on 8 GPUs with NVLink, where messages are as fast as they get, and with `sp` wherever `tp` cuts. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
+# Now we turn one knob at a time. We begin with `tp`, on 8 GPUs with NVLink, where messages are as fast as they get. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -228,13 +215,13 @@ bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, twice in the forward and twice in the backward. In 32 layers and 512 microbatches that makes 4 x 32 x 512 waits, so 19.9 s are 0.3 ms a wait. `sp` adds nothing, because its gather and scatter are the halves of an all-reduce. The blue part grows a little too, because narrower products fill the card less well.
+# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, half of them in the backward. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because the only copy goes through all 512 microbatches, where each of eight copies had 64.
 #
-# So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09).
+# So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09). The wider the model, the less it costs, because computing grows with the square of the width and messages only with the width.
 #
 # ## What stages cost, and computing twice
 #
-# Stages send little, but they wait. Take 64 sequences, one at a time, and 8 stages. If all are equally slow, the bubble is 7 / (64 + 7), a tenth of the step (chapter 08), and chunks make it smaller. Recomputing waits for nobody, but it goes through every forward twice. Which of the three costs least time?
+# Stages send little, but they wait. Take 64 sequences, one at a time, and 8 stages. If all are equally slow, the bubble is 7 / (64 + 7), a tenth of the step (chapter 08). Chunks make it smaller. Recomputing waits for nobody, but it goes through every forward twice. Which of the three costs least time?
 
 # %%
 batch64 = node.but(batch=64)
@@ -244,18 +231,18 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds 2 to 6 FLOPs, which is a third. The bars show the last stage. It has the output layer too, so its blue part is longer than with `pp` 1, and the other, faster stages keep it waiting a little less than our tenth.
+# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds a third to the computing.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
 #
-# One more way to buy memory needs no cut. With ZeRO 3 a GPU keeps a shard of each layer, and gathers the rest just before it needs it. These messages can hide while the layer before it computes. How fast must the network be for that?
+# One more way to buy memory needs no cut: ZeRO 3 gathers each layer just before it computes. These messages can hide while another layer computes. How fast must the network be for that?
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, with two sequences of 2,048 tokens at a time. Computing takes 6 x 6.7 billion x 2 x 2,048 FLOPs. At six tenths of 312 TFLOP/s these need 0.9 s.
+# Take 64 GPUs in eight machines, with two sequences of 2,048 tokens at a time. Computing takes 6 x 6.7 billion x 2 x 2,048 FLOPs. At six tenths of the peak, 312 TFLOP/s, that takes 0.9 s.
 #
-# Meanwhile a machine has to fetch 13.5 GB of parameters twice, for the forward and for the backward, and to send 13.5 GB of gradients once. Its eight network cards share that, and we assume that each reaches half of its data sheet. So the data sheet must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
+# Meanwhile a machine fetches 13.5 GB of parameters twice, for the forward and the backward, and sends as many GB of gradients once. Its eight network cards share that, and we assume that each reaches half of its data sheet. So the data sheet must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
 #
 # The cards of a usual A100 machine have 25, so there the messages hide. But 40 Gb/s Ethernet has 5 GB/s. How many times as long is a step with it?
 
@@ -268,7 +255,7 @@ slow = wide.but(nic_gb_per_s=5)
 network.score(slow.time().step_us / wide.time().step_us)
 
 # %% [markdown]
-# By hand it is 11.25 / 5 = 2.25 times, because the messages take that much longer than computing. The planner says less, because it counts attention as well. Look at what sticks out in the second bar, where by hand all just hides, and in the third:
+# By hand it is 11.25 / 5 = 2.25 times, because the messages take that much longer than computing. The planner says less, because its step at 25 GB/s has attention, memory traffic and a few messages too. Look at the second bar, in which by hand all messages just hide:
 
 # %%
 by_hand = 3 * 13.5 / 0.9 / 8 / 0.5
@@ -276,22 +263,23 @@ cards = {f"{gb:g} GB/s": wide.but(nic_gb_per_s=gb) for gb in (25, by_hand, 5)}
 lab.show(planner.time_bars(cards))
 
 # %% [markdown]
-# In the second bar two things stick out. The embedding and the output layer are gathered before anything computes and scattered after all has, so nothing hides them. And where a message takes about as long as the computing beside it, the planner lets some of it stick out, because the two seldom keep in step. With one sequence at a time we would need twice the network.
+# Some messages stick out there, because nothing computes while the first are gathered and the last are sent, and because messages and computing of the same length seldom keep in step. So here the network must be somewhat faster than 11.25 GB/s. With one sequence at a time it must be twice as fast, because computing is half as long.
 
 # %% [markdown]
 # ## Search
 #
-# A good layout turns several knobs at once, so we let `search` compute every layout of our 7 B model on 64 GPUs. In the picture each dot is a layout: the further left the faster, and the lower the lighter. Look at the line along the bottom:
+# A good layout turns several knobs at once, so we let `search` compute every layout of our 7 B model on 64 GPUs. In the picture each dot is a layout: the further left the faster, and the lower the lighter. Look at the line along the lower left edge:
 
 # %%
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Of 1,094 layouts 982 fit, and those are drawn. The line is the **frontier**: the layouts that no other beats in both time and memory. Here are its first five:
+# The line is the frontier: the layouts that no other beats in both time and memory. Here are its first five:
 
 # %%
-lab.table(plan.row() for plan in search.frontier_plans())
+shown = ["layout", "memory_bytes", "step_us", "mfu_share"]
+lab.table([plan.row() for plan in search.frontier_plans()], heads=shown)
 
 # %% [markdown]
 # ### What is a tie?
@@ -302,29 +290,11 @@ lab.table(plan.row() for plan in search.frontier_plans())
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# `trust()` says whose constants these are, and that nine of ten of the runs that they were fitted on are within 12 %. `warnings()` says where a plan lies outside of those runs: this one hopes for a higher MFU than any of them reached.
+# `trust()` says that nine of ten of the runs behind these constants are within 12 %. `warnings()` says that this plan hopes for a higher MFU than any of them.
 #
-# The five rows are by one program's constants, and they are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster, so choose by something else, such as memory. In the picture the copies and cuts left of the dashed line all tie with the fastest. The shards there are by another program's constants, so about them it says less.
+# The five rows are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. Run both if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory that the other saves.
 #
-# ### ZeRO 3, one sequence at a time
-#
-# Many would try plain FSDP first, with one sequence on each GPU. By hand its messages just hide, because they need 2 x 11.25 = 22.5 of 25 GB/s. How much slower than the best is it, as a share? That share is its **regret**.
-
-# %%
-usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
-
-# %%
-single = search.plan.but(zero=3)
-usual.score(search.regret(single))
-
-# %% [markdown]
-# Here many messages stick out, for the two reasons above, mostly because they take nearly as long as the computing beside them. Two sequences are our `wide` plan:
-
-# %%
-round(search.regret(wide), 3)
-
-# %% [markdown]
-# Most of the regret is gone, so take two sequences before you give up ZeRO 3. The rest doesn't say who wins: it is less than FSDP's error, and between two programs, whose products reach 63 and 79 % of the peak.
+# This is a rule of thumb, because an error of single times isn't the error of a comparison. Two plans by one program share its constants, so they err together, and even a small difference may be right. Two plans by two programs may err apart, so their difference says less.
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -332,7 +302,7 @@ round(search.regret(wide), 3)
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# Without a planner you need a rule, so let us ask what a layout does with the model: it copies it, shards it (ZeRO 3), or cuts it by `tp` and `pp`. We take five models, three on 8 GPUs, the 70 B on 64 and the 175 B on 128, all by Megatron's constants. `searched` computes all layouts of a model, and `slower` says how far the best of each kind is behind the best of all:
+# Without a planner you need a rule, so let us ask what a layout does with the model: it copies it, shards it (ZeRO 3), or cuts it by `tp` and `pp`. We take five models, three in one machine and two on many, all by Megatron's constants. How much longer a step is than the best layout's, as a share, is its **regret**. `slower` computes it for the best of each kind:
 
 # %%
 KINDS = {"cut": "cut by tp or pp", "shards": "sharded (ZeRO 3)", "copies": "copied"}
@@ -351,7 +321,7 @@ def slower(found):
 
 
 # %% [markdown]
-# For how many of the five models do the kinds differ by more than 12 %, the planner's error?
+# Think of the network that the shards' messages have to cross. For how many of the five models do the kinds differ by more than 12 %, the planner's error?
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -382,34 +352,35 @@ lab.bars(
 # %%
 large = [*searches["LLaMA-2 70B"].by_kind().values()]
 large += searches["GPT-3 175B"].by_kind().values()
-lab.table(plan.row() for plan in large)
+shown = ["model", "layout", "memory_bytes", "fits", "step_us", "mfu_share"]
+lab.table([plan.row() for plan in large], heads=shown)
 
 # %% [markdown]
-# Both sharded layouts recompute. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. For the cuts a little `tp` and many stages are enough. The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact.
+# Both sharded layouts recompute, and that slows them. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. So in one machine choose what is simple. Across machines try a cut first where copies don't fit.
 #
-# So in one machine choose what is simple, and across machines try a cut first: in published runs cuts kept their speed there, and shards by one early program lost it (chapter 19).
+# The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact. All four hope for an MFU above the 56 % of the best fitted run, so they may well take longer.
 #
 # ### Four rules
 #
 # 1. Copy the model if it fits, because that is the simplest, but on a slow network only inside a machine. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
-# 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide.
-# 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside a machine, as the large models' best layouts do.
-# 4. If that is not enough, recompute, which costs a third. `tp` 8 comes last, because it made the step of our 7 B twice as long.
+# 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide, because those of one early program did not (chapter 19).
+# 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside one.
+# 4. If that is not enough, recompute, which costs a third. In a model as narrow as our 7 B `tp` 8 comes last, because it made the step twice as long.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Now write these rules as a function, for models and clusters not yet seen. It may ask about six layouts only, so `my_bill` of exercise 1 comes first, which costs no question.
+# Now write these rules as a function. It may ask about six layouts only, so `my_bill` of exercise 1 comes first, which costs no question.
 #
-# For example, take 13 B on 8 cards of 80 GB, with Megatron's 6 bytes for a parameter and its gradient, and 12 for Adam. Copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so we needn't ask. With ZeRO 3 a card holds 18 x 13 / 8 = 29.25 GB, and rule 2 says to ask that first. Two stages leave `dp` 4 and hold 6 x 13 / 2 + 12 x 13 / 2 / 4 = 58.5 GB. They may fit too, so we ask.
+# For 13 B on eight cards of 80 GB, copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so we needn't ask. With ZeRO 3 a card holds 18 x 13 / 8 = 29.25 GB, so by rule 2 we ask that first.
 #
-# Your function gets the numbers of parameters and GPUs, the GB of a card, and `ask`. It returns a layout that fits, with a step at most a tenth longer than the best.
+# Your function returns a layout that fits, with a step at most a tenth longer than the best.
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`, by Megatron's constants for that card.
 # - What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`.
-# - A layout that does not divide raises a `ValueError`, and counts as a question. `tp` 2, 4, 8 and `pp` 2, 4, 8, 16 divide in all cases that have as many GPUs.
+# - An impossible layout raises a `ValueError`, and counts as a question. `tp` 2, 4, 8 and `pp` 2, 4, 8, 16 are possible wherever there are as many GPUs. Where `pp` doesn't divide the layers, some stages get one more.
 #
-# The cases have 8 to 64 GPUs. In one the network is slow, which only asking can tell.
+# The five cases have 8 to 64 GPUs, eight to a machine. Between machines a GPU has 25 or 50 GB/s, but in one case only 1.5, which is slow. Only asking can tell.
 
 
 # %%
@@ -441,7 +412,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is your regret in each case. In the book, `yours` is one solution's. A row without a network has one machine, and the 13 B and 70 B have twice our 512 sequences:
+# Here is your regret in each case, or in the book one solution's. The 13 B and 70 B have twice our sequences:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "best_s", "yours_s", "regret", "questions"]
@@ -450,7 +421,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# Now we can explain the 65 days of our first lines. Look first at the memory that the fine cut and the search's best leave:
+# Now we can explain the 65 days. Look at the memory that the fine cut and the search's best leave:
 
 # %%
 fine = search.plan.but(tp=8, pp=8, sp=True, recompute="full")
@@ -464,26 +435,25 @@ bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none")}
 lab.show(planner.time_bars(bars | {"best": search.best}))
 
 # %% [markdown]
-# Most of the 65 days are the messages of `tp`, some of which recomputing sends again. The next are products, mostly of the second forward and the output layer. The bubble is thin, about 7 / (512 + 7), because the only copy has 512 microbatches. And 40 days are hopeful, as that plan's warning said.
+# Most of the 65 days are the messages of `tp`, some of which recomputing sends again. The next are products, mostly of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said.
 #
-# So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie, so run both for a few minutes, and if they come out alike, take the simpler copies.
+# So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie. On 64 GPUs it matters, so run both for a few minutes. If they come out alike, take the simpler copies, because the memory is not needed.
 
 # %% [markdown]
 # ## Summary
 #
 # - You can write the bill of a layout by hand: `tp` and `pp` divide all states, `dp` only what ZeRO shards. Activations come on top.
-# - You can say how long a step takes at best; the rest needs constants, which no data sheet has.
-# - You know where to begin: copy if it fits, else shard inside a machine and cut a little across machines, and recompute if that is not enough.
-# - You ask a plan for its error and warnings. Two plans by one program that differ by less are a tie, so you run both.
+# - You can say how long a step takes at best. For more you need constants.
+# - You know where to begin: copy if it fits, else shard inside a machine and cut a little across machines. Recompute if you must.
+# - Two plans by one program that differ by less than its error are a tie: run both if it matters, else take the simpler one, unless you need the memory.
 #
-# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [frontier](GLOSSARY.md#frontier), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).
+# Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).
 #
 # ## Further reading
 #
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
-# - Chowdhery et al. 2022, *PaLM*, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311): MFU
 #
 # **Next:** [how far to trust a plan](19_how_far_to_trust_a_plan.ipynb): two published runs, and a plan that picks the slower one.
 
@@ -494,7 +464,7 @@ lab.show(planner.time_bars(bars | {"best": search.best}))
 #
 # <details><summary>Erratum 19.8.4: 10 B parameters in 16 bit are 10 GB</summary>
 #
-# At 2 bytes each they are 20 GB. Cut by `tp` 2 and `pp` 2, each card has 5. Run it: `small.memory().parts["parameters"]`.
+# At 2 bytes each they are 20 GB. Cut by `tp` 2 and `pp` 2, each card has 5. Run it: `small = planner.Plan(model=planner.Shape(layers=48, hidden=4096, heads=32), gpus=8, tp=2, pp=2, zero=1)`, and then `small.memory().parts["parameters"]`.
 #
 # </details>
 #

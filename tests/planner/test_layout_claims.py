@@ -1,0 +1,35 @@
+"""What chapter 18 says of what a layout costs, held against the planner."""
+
+import pytest
+
+from labkit import planner
+
+
+def test_the_wider_the_model_the_less_tensors_cost():
+    shares = []
+    for model in ("LLaMA 7B", "LLaMA 13B", "LLaMA-2 70B", "GPT-3 175B"):
+        node = planner.Plan(model=model, gpus=8, sp=True, batch=512, stack="megatron-a100")
+        shares.append(node.but(tp=8).time().step_us / node.time().step_us)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 1.9 and shares[-1] < 1.3
+
+
+def test_grey_grows_almost_as_much_as_blue_with_tensors():
+    node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=512)
+    one, eight = (node.but(tp=tp).time().parts() for tp in (1, 8))
+    grown = {name: eight[name] - one[name] for name in ("products", "overhead", "tensor")}
+    assert 0.7 * grown["products"] < grown["overhead"] < grown["products"]
+    assert grown["tensor"] > 3 * (grown["products"] + grown["overhead"])
+
+
+def test_the_first_stages_activations_are_the_formulas_less_what_tensors_cut():
+    big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
+    for_one_layer = (10 + 24 / 2) * 2048 * 12_288
+    assert big.memory().parts["activations"] == pytest.approx(24 * 4 * for_one_layer)
+
+
+def test_the_best_plans_of_each_kind_hope_for_more_than_a_fitted_run_reached():
+    for model, gpus in (("LLaMA-2 70B", 64), ("GPT-3 175B", 128)):
+        large = planner.Plan(model=model, gpus=gpus, batch=512, stack="megatron-a100")
+        for plan in planner.search(large).by_kind().values():
+            assert plan.mfu() > plan.used.reached and plan.warnings()
