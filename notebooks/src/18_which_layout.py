@@ -62,7 +62,7 @@ planner.board()
 #
 # Why does one knob take off more than another? Chapter 01 wrote the bill of one parameter: 4 bytes for itself and its gradient, and 12 for Adam. Tensor and pipeline parallelism cut the model, so they divide all 16 bytes. Data parallelism only copies the model, so `dp` divides nothing but what ZeRO shards.
 #
-# Take 175 billion parameters on 64 GPUs. With `tp` 2 and `pp` 4 there are eight copies, each cut in eight parts, and nothing is sharded yet. In the code `recipe="mixed"` stands for our 16 bytes. How many GB of states does one GPU hold?
+# Take 175 billion parameters on 64 GPUs. With `tp` 2 and `pp` 4 there are eight copies, each cut in eight parts, and nothing is sharded yet. `recipe="mixed"` stands for our 16 bytes. How many GB of states does one GPU hold?
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
@@ -198,7 +198,7 @@ lab.table(stacks, units=shares)
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now we turn one knob at a time. We begin with `tp`, on 8 GPUs with NVLink, where messages are as fast as they get. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
+# Now we turn one knob at a time, first `tp` on 8 GPUs with NVLink, where messages are as fast as they get. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -215,7 +215,7 @@ bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, half of them in the backward. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because the only copy goes through all 512 microbatches, where each of eight copies had 64.
+# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, half of them in the backward. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because one copy goes through all 512 microbatches, where each of eight had 64.
 #
 # So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09). The wider the model, the less it costs, because computing grows with the square of the width and messages only with the width.
 #
@@ -412,7 +412,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is your regret in each case, or in the book one solution's. The 13 B and 70 B have twice our sequences:
+# Here is your regret in each case, or in the book one solution's. A row without a network has one machine, and the 13 B and 70 B have twice our sequences:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "best_s", "yours_s", "regret", "questions"]
@@ -421,7 +421,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 # %% [markdown]
 # ## Our 7 B model, before and after
 #
-# Now we can explain the 65 days. Look at the memory that the fine cut and the search's best leave:
+# Now we can explain the 65 days. Look at the memory that the fine cut and the best leave:
 
 # %%
 fine = search.plan.but(tp=8, pp=8, sp=True, recompute="full")
