@@ -74,7 +74,7 @@ fit = [cure.held_bytes < 0.9 * cure.plan.cluster.device_bytes for cure in cures]
 fitting.score(str(sum(fit[2:])))
 
 # %% [markdown] sections="8.10"
-# Right of each bar you see what is left of the card. Compare the states, which are blue, orange and green, with the first row's.
+# A bar fits if it ends left of its dashed line. Compare the states, which are blue, orange and green, with the first row's.
 
 # %%
 lab.show(case_studies.drawn(cures))

@@ -134,13 +134,13 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 #
 # ### What helps?
 #
-# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients, which is called gradient accumulation. Or it recomputes: it throws activations away and computes them again in the backward (chapter 05). Look for bars that end well left of the line:
+# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients, which is called gradient accumulation. Or it recomputes: it throws activations away and computes them again in the backward (chapter 05). Look for bars that end left of the dashed line, where a tenth stays free:
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}
 tries["shards, recompute"] = shards.but(recompute="full")
 tries["stages, one at a time"] = stages.but(mbs=1)
-lab.show(planner.memory_bars({"shards, too large": shards, **tries}))
+lab.show(planner.memory_bars({"shards, too large": shards, **tries}, spare=0.1))
 
 # %% [markdown]
 # All three ways fit, so now it is a question of time.
@@ -201,7 +201,7 @@ saved.score(1 - kept[1] / kept[0])
 
 # %%
 both_ways = {"as it is": shards, "leaner": lean}
-lab.show(planner.memory_bars(both_ways))
+lab.show(planner.memory_bars(both_ways, spare=0.1))
 
 # %% [markdown]
 # It fits, and at 27.2 GB much of the card stays free.
