@@ -59,8 +59,8 @@ def fastest(run: Any) -> dict[str, float]:
 
 def in_turns(steps: "Sequence[Step]") -> list[float]:
     """Microseconds of the fastest of each step's ``timed`` steps, in one run in which they take
-    turns, so that a busy moment slows all alike. Raises ValueError for steps that can't be clocked
-    or differ in ``ranks``, ``devices`` or ``timed``."""
+    turns, so that a busy moment slows all alike; after 40 seconds no further round begins. Raises
+    ValueError for steps that can't be clocked or differ in ``ranks``, ``devices`` or ``timed``."""
     from labkit.your_own import run
 
     if len({(each.ranks, each.devices, each.timed) for each in steps}) != 1:

@@ -11,7 +11,7 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# In the last chapter you planned a model of your own. But a plan knows neither the script that trains the model nor the machine, and a step can lose most of its time to what a plan leaves out.
+# In the last chapter you planned a model of your own. But a plan knows neither the script that trains the model nor the machine. So this page asks what a step waits for, and how near a plan can come to its time.
 #
 # We begin with a small script for two ranks. In each of its steps a rank computes nothing for at least 48 ms, and the picture below shows why. Each rank has a thick row for what it computes, hatched where it computes nothing, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
 
@@ -27,7 +27,7 @@ from labkit import planner, your_own
 from labkit.profiling.recording import record
 from labkit.your_own import machine_check as check
 
-lab.begin("en", deadline_s=60)
+lab.begin("en", deadline_s=120)
 
 # %%
 script = Path(tempfile.mkdtemp()) / "train.py"
@@ -61,19 +61,25 @@ found
 # Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
 #
 # **When you are done** you can find what a script of yours waits for, prove that a change helps, fit a plan to your machine, and say what a slower network would cost.
+#
+# <details><summary>The same with your own script and model</summary>
+#
+# - **Your script**: write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# - **Your change**: make it in a copy, and write `cured = Path("cured.py")`. Where this page says 12 ms, yours is `quarter_us`.
+# - **Your model**: in place of `mine`, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb). For a cluster, plan it with `your_own.Step(make=large).plan(...)`.
+#
+# </details>
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# This one reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank; the first two, the warm-up, are left out. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# This script reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two, the warm-up, are left out.
 #
-# **With yours**: write `script = Path("train.py")`, and arguments as in `record(script, "--epochs", "1")`. Let it do few steps.
-#
-# A batch has eight samples and each takes 6 ms to read, all of it a wait for a disk, so a batch takes 48 ms. The advice lets one reader work ahead, but one reader still needs 48 ms for a batch, so no simulated step is shorter.
+# A batch has eight samples, and each waits 6 ms for a disk. So reading a batch takes 48 ms. The advice speaks of workers, but its simulation lets only one of them read ahead. One reader still needs 48 ms for a batch, so no simulated step is shorter.
 #
 # ### Four readers
 #
-# So let us take four, as worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step: the recorded step without its wait for data, here in ms:
+# So we take four, as worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step. This rest is the recorded step without its wait for data, here in ms:
 
 # %%
 rest_us = found.step_us * (1 - found.advice.share("input"))
@@ -86,7 +92,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. By default each reads two batches ahead, together eight of our ten, so we set `prefetch_factor=1`. If the gain is small, record both again, and compare it with the difference between two recordings of one script. (With yours, change a copy by hand, and write `cured = Path("cured.py")`.)
+# Only a run proves that a change helps, so we record a second script, with four readers. By default each of them reads two batches ahead. That would be most of our ten batches, so we set `prefetch_factor=1`.
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -98,7 +104,7 @@ again = record(cured, ranks=2, show=False)
 gain.score(1 - again.step_us / found.step_us)
 
 # %% [markdown]
-# The last row of the table is what we expected of the new step: the longer of the rest and a quarter of the recorded wait for data.
+# The last row of the table is what we expected of the new step: the longer of the rest and `quarter_us`, a quarter of the recorded wait for data.
 
 # %%
 steps_us = {"as it was": found.step_us, "four readers": again.step_us}
@@ -107,19 +113,19 @@ steps_us["expected of four"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# If the two lower rows are close, the longer of the two did set the pace. Often the run takes longer. Then the rest has grown, because two ranks and eight readers now share your cores, or batches come in bursts, so that the rest sometimes waits although there are enough of them.
+# If the two lower rows are close, the longer of the two did set the pace. If the run took longer, either the rest has grown, because two ranks and eight readers share your cores, or batches come in bursts, and the rest sometimes waits for one.
 #
 # ### What is in the way now?
 #
-# If yours was longer, the new recording may show why. Brown, in the thick row this time, is a rank's wait for a batch, and its numbers count that as busy; the first picture's counted it as idle. The readers aren't drawn. What stands under the hatched stretches now?
+# The new recording can show it. Brown is again a rank's wait for a batch; what the readers do isn't drawn. Look at what stands under the longest hatched stretches, where a rank doesn't compute.
 
 # %%
 lab.show(again.advice.timeline)
 
 # %% [markdown]
-# A hatched stretch above a message often waits for the other rank, because an all-reduce ends only when both have brought their gradients. Bursts would be some steps close together and then a wait, because the four readers began together.
+# A hatched stretch above brown is a wait for a batch. One above a message is often a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
 #
-# The table has a step of the average rank before and after; "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than 12 ms?
+# The table has a step of the average rank before and after. In it, "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than `quarter_us`, which is about 12 ms here?
 
 # %%
 parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
@@ -135,15 +141,15 @@ lab.table(
 )
 
 # %% [markdown]
-# - **Below 12 ms** reading is still the longer of the two, so more readers help, until the rest is longer.
-# - **Above 12 ms** more readers change nothing, because batches are ready in time. Mend the largest part of the rest. If that is computing, and it has grown, readers that decode may be taking its cores.
+# - **If it is less,** reading is still the longer of the two. More readers help, until the rest is longer.
+# - **If it is more,** most batches are ready in time. Then more readers change little, unless the other rank for which yours waits is itself waiting for data. Mend the largest part of the rest.
 
 # %% [markdown]
 # ## A machine
 #
 # *A good place to rest.*
 #
-# So far our plans took the speeds of GPUs; now `speeds(2)` measures what each of two ranks gets here while both are busy: for matrix products, and to gather a layer from its shards, which takes some time to begin.
+# So far our plans took the speeds of GPUs. Now `speeds(2)` measures what each of two ranks gets here while both are busy: for matrix products, and to gather a layer from its shards. Before a gather sends anything, it takes some time to begin.
 
 # %%
 here = planner.speeds(2)
@@ -153,7 +159,7 @@ found_here |= {"to begin a gather_us": begin_us, "gathering, GB/s": gather_gb}
 lab.table([found_here])
 
 # %% [markdown]
-# With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks, with half of the sequences on each (`split=True`). (With yours, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb).) Look for the longest part of the planned step.
+# With these speeds we can plan a step: a stack of torch's own layers, in shards on two ranks, with half of the sequences on each (`split=True`). Look for the longest part of the planned step.
 
 
 # %%
@@ -180,9 +186,9 @@ lab.table(
 )
 
 # %% [markdown]
-# The four layers are gathered twice each, for the forward and for the backward, which is eight times "both". The rest of the messages is four scatters of gradients. Where it takes longer to begin than to receive, fewer and larger layers would help, and a faster link hardly.
+# The four layers are gathered twice each, for the forward and for the backward, which is eight times "both". The rest of the messages is four reduce-scatters of gradients, whose speed `speeds` has measured by itself.
 #
-# A program reaches only a share of a speed, and the shares in our plan were fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
+# A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
@@ -190,8 +196,7 @@ near = lab.guess("measured step over planned step", between=(0.2, 5))
 # %%
 plain = step.but(devices="cpu", timed=10)
 run = plain.run()
-fastest_us = min(run[0]["step_us"])
-near.score(fastest_us / plan.time().step_us)
+near.score(min(run[0]["step_us"]) / plan.time().step_us)
 
 # %% [markdown]
 # The clock can tell only the update from all else, so the lower bar has two parts. Compare the whole first, and then the update, in green.
@@ -203,74 +208,62 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# The bars show by how much the plan is off, but not where, and so the same run also recorded one step. Recording takes time too, so the second table has the sum of its parts beside the clock's step. How much did recording add?
+# The bars answer this for the update alone. Where it takes longer than planned, that is because the plan counts the bytes that Adam reads and writes, but not the Python that runs for each tensor. All else the clock can't tell apart, and a recording would slow so short a step too much. So we learn the whole step from runs.
+#
+# ### Fit constants to your machine
+#
+# As in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we fit three times:
+#
+# $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence}$$
+#
+# To tell them apart, five runs differ in their layers and their sequences. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to forty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
 
 # %%
-names = parts | {"optimizer": "the update"}
-both_us = your_own.by_parts(plan, run.timeline())
-lab.table(
-    {"part": names[part], "planned_us": planned_us, "recorded_us": recorded_us}
-    for part, (planned_us, recorded_us) in both_us.items()
-)
-
-# %%
-sum_us = sum(recorded_us for _, recorded_us in both_us.values())
-lab.table([{"recorded_us": sum_us, "measured_us": fastest_us}])
-
-# %% [markdown]
-# If it added much, judge the update by the bars, where nothing was recorded. Two parts are zero in the plan: the wait for the other rank, and the time in which nothing was recorded, mostly Python and copies, we believe. Of the update it counts the bytes that Adam reads and writes, but not the Python for each tensor. And since too long a part makes up for one too short, a plan can come near the clock by errors that cancel.
-#
-# ### Fit, then plan
-#
-# But we can time some runs and fit constants to them, as in [chapter 19](19_how_far_to_trust_a_plan.ipynb). Messages, updates and most of the Python come once for each layer, however many sequences it takes. Products and attention come for each sequence as well. So we fit two times:
-#
-# $$\text{step} = \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence}$$
-#
-# To tell the two apart, our runs differ in both sizes: 2 and 4 layers, 4 and 8 sequences. A fifth, with 6 layers and 12 sequences, is kept for a test. `in_turns` runs one step of each in turn, ten times, so that a busy moment slows all alike, and keeps the fastest of each.
-
-# %%
-sizes = [(2, 4), (4, 4), (2, 8), (4, 8), (6, 12)]
-steps = [plain.but(make=partial(mine, *each)) for each in sizes]
+sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (2, 4), (5, 12)]
+steps = [plain.but(make=partial(mine, *each), timed=40) for each in sizes]
 clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# `lstsq` finds the two times with which the formula comes nearest to the first four clocks. The plan is such a sum as well, so from its four times we get the two that it believed in. In which column are the rows further apart, as a ratio?
-
+# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is such a sum as well, so from its own times of the five we get what it believed in. In which column are the rows furthest apart, as a ratio?
 
 # %%
-parts_of = torch.tensor([[n, n * s] for n, s in sizes], dtype=torch.float64)
+parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
 
 
 def fitted(times_us):
-    four_us = torch.tensor(times_us[:4], dtype=torch.float64)[:, None]
-    return torch.linalg.lstsq(parts_of[:4], four_us).solution[:, 0].tolist()
+    five_us = torch.tensor(times_us[:5], dtype=torch.float64)[:, None]
+    return torch.linalg.lstsq(parts_of[:5], five_us).solution[:, 0].tolist()
 
 
 # %%
 constants = {"planned": fitted(plan_us), "fitted": fitted(clock_us)}
 lab.table(
-    {"constants": name, "each layer_us": layer_us, "each sequence_us": sequence_us}
-    for name, (layer_us, sequence_us) in constants.items()
+    {
+        "constants": name,
+        "fixed_us": fixed,
+        "each layer_us": layer,
+        "each sequence_us": one,
+    }
+    for name, (fixed, layer, one) in constants.items()
 )
 
 # %% [markdown]
-# Where the rows differ, and the fit holds in the test below, the constants of GPUs and data sheets are not those of your program on your machine. A layer's time now holds the Python and the update, too. So a fitted plan tells you how long a step takes, but no longer where its time goes.
+# On our machine it was the fixed time. We believe that this is mostly Python, which a plan doesn't know. A layer's time holds Python as well, beside its messages and its update. So a fit tells you how long a step takes, but no longer where its time goes.
 #
-# ### Does it hold farther out?
+# ### Does it hold for a larger step?
 #
-# A good fit on its own four runs proves nothing, because its constants were chosen to meet these. So the test is the fifth step, which the fit hasn't seen. How many times as long as the fit says did it take?
+# A good fit on its own five runs proves little about larger steps, because its constants were chosen to meet these. So we use it for what it is meant for, and forecast the sixth step, which it hasn't seen. How many times as long as the forecast did that step take?
 
 # %%
 nearer = lab.guess("measured step over fitted step", between=(0.2, 5))
 
 # %%
-layer_us, sequence_us = constants["fitted"]
-fit_us = [n * layer_us + n * s * sequence_us for n, s in sizes]
+fit_us = (parts_of @ torch.tensor(constants["fitted"], dtype=torch.float64)).tolist()
 nearer.score(clock_us[-1] / fit_us[-1])
 
 # %% [markdown]
-# Here are all five, the test in the last row, and how far the plan and the fit are above or below the clock. The second row is the step of the bars. If its clock differs from theirs by more than a tenth, the machine was disturbed: run both again. Then compare the columns of errors, first in the upper four rows, then in the last.
+# Here are all six, with the test in the last row. The last two columns say how far the plan and the fit are above or below the measured step.
 
 # %%
 every = zip(sizes, clock_us, plan_us, fit_us, strict=True)
@@ -282,39 +275,16 @@ rows = [
 lab.table(rows, units={"plan off": "share", "fit off": "share"})
 
 # %% [markdown]
-# Which of these is your table? Only its last column counts.
+# So how near can a plan come? The last column says it:
 #
-# - **All five are off by a tenth at most.** The fit holds this far.
-# - **One of the upper four is off by more,** or a constant is below zero. Then don't trust the test. Most likely something else was running: write `timed=20` in the cell `plain = ...`, and choose *Run Selected Cell and All Below*.
-# - **Only the test is off.** Then the fit doesn't reach so far.
-#
-# %% [markdown]
-# ### Was a term missing?
-#
-# If the upper rows are off on a quiet machine too, suppose that a step takes some time by itself, whatever its layers. Our formula has no place for that, so the fit spreads it over the layers. Then 2 layers come out too short, and 4 and more too long.
-#
-# On such a made-up machine a step takes 24 ms by itself, 15 ms for each layer, and 0.6 ms for each sequence in each layer. The last column is our formula's:
-#
-# | layers | sequences | took | fitted |
-# | --- | --- | --- | --- |
-# | 4 | 4 | 94 ms | 98 ms |
-# | 2 | 4 | 59 ms | 49 ms |
-# | 4 | 8 | 103 ms | 108 ms |
-# | 2 | 8 | 64 ms | 54 ms |
-# | 6 | 12 | ? | 176 ms |
-#
-# By hand, what does the fifth step take there?
-#
-# <details><summary>Answer</summary>
-#
-# 24 + 6 x 15 + 6 x 12 x 0.6 = 157 ms. The fit says 176 ms, 12 % more.
-#
-# </details>
+# - **All six are off by a tenth at most.** Then a plan comes within a tenth, once its constants are fitted to your program on your machine. The column beside it shows how far off it was before.
+# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Write `timed=80` in the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+# - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
 
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now find such numbers yourself. `clock(layers, sequences)` gives the milliseconds of a step on a machine that follows the same rule. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
+# Now find such times yourself. `clock(layers, sequences)` gives the milliseconds of a step on a made-up machine that follows the same formula. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
 #
 # - You may time four steps, of 1 to 4 layers and 1 to 8 sequences.
 # - The clock errs by up to 1 %, so it matters which four you take.
@@ -340,15 +310,109 @@ check.forecast(my_forecast)
 check.hint("forecast")
 
 # %% [markdown]
+# ## A cluster
+#
+# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. The plan warns first:
+
+# %%
+cluster = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
+program = {"precision": "fp32", "stack": "fsdp-a100"}
+two = planner.Plan(model="GPT-2 XL", zero=3, **cluster, **program)
+lab.table([{"warnings": each} for each in two.warnings()])
+
+# %% [markdown]
+# So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
+
+# %%
+starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
+
+# %%
+nic = {f"{gb} GB/s": two.but(nic_gb_per_s=gb) for gb in (6.25, 25)}
+slow_us, fast_us = [each.time().step_us for each in nic.values()]
+starved.score(slow_us / fast_us)
+
+# %% [markdown]
+# Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
+#
+# At 1.5 GB/s nearly all of a step is messages. Then it counts how often as many bytes as the model has go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
+
+# %%
+slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
+
+# %%
+ways = {"shards": two, "copies": two.but(zero=0)}
+at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items()}
+slowest.score(at["copies"] / at["shards"])
+
+# %% [markdown]
+# Two against three is about two thirds.
+#
+# <details><summary>The same in seconds</summary>
+#
+# GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a ring only one link leaves each machine. So eight rings share the buffer, and together they use all eight network cards, 8 x 1.5 = 12 GB/s. By the plan's constant the program reaches half of that.
+#
+# | | out of each machine | at 6 GB/s |
+# | --- | --- | --- |
+# | copies | 2 x 6.2 x 15 / 16 = 11.6 GB | 11.6 / 6 = 1.9 s |
+# | shards | 3 x 6.2 x 15 / 16 = 17.4 GB | 17.4 / 6 = 2.9 s |
+#
+# </details>
+#
+# The picture predicts both for faster and faster networks. Upright lines are networks as they are sold, by their Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. See how steep the curves are on the left and on the right.
+
+# %%
+networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
+speeds_gb = [1.5 * 1.15**number for number in range(31)]
+curves = {
+    name: {gb: way.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in speeds_gb}
+    for name, way in ways.items()
+}
+axes = {"x": "GB/s of a network card", "y": "seconds per step"}
+axes |= {"log_x": True, "log_y": True, "at": networks}
+lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
+
+# %% [markdown]
+# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers. But the two are closer than a plan can tell, so on the right you should measure.
+
+# %% [markdown]
+# ### Let them find each other
+#
+# Run the same line on both machines, with the address of one of them:
+#
+# ```
+# torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
+#          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
+# ```
+#
+# Your script needs these lines, a disk that all machines see, and besides them the saving and loading of [chapter 13](13_checkpoint_and_recover.ipynb):
+#
+# ```python
+# torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+# dist.init_process_group()
+# loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+# if os.path.exists("/shared/last.pt"):
+#     state = torch.load("/shared/last.pt", map_location="cpu")
+# ```
+#
+# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, above all `first-machine`, nothing starts again until you start it.
+#
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one, and then on both to see what the network adds.
+
+# %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Where no plan can be trusted, you try settings, and it pays to know which can't win.
+# In the cluster the plan couldn't always say which way is faster. Then you try settings, and it pays to know which can't win.
 #
-# Take 8 samples of 3 ms each, 24 ms of computing. Of these the backward is two thirds. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so it takes a third longer, 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides: shards are gathered again, say. If that is 5 ms, two microbatches take 24 + 2 x 5 = 34 ms, and one, with recomputation, 32 + 5 = 37 ms. If it is 20 ms, they take 24 + 2 x 20 = 64 and 32 + 20 = 52 ms, and now recomputation wins.
+# Take 8 samples, which compute for 24 ms. A third of that is the forward. Recomputation runs it twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides, because shards are gathered again for instance. Recomputation wins where that is much:
+#
+# | a microbatch costs | two microbatches | one, with recomputation |
+# | --- | --- | --- |
+# | 5 ms | 24 + 2 x 5 = 34 ms | 32 + 5 = 37 ms |
+# | 20 ms | 24 + 2 x 20 = 64 ms | 32 + 20 = 52 ms |
 #
 # Find the fastest way to take `batch` samples on each rank, 16 in the check. `trial(microbatch, recompute)` runs such a step on real ranks, with a made-up time for computing, and returns its milliseconds, or None where it does not fit.
 #
-# - You have six trials for ten ways: microbatches of 1, 2, 4, 8 or 16, with `recompute` or without. None counts as a trial.
+# - There are ten ways: microbatches of 1, 2, 4, 8 or 16, with `recompute` or without. You have six trials, and None counts as one.
 # - One sample at a time always fits. What fits still fits with a smaller microbatch, or with recomputation.
 # - What a microbatch costs besides differs from test to test. Your choice may be 12 % slower than the fastest.
 
@@ -372,87 +436,10 @@ check.tune(my_tuning)
 # %%
 check.hint("tune")
 
-# %% [markdown]
-# ## A cluster
-#
-# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 cards of 40 GB in two machines, a sequence on each card, by constants fitted to FSDP. (With yours it is `your_own.Step(make=large).plan(...)`.) The plan warns first:
-
-# %%
-cards = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
-program = {"precision": "fp32", "stack": "fsdp-a100"}
-two = planner.Plan(model="GPT-2 XL", zero=3, **cards, **program)
-lab.table([{"warnings": each} for each in two.warnings()])
-
-# %% [markdown]
-# So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
-
-# %%
-starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
-
-# %%
-nic = {f"{gb} GB/s": two.but(nic_gb_per_s=gb) for gb in (6.25, 25)}
-slow_us, fast_us = [each.time().step_us for each in nic.values()]
-starved.score(slow_us / fast_us)
-
-# %% [markdown]
-# Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
-#
-# On a much slower network everybody waits for messages, so let us count bytes. GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a ring of 16 a pass over it sends 6.2 x 15 / 16 = 5.8 GB. In a step copies send two, 2 x 5.8 = 11.6 GB (an all-reduce), and shards three, 3 x 5.8 = 17.4 GB (two gathers and a reduce-scatter). Eight network cards of 1.5 GB/s carry 12 GB/s, and by the plan's constant the program reaches half: 11.6 / 6 = 1.9 s for copies, 17.4 / 6 = 2.9 s for shards. How many times as long as a step of shards is one of copies?
-
-# %%
-slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
-
-# %%
-ways = {"shards": two, "copies": two.but(zero=0)}
-at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items()}
-slowest.score(at["copies"] / at["shards"])
-
-# %% [markdown]
-# Here are both, predicted at seven speeds. Upright lines are networks as they are sold, by their Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s. See how steep the curves are on the left and on the right.
-
-# %%
-networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
-speeds_gb = [1.5, 6.25, 100, *networks.values()]
-curves = {
-    name: {
-        gb: way.but(nic_gb_per_s=gb).time().step_us / 1e6 for gb in sorted(speeds_gb)
-    }
-    for name, way in ways.items()
-}
-axes = {"x": "GB/s of a network card", "y": "seconds per step"}
-axes |= {"log_x": True, "log_y": True, "at": networks}
-lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
-
-# %% [markdown]
-# On the left half the bandwidth takes nearly twice the time, and copies win, because they send two where shards send three. On the right computing hides messages, so a faster network helps little, and copies lose in the plan, because each card updates all the numbers. But there they are closer than a plan can tell, so on the right, too, you should measure.
-
-# %% [markdown]
-# ### Let them find each other
-#
-# Run the same line on both machines, with the address of one of them:
-#
-# ```
-# torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
-#          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
-# ```
-#
-# Your script needs four lines, a disk that all machines see, and besides them the saving and loading of [chapter 13](13_checkpoint_and_recover.ipynb):
-#
-# ```python
-# torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-# dist.init_process_group()
-# loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
-# state = torch.load("/shared/last.pt", map_location="cpu")  # if there is one
-# ```
-#
-# Then a rank may die: torchrun starts all processes anew, here up to three times.
-#
-# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one, then on both: if messages take much longer than planned, look at the network.
-
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
-# Here is the course in sixteen sentences, each with a number to remember it by. Which could you explain to a friend?
+# Here is the course in seventeen sentences, each with a number to remember it by. Which could you explain to a friend?
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
@@ -465,18 +452,19 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
 # | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
 # | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | a step predicted in chapter 20: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
-# | Past a critical batch, more cards save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
+# | Past a critical batch, more GPUs save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms to read a batch, 12 at best with four readers | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
+# | Fit constants to runs of your own, and test them on a larger run. | this chapter's five small runs, and a sixth that the fit hasn't seen | this one |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
-# You can read the programs themselves now. Begin with torchtitan, because it uses in little code what chapters 07 to 10 used.
+# The next step is to read the programs themselves. Begin with torchtitan, because it uses in little code what chapters 07 to 10 used.
 #
 # <details><summary>The programs, and where they stand</summary>
 #
@@ -497,7 +485,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
 # - You can time runs that differ in the sizes that you want to increase, and fit constants to them, because constants belong to a program and a machine.
-# - You test a fit on a larger run, because on its own it proves nothing.
+# - You test a fit on a larger run, because a good fit on its own runs proves little about larger ones.
 # - You count the bytes that cross a network, and divide them by its speed.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
