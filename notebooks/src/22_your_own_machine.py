@@ -278,7 +278,7 @@ lab.table(rows, units={"plan off": "share", "fit off": "share"})
 # So how near can a plan come? The last column says it:
 #
 # - **All six are off by a tenth at most.** Then a plan comes within a tenth, once its constants are fitted to your program on your machine. The column beside it shows how far off it was before.
-# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Write `timed=80` in the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
 # - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
 
 # %% [markdown]
@@ -334,7 +334,7 @@ starved.score(slow_us / fast_us)
 # %% [markdown]
 # Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
 #
-# At 1.5 GB/s nearly all of a step is messages. Then it counts how often as many bytes as the model has go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
+# At 1.5 GB/s nearly all of a step is messages. Then it counts how often all the model's bytes go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -345,7 +345,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Two against three is about two thirds.
+# Two rounds against three would be two thirds. Computing, which is the same in both, brings them a little nearer.
 #
 # <details><summary>The same in seconds</summary>
 #

@@ -8,6 +8,7 @@ import pytest
 import strangers
 import torch
 
+import labkit as lab
 from labkit import your_own
 from labkit.footprint import PARTS
 from labkit.launching.verdicts.verdict import RankFailed
@@ -148,6 +149,17 @@ def test_a_step_is_clocked_and_nothing_else():
     for none in (step.but(timed=0), step.but(engine="pipeline")):
         with pytest.raises(ValueError, match="one of timed=5 or so, of copies or shards"):
             your_own.in_turns([none])
+
+
+def hurried(step):
+    own_run.TURNS_S = 0.0
+    return own_run._clocked([step])
+
+
+def test_when_the_time_is_up_no_further_round_begins():
+    step = your_own.Step(make=strangers.transformer, timed=1000, split=True)
+    for found in lab.launch(hurried, step, ranks=2, timeout_s=own_run.TIMEOUT_S):
+        assert 0 < found[0] < 1e6 * own_run.TIMEOUT_S
 
 
 def test_steps_of_several_sizes_take_turns():
