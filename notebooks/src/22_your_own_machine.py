@@ -120,7 +120,7 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 # The new recording can show it. Brown is again a rank's wait for a batch; what the readers do isn't drawn. Look at what stands under the longest hatched stretches, where a rank doesn't compute.
 
 # %%
-lab.show(again.advice.timeline)
+lab.show(again.advice.as_drawn)
 
 # %% [markdown]
 # A hatched stretch above brown is a wait for a batch. One above a message is often a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
