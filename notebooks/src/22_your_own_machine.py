@@ -216,11 +216,11 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence}$$
 #
-# To tell them apart, five runs differ in their layers and their sequences. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to forty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
+# To tell them apart, five runs differ in their layers and their sequences. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
 
 # %%
 sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (2, 4), (5, 12)]
-steps = [plain.but(make=partial(mine, *each), timed=40) for each in sizes]
+steps = [plain.but(make=partial(mine, *each), timed=30) for each in sizes]
 clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
