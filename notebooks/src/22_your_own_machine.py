@@ -188,13 +188,13 @@ lab.table(
 # %% [markdown]
 # The four layers are gathered twice each, for the forward and for the backward, which is eight times "both". The rest of the messages is four reduce-scatters of gradients, whose speed `speeds` has measured by itself.
 #
-# A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run ten real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
+# A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run thirty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
 # %%
-plain = step.but(devices="cpu", timed=10)
+plain = step.but(devices="cpu", timed=30)
 run = plain.run()
 near.score(min(run[0]["step_us"]) / plan.time().step_us)
 
@@ -208,24 +208,24 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# The bars answer this for the update alone. Where it takes longer than planned, that is because the plan counts the bytes that Adam reads and writes, but not the Python that runs for each tensor. All else the clock can't tell apart, and a recording would slow so short a step too much. So we learn the whole step from runs.
+# The bars answer this for the update alone. Where it takes longer than planned, we believe that this is the Python that runs for each tensor, because the plan counts only the bytes that Adam reads and writes. All else the clock can't tell apart. So we learn the whole step from runs.
 #
 # ### Fit constants to your machine
 #
 # As in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we fit three times:
 #
-# $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence}$$
+# $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
 # To tell them apart, five runs differ in their layers and their sequences. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
 
 # %%
 sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (2, 4), (5, 12)]
-steps = [plain.but(make=partial(mine, *each), timed=30) for each in sizes]
+steps = [plain.but(make=partial(mine, *each)) for each in sizes]
 clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is such a sum as well, so from its own times of the five we get what it believed in. In which column are the rows furthest apart, as a ratio?
+# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is such a sum as well, so from its own times of the five we get what it believed in. Which of them costs more than planned, and in a step of five layers, which costs most?
 
 # %%
 parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
@@ -243,13 +243,13 @@ lab.table(
         "constants": name,
         "fixed_us": fixed,
         "each layer_us": layer,
-        "each sequence_us": one,
+        "each sequence and layer_us": one,
     }
     for name, (fixed, layer, one) in constants.items()
 )
 
 # %% [markdown]
-# On our machine it was the fixed time. We believe that this is mostly Python, which a plan doesn't know. A layer's time holds Python as well, beside its messages and its update. So a fit tells you how long a step takes, but no longer where its time goes.
+# On our machine a layer costs most, some three times as much as planned. We believe that this is mostly Python, which a plan doesn't know, in the fixed time as well. So a fit tells you how long a step takes, but no longer where its time goes.
 #
 # ### Does it hold for a larger step?
 #
@@ -275,10 +275,10 @@ rows = [
 lab.table(rows, units={"plan off": "share", "fit off": "share"})
 
 # %% [markdown]
-# So how near can a plan come? The last column says it:
+# So how near does the formula come? The last column says it:
 #
-# - **All six are off by a tenth at most.** Then a plan comes within a tenth, once its constants are fitted to your program on your machine. The column beside it shows how far off it was before.
-# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The column beside it shows the plan without them. It may come nearer in larger steps, but only because they have more of what it takes for too long.
+# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*. If that doesn't help, the formula lacks something.
 # - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
 
 # %% [markdown]
@@ -334,7 +334,7 @@ starved.score(slow_us / fast_us)
 # %% [markdown]
 # Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
 #
-# At 1.5 GB/s nearly all of a step is messages. Then it counts how often all the model's bytes go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
+# At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
@@ -345,7 +345,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Two rounds against three would be two thirds. Computing, which is the same in both, brings them a little nearer.
+# Two rounds against three would be two thirds. What doesn't wait for messages brings them a little nearer.
 #
 # <details><summary>The same in seconds</summary>
 #
@@ -384,7 +384,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script needs these lines, a disk that all machines see, and besides them the saving and loading of [chapter 13](13_checkpoint_and_recover.ipynb):
+# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb):
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -394,9 +394,9 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #     state = torch.load("/shared/last.pt", map_location="cpu")
 # ```
 #
-# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, above all `first-machine`, nothing starts again until you start it.
+# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the line above waits for it: nothing goes on until that machine is back, and if it was `first-machine`, you start both anew.
 #
-# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one, and then on both to see what the network adds.
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one.
 
 # %% [markdown]
 # ## Exercise 2. Few trials
@@ -486,7 +486,7 @@ check.hint("tune")
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
 # - You can time runs that differ in the sizes that you want to increase, and fit constants to them, because constants belong to a program and a machine.
 # - You test a fit on a larger run, because a good fit on its own runs proves little about larger ones.
-# - You count the bytes that cross a network, and divide them by its speed.
+# - You count how often a model's bytes cross a network, and know when that decides how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
