@@ -28,7 +28,7 @@ lab.course()
 #
 # **When you are done** with this chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
 #
-# `lab` is this course's own small library. All the rest is plain torch.
+# `lab` is this course's own small library. Nearly all the rest is plain torch; a few chapters use Accelerate and DeepSpeed as well.
 #
 # ## What this machine is
 #
@@ -40,7 +40,7 @@ doctor.examine()
 # %% [markdown]
 # ## Four programs from one cell
 #
-# `lab.launch` runs one function in several processes at once. Each of these processes is called a [rank](GLOSSARY.md#rank), and it has a number, counted from 0. All ranks run the same code, so the number is all that tells them apart.
+# `lab.launch` runs one function in several processes at once. Each of these processes is called a [rank](GLOSSARY.md#rank), and it has a number, counted from 0. All ranks run the same code, so it is by the number that the code tells them apart.
 
 # %%
 import os
@@ -106,7 +106,7 @@ run
 holds = lab.guess("what rank 2 holds", between=(0, 100))
 
 # %% [markdown]
-# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 multiplies 25 matrices, rank 1 multiplies 50, and so on. Who will wait the longest?
+# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does 25 matrix products, rank 1 does 50, and so on. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -146,7 +146,7 @@ run.timeline()
 # %% [markdown]
 # The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
 #
-# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven.
+# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven. (At the picture's top, *span* is the time from the first bar's start to the last one's end, and *communication hidden* is the share of the red time in which the same rank also computes.)
 
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
@@ -201,7 +201,7 @@ stuck.score(3 - len(report.finding.ranks))  # all but those that stayed away
 # %% [markdown]
 # Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
 #
-# What happens without it depends on the others. If they have ended, as here, rank 0 gets a closed connection. If they live on, it waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. Neither error names the ranks that stayed away.
+# What happens without it depends on the others. If they live on, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. Neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
@@ -340,7 +340,7 @@ except lab.RankFailed as error:
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank never comes, the others get an error, at once or after many minutes, and it does not name that rank.
+# - If a rank never comes, the others get an error, at once or after many minutes. Torch's error does not name that rank, but `lab.launch` does.
 # - A check must be able to fail: another number on every rank, none of them 0, and a result worked out alone.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).
