@@ -91,9 +91,9 @@ def mixed_step():
     adam = torch.optim.Adam([copy])
     loss = net(torch.randn(8, 1024, dtype=torch.bfloat16)).square().mean()
     loss.backward()
-    copy.grad = weight.grad.float()
+    copy.grad = weight.grad.float()  # 4 bytes more; DeepSpeed converts part by part
     adam.step()
-    copy.grad = None  # 4 bytes more, for a moment; engines convert piece by piece
+    copy.grad = None
     weight.data.copy_(copy)
     state = adam.state[copy]
     held = {
@@ -156,7 +156,7 @@ check.hint("held_bytes")
 # %% [markdown] sections="8.1.1"
 # ## Activations, by hand
 #
-# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How much does one block of a transformer keep? Say it in bytes for each token and each unit of its [width](GLOSSARY.md#width), the hidden size. In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+# The states stay the same size, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How much does one block of a transformer keep? Say it in bytes for each token and each unit of its [width](GLOSSARY.md#width), the hidden size. In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
 
 # %%
 kept_by_gpt = lab.guess(
@@ -292,7 +292,7 @@ title = "Runs of LLaMA 7B in 30 days"
 lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.1"
-# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Most of this course is about keeping that serial share small.
+# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Several chapters are about keeping that serial share small.
 #
 # So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. *Too much data* either means too much time or asks for CPU cores, and reliability speaks against many cards.
 #
@@ -336,7 +336,7 @@ apart = [lab.difference(*each) for each in (alone, together)]
 lab.table([dict(zip(("no averaging", "averaged"), apart))])
 
 # %% [markdown]
-# The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
+# The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. With equal weights at the start and different data, the three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to run in parallel
@@ -375,7 +375,7 @@ rows = [
 lab.table(rows, units={"idle": "share"})
 
 # %% [markdown]
-# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: even with the batch cut into 16 pieces it is 15.8 % (chapter 08). What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09. (All four rows still exceed 80 GB, because in each some 71 GB are activations; chapter 05 makes them smaller.)
+# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: even with the batch cut into 16 pieces it is 15.8 % (chapter 08). What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09. (All four rows still exceed 80 GB, because in each some 71 GB are activations: by layers too, if all pieces go forward before the first goes backward. Chapter 08 does better, and chapter 05 makes them smaller.)
 
 # %% [markdown] sections="10.1.3"
 # Where gradients are averaged, the ranks can be connected in several ways. A **[parameter server](GLOSSARY.md#parameter-server)** is one rank that collects and answers; in a **[ring](GLOSSARY.md#ring)** each talks to its two neighbours only; **hierarchical** works inside each machine first, then between them. All ranks together send the same each time. What differs is who sends, and over which link: [chapter 02](02_collectives.ipynb) lets them race.
@@ -402,15 +402,15 @@ for name, model in planner.MODELS.items():
 lab.table(rows)
 
 # %% [markdown]
-# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* leaves out the layer that is gathered for a moment.) Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
+# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* leaves out the layer that is gathered for a moment.) Sharding states does nothing for activations, so, where every card computes all layers whole, the two largest models need recomputation (chapter 05) as well. In this order, then:
 #
 # 1. It fits on one card and is fast enough: use one card.
 # 2. It fits but is slow: data parallel, with DDP (chapter 03).
 # 3. The states don't fit: shard them, the optimizer first, because that costs no byte more than DDP, then gradients, then parameters (half as many bytes again; chapters 06 and 07).
 # 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
-# 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends least, and shard inside the machines.
+# 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends little as long as the batch is small, and shard inside the machines.
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 18 tells how far to trust them.
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The plan counts 6.74 billion parameters instead of 6.7; the 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, the times by constants from published runs of Megatron and FSDP on A100s, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 19 tells how far to trust them.
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -447,9 +447,9 @@ check.hint("fewest_ranks")
 # ## Summary
 #
 # - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision. The file of weights says little about whether a model can be trained.
-# - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and far more with a stored attention matrix.
+# - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and with a stored attention matrix more, the longer the sequence.
 # - Sharding divides states. To keep fewer activations, a rank has to take fewer sequences or fewer layers (or a slice of each layer), or recompute.
-# - Splitting by layers sends least and waits; data parallel sends the gradients, whatever the batch.
+# - Splitting by layers sends little as long as the batch is small, and waits; data parallel sends the gradients, whatever the batch.
 # - More devices fail more often. That is a price, not a reason.
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [parameter server](GLOSSARY.md#parameter-server), [ring](GLOSSARY.md#ring), [MFU](GLOSSARY.md#mfu).
