@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter. You need chapter 00. No GPU is needed.*
 #
-# Eight cards train our 7 B model, each on its own data. After every step each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step, while seven cards wait. There is a way that takes one second on the same network, and it is nine lines long.
+# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step, while seven cards wait. There is a way that takes one second on the same network, and it is nine lines long.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is called a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
 
@@ -86,12 +86,12 @@ scattered.score(str(run[2]["reduce_scatter"][0]))
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# Did you notice that a reduce-scatter and then an all-gather give exactly an all-reduce? We will build one that way. (The names in `_single` are new in torch 2.13; before, they were `all_gather_into_tensor` and `reduce_scatter_tensor`.)
+# Did you notice that a reduce-scatter and then an all-gather give exactly an all-reduce? We will build one that way. (The names `all_gather_single` and `reduce_scatter_single` are new in torch 2.13. The old ones, `all_gather_into_tensor` and `reduce_scatter_tensor`, still work, but are deprecated.)
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
 #
-# All collectives are made of messages between two ranks. One rank calls `send`, the other `recv`, and both wait until the message has arrived. Here rank 0 sends to rank 1, and everyone `else` receives.
+# All collectives can be made of messages between two ranks. One rank calls `send`, the other `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
 
 
 # %%
@@ -261,7 +261,7 @@ lab.launch(ring_and_library, 4_000_000, ranks=4)
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The same counting works for the others. A broadcast and a reduce need S; an all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter. **Guess**: four ranks reduce-scatter 4 MB, so each must send 3 MB at least. How much does the library send?
+# The same counting works for the others. A broadcast and a reduce need S: the root of a broadcast sends each number at least once, and so does every other rank in a reduce. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter. **Guess**: four ranks reduce-scatter 4 MB, so each must send 3 MB at least. How much does the library send?
 
 # %%
 scattering = lab.guess("What rank 0 sends to reduce-scatter 4 MB, in MB", unit="mb")
@@ -389,7 +389,7 @@ grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Small buffers want few steps, and large ones want small messages. So somewhere in between the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$. So the crossing depends on the link, and just as much on the number of ranks. For links of the usual order of magnitude, the ring wins from so many bytes on:
+# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross somewhere in between, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$. So the crossing depends on the link, and just as much on the number of ranks. For links of the usual order of magnitude, the ring wins from so many bytes on:
 
 # %%
 links = {
@@ -424,7 +424,7 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 # %% [markdown]
 # Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
 #
-# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds, and a rank sends S instead of $2\frac{N-1}{N}S$.
+# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$ instead of $2\frac{N-1}{N}S$.
 #
 # <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
 #
@@ -443,7 +443,7 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 collectives.Call(ranks=16, network="islands").links()
 
 # %% [markdown] sections="19.1.1"
-# A collective is as fast as the slowest link that it has to cross, so the library first asks the system what is connected with what: `nvidia-smi topo -m` prints the links inside one machine as a table.
+# The slowest link usually decides how long a collective takes, so what counts is how much crosses it. That is why the library first asks the system what is connected with what: `nvidia-smi topo -m` prints the links inside one machine as a table.
 #
 # Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between, with 1 ms of latency everywhere. **Guess** which way wins with 4 MB. All five are predicted, and two of them we run.
 
@@ -485,11 +485,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# Two numbers give the times roughly, over sizes of four powers of ten. A dot far from the line is a moment in which the machine was busy. The line holds for this machine and for *one* number of ranks.
+# Two numbers give the times roughly, over sizes of four powers of ten. A dot far above the line is a moment in which the machine was busy; at one of the fitted sizes such a moment also pulls the line itself. The line holds for this machine and for *one* number of ranks.
 #
 # ### Bandwidth, as libraries report it
 #
-# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*; it falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link really carried, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
+# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*; it falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
@@ -512,7 +512,7 @@ lab.table(
 # You will rarely write a collective yourself, but you choose which one is called. Take three rules with you:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
-# - A reduce-scatter costs half of an all-reduce. ZeRO and FSDP (chapters 06 and 07) live on that.
+# - A reduce-scatter need cost only half of an all-reduce (gloo's sends as much), and ZeRO and FSDP (chapters 06 and 07) live on that.
 # - Let little cross between machines.
 #
 # And the eight seconds? A ring of eight sends $2\cdot\frac78\cdot 14$ GB per rank. At 25 GB/s that takes about one second.
@@ -583,7 +583,7 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ### 4. A tuner (if you like)
 #
-# On every cluster NCCL has to find out which algorithm is the faster one for which size. Write such a tuner. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
+# NCCL predicts from a model which algorithm is the faster one for which size. Write a tuner that measures instead. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
 
 
 # %%
