@@ -11,7 +11,7 @@
 #
 # *About an hour and a half, the exercises not counted. You need chapters 00 and 02, and for "When is it worth it?" ZeRO from chapter 06. No GPU is needed.*
 #
-# Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait. We pay for four and use one.
+# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations and their gradients travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait. We pay for four and use one.
 #
 # Where does that time go, and how much of it can we get back?
 
@@ -151,7 +151,7 @@ enough.score(next(each.microbatches for each in tries if bubble(each.predict()) 
 #
 # Now build one yourself: one training step on two real ranks. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs of the microbatches, on rank 1 their targets. All are of one size, and there may be just one. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. Gradients start empty; in the end both stages hold those of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
-# A `send` may return only when the other side has begun its `recv`. So if both ranks send at the same time, each waits for the other for ever. The check stops such a run after five seconds and says where the ranks stood.
+# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever. The check stops such a run after five seconds and says where the ranks stood.
 #
 # A check tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
 
@@ -220,7 +220,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and still drains. (The measured ones differ by what happens between boxes.) What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
+# The predicted bubble has not moved, because the pipeline still fills and still drains. (The measured ones are larger, for the reasons in the line under the picture.) What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -239,7 +239,7 @@ lab.bars(held, unit="bytes", title="Activations kept at the peak")
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
+# You may have a bubble of at most `max_bubble` (a share of total time; it is always above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
 
 
 # %%
@@ -261,7 +261,7 @@ check.choose_microbatches(my_choice)
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may wait for ever. So libraries post a send and a receive at once (`dist.batch_isend_irecv`).
+# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may wait for ever. So torch and Megatron post a send and a receive at once (`dist.batch_isend_irecv`). DeepSpeed orders them instead, so that each send meets a receive.
 #
 # ### torch.distributed.pipelining
 #
@@ -353,7 +353,7 @@ less.score(bubble(interleaved.predict()))
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For v = 2 that is 3 of 11 slots, as with twice the microbatches. The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here, so rank 0's 8 weigh no more than 1F1B's 4; but with eight microbatches it holds 11 halves, or 5.5.
+# For v = 2 that is 3 of 11 half slots, as with twice the microbatches. The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here, so rank 0's 8 weigh no more than 1F1B's 4; but with eight microbatches it holds 11 halves, or 5.5.
 #
 # ### Zero bubble: a backward in two parts
 #
@@ -389,9 +389,9 @@ lab.show(zbv.predict(), title=zbv.title())
 #
 # ### PipeDream: never drain
 #
-# What is left to drop is the draining. We drain because all microbatches of a batch must see the same weights; draining before an update is called a [flush](GLOSSARY.md#flush). **PipeDream** never flushes. It runs 1F1B for ever, and each stage updates itself after every backward. So it fills only once: its bubble is $(p-1)/(M+p-1)$, where M counts all microbatches since training began.
+# What is left to drop is the draining. We drain because all microbatches of a batch must see the same weights; draining before an update is called a [flush](GLOSSARY.md#flush). **PipeDream** never flushes. It runs 1F1B as long as training lasts, and each stage updates itself after every backward. So it fills once and drains once: its bubble is $(p-1)/(M+p-1)$, where M counts all microbatches of the training.
 #
-# Here are the first eight. Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
+# Here are the first eight. (The chart stops after eight, so it drains; a longer run has F8, F9 and so on in the gaps at the end.) Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
 
 # %%
 lab.show(step.predict(), title="PipeDream, its first eight microbatches")
@@ -460,7 +460,7 @@ lab.table(rows, units=units, title="Bubble and peak of activations (largest rank
 # %% [markdown]
 # From the top down the predicted bubble stays or shrinks, to 5.9 % with ZBV. Interleaving keeps more than a third more activations, and the two that split the backward hardly more than 1F1B.
 #
-# How much of the gain is left in *measured*? On a quiet machine much of it, on a busy one little or nothing. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python, sends and receives between any two. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
+# How much of the gain is left in *measured* depends on what else your machine does, and the order of the schedules may change. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two, and often a send or a receive. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
@@ -530,7 +530,7 @@ faster.score(by_zero_3 / by_stages)
 #
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
 # - 1F1B waits as long as GPipe, and keeps fewer microbatches.
-# - Finer pieces fill gaps, and cost messages and memory.
+# - Finer pieces shrink the bubble. More stages a rank cost messages, and interleaving costs memory too.
 # - A pipeline sends little: take it where links are slow and microbatches many.
 #
 # | schedule | bubble | microbatches on the fullest rank | price |
@@ -539,7 +539,7 @@ faster.score(by_zero_3 / by_stages)
 # | GPipe | $(p-1)/(m+p-1)$ | m | memory |
 # | 1F1B | as GPipe | p | |
 # | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
-# | ZB-H1 | a third of 1F1B's waiting | p | finer boxes |
+# | ZB-H1 | a third of 1F1B's waiting | p | finer boxes, p on every rank |
 # | ZBV | less again | p | finer boxes, messages |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
