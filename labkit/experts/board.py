@@ -43,7 +43,7 @@ class ExpertsBoard(Trial):
         ("dropped", "dropped"),
         (
             "load",
-            "The busiest expert takes {:.1f} times an even share. {} of {} choices are dropped. "
+            "The busiest expert takes {:.2f} times an even share. {} of {} choices are dropped. "
             "The auxiliary loss is {:.2f}; 1 is even.",
         ),
         ("predicted", "Simulated: forward and backward take {}, {} of it idle."),

@@ -151,9 +151,9 @@ class MeshBoard(Trial):
         ("placed", "With neighbours in a node along {}: {}."),
         (
             "how",
-            "Bytes of messages exactly, with the embedding and the output layer whole on each tp "
-            "rank, as in a run here. Memory and times by the planner, which cuts these along tp as "
-            "Megatron does.",
+            "The bytes of messages are exact, for an embedding and an output layer that are whole "
+            "on each tp rank, as in a run here. Memory and times come from the planner, which cuts "
+            "these two layers along tp, as Megatron does.",
         ),
         (
             "how stated",

@@ -204,7 +204,7 @@ here, total = (each.states().bytes_by()["parameter"] for each in (step, on_one_r
 share.score(here[0] / total[0])
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. That is more than an eighth for each. Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and in each block the same sliver: the norms, and the biases of the layers cut by rows. `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp_shard` left or right, `tp` top or bottom. But each rank holds more than an eighth. Rows 0 and 1, one `tp` group, show why: both hold the same half of the embedding, and in each block the same sliver: the norms, and the biases of the layers cut by rows. `dp_shard` cuts everything, but `tp` only what the plan names; the rest it copies.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
@@ -213,9 +213,9 @@ share.score(here[0] / total[0])
 #
 # | axis | what travels | how often | who waits |
 # | --- | --- | --- | --- |
-# | `tp` | activations and their gradients | four times a layer | everybody |
+# | `tp` | activations and their gradients | four times a layer and microbatch | everybody |
 # | `dp_shard` | weights, gradients | layer by layer | nobody, while computing hides it (chapter 07) |
-# | `dp_replicate` | gradients | once a step | everybody, at the end |
+# | `dp_replicate` | gradients | once a step | nobody, while the backward hides it; everybody for the last bucket |
 # | `pp` | activations and their gradients | once a microbatch | the neighbouring stage |
 #
 # So it matters which cable each axis gets. That is called [placement](GLOSSARY.md#placement).
@@ -240,11 +240,11 @@ lab.show(mesh_3d.beside(orders, title="Two orders of the names"))
 
 # %%
 tensor = planner.Plan(model="LLaMA 7B", gpus=64, tp=8, sp=True, zero=1, batch=512)
-swapped = tensor.but(per_node=1)  # every neighbour in another machine
+swapped = tensor.but(per_node=1)  # each card in a machine of its own
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Tensor parallelism is all of the difference: 25.6 s instead of 2.5.
+# In this estimate, which leaves `dp` between machines, tensor parallelism is all of the difference: 25.6 s instead of 2.5.
 #
 # ### Five axes in their order
 #
@@ -320,7 +320,7 @@ lab.table(plan.row() for plan in plans.values())
 #
 # ### And ZeRO 3 alone?
 #
-# It needs no cut in the model. Here it is beside the fastest layout that fits, first with cables of 25 GB/s between machines, as above, then with half of that:
+# It needs no cut in the model. Here it is beside the fastest layout that fits, first with the planner's 25 GB/s between machines, then with half of that:
 
 # %%
 best, sharded = plans["tp 4, pp 2"], large.but(zero=3)
@@ -328,14 +328,14 @@ slow = (plan.but(nic_gb_per_s=12.5) for plan in (best, sharded))
 lab.table({**plan.row(), **held(plan)} for plan in (best, sharded, *slow))
 
 # %% [markdown]
-# With the fast cables the two are closer than the planner can tell, since their constants come from FSDP's runs and from Megatron's. With the slow ones ZeRO 3 loses, because every card gathers all the weights for each microbatch. So try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
+# With the fast cables the two are closer than the planner can tell, since their constants come from FSDP's runs and from Megatron's. With the slow ones ZeRO 3 loses, because every card gathers all the weights for each microbatch. So with fast cables try ZeRO 3 first, and measure. ([Chapter 18](18_which_layout.ipynb) searches all layouts.)
 
 # %% [markdown] sections="19.3.3"
 # *Here the first half ends. If you want a break, take it now.*
 #
-# ## Experts: more parameters, hardly more computing
+# ## Experts: more parameters, of which a token uses few
 #
-# So far we cut a model because it was too large. Now we make it larger on purpose, because a model with more parameters usually learns more from the same tokens. In each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and send every token through one or two of them. The parameters multiply, but a token costs what it did before; with two experts, one MLP more.
+# So far we cut a model because it was too large. Now we make it larger on purpose, because a model with more parameters usually learns more from the same tokens. In each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and send every token through one or two of them. The parameters multiply, but with one expert a token the computing stays the same; with two, it is one MLP more.
 #
 # Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
 
@@ -395,7 +395,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still. (Without the `+ 1` it is milder: a quarter to a third.)
+# Far more than an eighth. The usual explanation: an expert that is chosen a little more often learns more, so it is chosen more often still.
 #
 # The cure stands in the code already. `uneven` is 1 when all experts get the same number of tokens, and grows to 8 when one gets all of them with probability 1. It has a gradient, because each expert's share of the tokens is multiplied by its mean probability. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -505,7 +505,7 @@ idle.score(1 - taken.mean() / taken.max())
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the last one is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the last colour is what the capacity drops: 85 and 17 make 102 tokens of 256, two in five.
 #
 # Set the capacity to "all that come", and back: with 1.25 the predicted step falls from 109 to 48 ms, because no expert computes the dropped tokens. Now turn the router's unevenness down to 0. Only 15 are dropped: by chance some rank still has more than 10 for an expert. So a capacity only limits the damage, and the router must learn.
 
@@ -522,7 +522,7 @@ layer.but(capacity=1.25).board()
 #
 # Ranks with the same letter add up. So expert 0 has two copies, on ranks 0 and 4. In code it is a second mesh over the same ranks: `init_device_mesh(kind, (2, 4), mesh_dim_names=("copies", "ep"))`. All-to-alls in every layer want fast cables too, so a group of `ep` stays inside a machine while it fits.
 #
-# By their documentation the libraries call it so: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
+# In the libraries' documentation it is called: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
@@ -535,7 +535,7 @@ layer.but(capacity=1.25).board()
 #
 # Write it without `experts.auxiliary_loss`. What grows when few experts get many tokens, and has a gradient? Start with weight 0.1, as above; 120 steps are few, so a larger one may be needed. (`router_check.hint("busy_router")` gives a hint.)
 #
-# (The check takes `top_k` 2. With 1 that is always 1, without a gradient, so our layer did not divide.)
+# (The check takes `top_k` 2. With `top_k` 1 the divided weight is always 1 and has no gradient, so our layer did not divide.)
 #
 # <details><summary>What the check asks for</summary>
 #
@@ -568,7 +568,7 @@ router_check.busy_router(my_router)
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
 # - `parallelize_module`, `fully_shard` and `PipelineStage` each take their axis. First slices, then shards, then the schedule; the result is that of one process.
 # - Don't cut what fits. Then try ZeRO 3; where the cables are too slow for its gathers, as much `tp` as memory demands, inside a machine, and the rest `pp`.
-# - Experts add parameters, but little computing per token. They stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds everyone up.
+# - Experts add parameters. With one expert a token the computing stays the same; with two, it is one MLP more. Experts stay at home, and tokens travel. Left alone, a router picks favourites, and the busiest rank holds everyone up.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
 #

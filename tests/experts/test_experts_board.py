@@ -19,7 +19,7 @@ def test_a_capacity_drops_and_says_so():
     board = widgets.experts(capacity=1.0, skew=2.0)
     page = board.page(board.step, None)
     assert f"{board.step.dropped()} of 512 choices are dropped" in page
-    assert "takes 1.0 times an even share" in page
+    assert "takes 1.00 times an even share" in page
 
 
 def test_what_a_capacity_drops_stands_at_the_end_of_each_bar():
