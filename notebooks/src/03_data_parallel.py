@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter. You need chapters 00 and 02. No GPU is needed.*
 #
-# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, half of the gain can be gone. When should the messages travel?
+# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain can be gone. When should the messages travel?
 
 # %%
 import labkit as lab
@@ -26,7 +26,7 @@ lab.begin("en")
 data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).board()
 
 # %% [markdown]
-# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Here it is a single bucket, so it waits for the end of the backward. Make the buckets smaller. When do they slip under the backward, and when does the step end soonest? (A rank that only waits is idle; the legend calls that a [bubble](GLOSSARY.md#bubble).)
+# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Here it is a single bucket, so it waits for the end of the backward. Make the buckets smaller. When do they slip under the backward, and when does the step end soonest? (A rank that only waits is idle.)
 #
 # **When you are done** you can
 #
@@ -63,7 +63,7 @@ def with_ddp(num_steps):
 
 
 # %% [markdown]
-# With one rank this is ordinary training on the whole batch. **Guess**: after three steps, how do the weights of 4 ranks differ from those of the one? (`lab.difference` gives the largest absolute difference.)
+# With one rank this is ordinary training on the whole batch. **Guess**: after three steps, how do the weights of 4 ranks differ from those of one rank? (`lab.difference` gives the largest absolute difference.)
 
 # %%
 apart = lab.guess(
@@ -145,7 +145,7 @@ def per_weight(grads):
 WAYS = {"per weight": per_weight, "DDP": lambda grads: None}
 
 # %% [markdown]
-# The second way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# The second way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
@@ -210,7 +210,7 @@ lab.launch(during_the_backward, ranks=2)
 # %% [markdown] sections="19.2.2a"
 # When the backward ended, all 53 messages had been started. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
 #
-# DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
+# DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. (Name a size, as at the top, and it counts for the first one, too.) In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
 
 # %% [markdown] sections="19.2.2a"
 # ## How large should a bucket be?
@@ -256,7 +256,7 @@ step.but(bucket_mb=0.5).compare()
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). The line under the picture says what the measured run's extra time is made of. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
+# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). The line under the picture says what the measured run's extra time is made of. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), so that its bytes take more of the time than its latency; and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
 #
 # ### Exercise 1: build the buckets
 #
@@ -312,7 +312,7 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 speedup.score(shared_us[1] / shared_us[4])
 
 # %% [markdown] sections="10.2.1, S1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If instead every rank takes as much as one rank did, so that the batch grows with N, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each further rank adds latency and a little traffic. If instead every rank takes as much as one rank did, so that the batch grows with N, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew), up to where more samples help less (chapter 12).
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
@@ -323,7 +323,7 @@ speedup.score(shared_us[1] / shared_us[4])
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## A mean of means
 #
-# DDP sums the gradients and divides by the number of ranks. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
+# DDP takes the mean of the ranks' gradients. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
 
 
 # %%
@@ -399,9 +399,8 @@ def deal(num_samples, num_ranks, epoch=None, **options):
 
 
 # %%
-lab.table(
-    {"epoch": n, "set_epoch(n)": deal(8, 2, n), "without": deal(8, 2)} for n in range(3)
-)
+rows = [{"epoch": n, "with": deal(8, 2, n), "without": deal(8, 2)} for n in range(3)]
+lab.table(rows, heads={"with": "set_epoch(n)"})
 
 # %% [markdown] sections="8.3.1, 10.2.4"
 # Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
@@ -431,7 +430,7 @@ lab.table(
 # %% [markdown]
 # ### Exercise 3, if you like: deal the samples
 #
-# Write what `DistributedSampler` does. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+# Write the sampler that torch lacks: it neither pads nor drops. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
 
 
 # %%
@@ -572,7 +571,7 @@ model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 #
 # ### The same under torchrun
 #
-# As a script, the function needs a process group. `torchrun` starts the processes and tells each who it is by environment variables, which `init_process_group` reads: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
+# As a script, the function needs a process group. `torchrun` starts the processes and tells each who it is by environment variables. `init_process_group` reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, and the script itself reads `LOCAL_RANK`.
 
 # %%
 HEAD = """
@@ -641,7 +640,7 @@ print(*nodes.logs, sep="\n")
 # %% [markdown]
 # ## When is it worth it?
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. The states alone do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. The states alone (weights, gradients, and what the optimizer keeps: 2 + 4 + 12 bytes for each parameter, 121 GB) do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
@@ -652,7 +651,7 @@ planner.card(one, one.but(gpus=64))
 #
 # But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
-# - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
+# - It is worth it as long as the messages hide under the backward, or are short beside the compute of a step. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
 #
 # ---
@@ -712,7 +711,7 @@ runs["asynchronous"].timeline()
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### The price
 #
-# It stands in the other columns of the table: gradients are late. A bound limits both columns. (*Latest* may exceed it: the bound counts a worker's own steps, lateness the versions that all workers made.) But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
+# Gradients are late: see the other columns of the table. A bound limits both columns. (*Latest* may exceed it: the bound counts a worker's own steps, lateness the versions that all workers made.) But it does not help much against a rank that is always slow: with a bound of 2, once the others are three steps ahead, they go at its speed.
 #
 # And lateness bounds the learning rate. On the simplest of all losses, $x^2/2$, it must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 updates late, as with five equally fast workers, that is 0.35, about a sixth of the 2 that gradient descent allows when nothing is late.
 #
@@ -733,7 +732,7 @@ runs["asynchronous"].timeline()
 #
 # - Same weights, other data, averaged gradients: that equals one process with the whole batch, if the shares are equal.
 # - Buckets save messages, not bytes. DDP sends them under the backward. Too small pays latency, too large loses overlap.
-# - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples spoil an accuracy.
+# - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples make an accuracy wrong.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
 # - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
 # - Asynchronous training does not wait, and its gradients are late.
