@@ -166,7 +166,7 @@ _ = script.write_text(TRAIN)
 # Five things are new in it:
 #
 # - `accelerator.state` says what Accelerate has found.
-# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; without either it is one.
+# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins over this argument; without either it is one.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the gradient to a length of 0.5, if it is longer.
 # - `end_training` closes the connections between the ranks.
@@ -229,7 +229,7 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 ours.environment(deepspeed)
 
 # %% [markdown]
-# The script is told nothing else of the file. So we can give these variables to ranks of the notebook: `start(script, ranks, batch size, config=...)` runs the script there, and takes the weights of `net` in the end. labkit's pretend device stands in for each rank's GPU, so FSDP and DeepSpeed run here, too.
+# The script learns of the file only by such variables (one of bookkeeping is left out). So we can give these variables to ranks of the notebook: `start(script, ranks, batch size, config=...)` runs the script there, and takes the weights of `net` in the end. labkit's pretend device stands in for each rank's GPU, so FSDP and DeepSpeed run here, too.
 #
 # Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
 
@@ -339,7 +339,7 @@ samples.score(sum(len(batch) for batches in dealt for batch in batches))
 # %% [markdown]
 # Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch.
 #
-# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line:
+# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line (and the import of `DataLoaderConfiguration`):
 #
 # `accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`
 #
@@ -514,7 +514,7 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
+# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by `gradient_accumulation_steps`. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
 #
 # ### When the batches do not divide
 #
@@ -806,9 +806,9 @@ sorted(each.name for each in Path(place).iterdir())
 # %% [markdown]
 # ## Summary
 #
-# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`. A prepared scheduler runs four times as fast.
-# - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
-# - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them.
+# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
+# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
+# - `gather`, and under FSDP and ZeRO 3 also `get_state_dict` and `save_state`, send messages, so all ranks call them.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
