@@ -13,7 +13,7 @@
 #
 # To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
-# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least half a gap.
+# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least about half a gap.
 
 # %%
 import labkit as lab
@@ -34,7 +34,7 @@ axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. And formats end: on the right at their largest number, on the left at their smallest positive one. At its left end the line of fp16 is flat: below that the gaps shrink no further, and in the end there is zero; loss scaling, later on, is about this piece. fp32 and bf16 go on beyond the picture.
+# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. (The lines go through the powers of two; between two of them the true gap is that of the left one.) And formats end: on the right near their largest number, on the left at their smallest positive one. Below 6e-5 the line of fp16 is flat: its gaps shrink no further, and below 6e-8 there is only zero; loss scaling, later on, is about this piece. fp32 and bf16 go on beyond the picture.
 #
 # **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks and have all of them skip a step that overflows; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
@@ -169,7 +169,7 @@ lab.bars(
 )
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` and `autocast` take even 14 GB more than fp32. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
+# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` takes even 14 GB more than fp32, and `autocast` up to 14 (if gradients are still there in a forward). `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 
@@ -222,7 +222,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown] sections="S3, 19.2.3"
-# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32: 8 x 32 x 256 numbers, 262 kB for each copy. (One wide block alone keeps some 56 %: we count it under *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; without NCCL DDP refuses to register it.)
+# autocast saves a fifth. Why not half? Mostly because of the 256 logits of each token: the loss keeps them in fp32 (8 x 32 x 256 numbers, 262 kB), and once more in bf16. The rest are casts of weights, and the residual stream in fp32. (One wide block alone keeps some 56 %, its casts not counted: see *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; a torch built without NCCL refuses to register it.)
 #
 # <details><summary>More: the sum of messages in fp16</summary>
 #
@@ -320,7 +320,7 @@ lab.table(rows, heads=["step", *heads, "updated, rank 1"])
 #
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then only the rank that owns the part sees its infinity. If each rank decides for itself, one skips the step and halves its scale, and the others take it. From then on their gradients have different scales, and the sum means nothing.
+# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then only the rank that owns the part sees its infinity. If each rank decides for itself, one skips the step and halves its scale, and the others make the step and keep their scale. From then on their gradients have different scales, and the sum means nothing.
 #
 # One more all-reduce mends it, of one number: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. torch's FSDP2 does so by itself. The norm by which gradients are clipped is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
 
@@ -656,7 +656,7 @@ ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=Fals
 lab.table([{name: layers_with_gradient(way) for name, way in ways.items()}])
 
 # %% [markdown] sections="S4, 19.4.2"
-# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the second forward with the same dropout and the same autocast; ours does neither.)
+# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also runs the second forward with the dropout masks and the autocast of the first; ours does neither.)
 #
 # ### The price
 #
@@ -722,7 +722,7 @@ ways |= {"recompute": (1, True), "both": (4, True)}
 peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
 
 # %%
-marks = {"a device of 32 MB": 32e6}
+marks = {"a device of": 32e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
@@ -738,7 +738,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in plain fp32.
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve with bf16 weights; under autocast a wide block keeps some 60 %. Messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in plain fp32.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit.
 # - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks (products alone), by nearly a third where sequences are long or a library repeats the whole block.
@@ -756,7 +756,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
-# **Next**: chapter 06 shards the states that no precision makes smaller.
+# **Next**: chapter 06 shards the states, which no recipe that learns as well makes smaller.
 
 # %% [markdown] sections="8.1.1, 19.2.3, 19.4.2, S4, S9"
 # ## Errata of the textbook
