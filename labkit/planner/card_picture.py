@@ -10,6 +10,7 @@ from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, moved
 from labkit.pictures.style import clipped, text_px
 from labkit.planner.models import training_tokens
 from labkit.planner.plan import picture
+from labkit.planner.plan.layout import has_own_recipe
 from labkit.planner.plan.memory import PARTS
 from labkit.planner.plan.picture import MEMORY_LOOKS
 from labkit.planner.plan.plan import Plan
@@ -121,7 +122,8 @@ def _drawn(told: Card, code: str) -> Sketch:
     shapes: list[Shape] = []
     for number, bar in enumerate(bars):
         x = number * (WIDTH_PX - _PANEL_PX)
-        titles = plans[number][1].titles(code, stack=False)  # the badge names it
+        # the badge names the stack
+        titles = plans[number][1].titles(code, stack=False, recipe=_tells_recipe(plans))
         for shape in _panel(bar, titles, written[number], most):
             shapes.append(moved(shape, x, 0))
     keys, end_px = legend(_samples(bars, code), 0, _NUMBERS_PX + 36)
@@ -205,11 +207,17 @@ def _table(
     """A row for each number, a column for each plan."""
     say = _WORDS[code]
     rows = [("", *(name for name, _ in plans))]
-    rows.append((say["plan"], *(", ".join(plan.titles(code)) for _, plan in plans)))
+    told = [plan.titles(code, recipe=_tells_recipe(plans)) for _, plan in plans]
+    rows.append((say["plan"], *map(", ".join, told)))
     rows.append((say["memory"], *(", ".join(bar.told) for bar in bars)))
     for name in dict.fromkeys([*written[0], *written[1]]):
         rows.append((name, *(line.get(name, "") for line in written)))
     return tuple(rows)
+
+
+def _tells_recipe(plans: Sequence[tuple[str, Plan]]) -> bool:
+    """Whether one plan's recipe is not its usual one: then both say theirs."""
+    return any(has_own_recipe(plan.layout) for _, plan in plans)
 
 
 def _panel(bar: Bar, titles: tuple[str, str], written: dict[str, str], most: float) -> list[Shape]:

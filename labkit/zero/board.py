@@ -76,10 +76,15 @@ _WORDS = (
         "times",
         "At best all go on at once: a phase then takes as long as the slowest of the three.",
     ),
-    ("hides", "From {:,.0f} tokens of a rank on, its transfers hide behind its computing."),
+    (
+        "hides",
+        "From {:,.0f} tokens of a rank on, the transfers of forward and backward hide behind their "
+        "computing.",
+    ),
     (
         "adam",
-        "The host's update does not depend on tokens: {} bytes of its memory per parameter.",
+        "The host's update does not depend on tokens: it reads and writes {} bytes of host memory "
+        "per parameter.",
     ),
     (
         "clocked",

@@ -74,7 +74,7 @@ first.score(7 * held(ranks=64, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# The boxes show the order, not the time. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours gathers layer 1 twice in a row; a real engine can keep it.)
+# The boxes show the order, not the time; only messages are as long as what they send. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours gathers layer 1 twice in a row; a real engine can keep it.)
 #
 # ### Stage 0: everyone has everything
 #
@@ -388,7 +388,7 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# Saved memory is paid for with messages. In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
+# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
 
 # %%
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
@@ -451,7 +451,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. (So rows 0 to 2 of the picture end at the same place.) But the wire has carried more, because of the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (Measured is 1.9: every message carries some extra bytes, and `zero3`, with one message per layer, sends fewer messages.)
+# On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. (So rows 0 to 2 of the picture end at the same place: a message's box is as long as what it sends.) But the wire has carried more, because of the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (Measured is 1.9: every message carries some extra bytes, and `zero3`, with one message per layer, sends fewer messages.)
 #
 # ## DeepSpeed
 #
@@ -518,7 +518,7 @@ lab.table({"configuration": name} | row for name, row in rows.items())
 # %% [markdown]
 # In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. (The 4 and 8 bytes are norms.)
 #
-# What would a ring send for these calls? For an all-reduce of S bytes about 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. These sums stand here beside the two earlier counts, in multiples of stage 0:
+# What would a ring of N ranks send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. (Each of them times (N - 1)/N, which multiples of stage 0 don't show.) These sums are from 2 ranks, and stand here beside the two earlier counts, from 4, in multiples of stage 0:
 
 
 # %%
@@ -640,7 +640,7 @@ typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0"
 def read(files):
     import deepspeed
 
-    deepspeed.init_distributed()  # it asks how many ranks there are
+    deepspeed.init_distributed()  # DeepSpeedConfig asks how many ranks there are
     rows = []
     for name, content in files.items():
         try:
@@ -716,7 +716,7 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). New beside `plain` are the host's copy of the weights, which the optimizer gets, and two loops that cross the link. (There is one rank, so nothing is reduced.)
+# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). Compared with `plain`, two things are new: the host's copy of the weights, which the optimizer gets, and two loops that cross the link. (There is one rank, so nothing is reduced.)
 
 
 # %%
@@ -780,7 +780,7 @@ stages.Offload(mode="zero2", model="7B", ranks=1).board()
 #
 # ## When is it worth it?
 #
-# Back to eight cards, in one machine, and LLaMA 7B (6.7 billion parameters). ZeRO 1 (*before*) and ZeRO 3 (*after*) both fit. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, for FSDP (chapter 07) on A100s:
+# Back to eight cards, in one machine, and LLaMA 7B (6.7 billion parameters). ZeRO 1 (*before*) and ZeRO 3 (*after*) both fit. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with constants measured on FSDP (chapter 07) and A100s:
 
 # %%
 cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
@@ -799,7 +799,7 @@ planner.card(apart.but(zero=1), apart.but(zero=3))
 #
 # - **Stage 1** if it fits: it can send as little as data parallelism.
 # - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter, but reduces in every microbatch.
-# - **Stage 3** if the parameters themselves are too large, or if you can use the memory, say for longer sequences. It sends 1.5 times as much in *every* microbatch, which the network must hide.
+# - **Stage 3** if the parameters themselves are too large, or if you can use the memory, say for longer sequences. In *every* microbatch it sends 1.5 times what data parallelism sends in a step, and computing must hide that.
 # - **Offload** if there is no other way to fit, and with large batches.
 
 # %% [markdown]
@@ -808,7 +808,7 @@ planner.card(apart.but(zero=1), apart.but(zero=3))
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
 # - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Library and backend may send more: count it.
 # - DeepSpeed ignores a misspelt field on top, and clips gradients unless you turn it off. Print the stage.
-# - Offload trades device memory for bytes over the link and an update on the CPU.
+# - Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #

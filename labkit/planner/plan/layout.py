@@ -148,10 +148,15 @@ def usual_recipe(zero: int, precision: str) -> str:
     return "mixed" if zero == 3 or precision == "fp16" else "megatron"
 
 
-def written(layout: Layout) -> str:
+def has_own_recipe(layout: Layout) -> bool:
+    """Whether its states are kept in other types than is usual."""
+    return layout.recipe != usual_recipe(layout.zero, layout.precision)
+
+
+def written(layout: Layout, *, recipe: bool = False) -> str:
     """A layout in few words, those of the code, and what is usual left out: "tp 2 pp 4 dp 8,
     ZeRO 1, mbs 2, recompute full". Two layouts of as many sequences that differ in what they do
-    are written differently."""
+    are written differently. With ``recipe`` the usual recipe is told too."""
     axes = ("tp", "cp", "pp", "vpp", "ep", "dp")
     sizes = {name: getattr(layout, name) for name in axes}
     told = [" ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)]
@@ -164,8 +169,7 @@ def written(layout: Layout) -> str:
     has_own = layout.schedule != "1f1b" and layout.pp > 1 and layout.vpp == 1
     told += [layout.schedule] if has_own else []
     told += [layout.precision] if layout.precision != "bf16" else []
-    is_usual = layout.recipe == usual_recipe(layout.zero, layout.precision)
-    told += [] if is_usual else [f"recipe {layout.recipe}"]
+    told += [f"recipe {layout.recipe}"] if recipe or has_own_recipe(layout) else []
     told += [] if layout.flash else ["no flash"]
     return ", ".join(filter(None, told))
 

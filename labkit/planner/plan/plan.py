@@ -298,11 +298,14 @@ class Plan(Experiment):
         they do have two titles."""
         return ", ".join(filter(None, self.titles(language)))
 
-    def titles(self, language: str | None = None, *, stack: bool = True) -> tuple[str, str]:
+    def titles(
+        self, language: str | None = None, *, stack: bool = True, recipe: bool = False
+    ) -> tuple[str, str]:
         """The title in two lines: model and machine; layout and batch, and whose constants it is
-        by, where they aren't the usual ones and ``stack`` isn't off."""
+        by, where they aren't the usual ones and ``stack`` isn't off; with ``recipe`` the usual one
+        too."""
         layout = self.layout
-        step = [written(layout)]
+        step = [written(layout, recipe=recipe)]
         if layout.gbs != layout.dp * self.mbs * self.pp:
             step.append(both("batch {count}", count=layout.gbs)[words.spoken_in(language)])
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
