@@ -13,7 +13,7 @@
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
 #
-# Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
+# Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
 
 # %%
 import math
@@ -31,7 +31,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown]
 # Watch the upper picture: a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward.
 #
-# The bars are the bytes of rank 0 in a second microbatch, so the gradients of the first lie there already. They are predicted; the button trains the small model for real.
+# The bars are the bytes of rank 0 in a second microbatch, so the gradients of the first lie there already. They are predicted; a button in the notebook trains the small model for real.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
 
@@ -73,7 +73,7 @@ class Gather(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.storage.resize_(0)  # the last use of these weights is over
         mine = gradient.new_empty(gradient.numel() // dist.get_world_size())
-        dist.reduce_scatter_single(mine, gradient)  # reduce_scatter_tensor, then
+        dist.reduce_scatter_single(mine, gradient)  # reduce_scatter_tensor before 2.13
         return mine / dist.get_world_size()
 
 
@@ -494,7 +494,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, and the learning rate is not 0, the optimizer holds other weights than the model.
+# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, and the learning rate is not 0, the step did not change the model: look first at which weights the optimizer holds.
 #
 # ### Accumulation
 #
@@ -592,7 +592,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.2"
-# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. (The planner counts master weights to the optimizer.) On the right it fits; `zero=3` is the planner's FULL_SHARD. But what if links are slower?
+# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. (The planner counts master weights as part of the optimizer.) On the right it fits; `zero=3` is the planner's FULL_SHARD. But what if links are slower?
 #
 # ### When does a gather hide?
 #
@@ -615,7 +615,7 @@ planner.card(before, sharded_plan)
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
 
 # %% [markdown] sections="8.4.2"
-# The card waits half of the time, and no other order would help: the 15 messages alone take 240 of the 248 ms. It takes more tokens, fewer bytes, or a faster link.
+# The card waits half of the time. Another order could save at most 8 ms: the 15 messages alone take 240 of the 248. It takes more tokens, fewer bytes, or a faster link.
 #
 # Now our eight cards stand in two machines, with a slow network between them: 3 GB/s for each card, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
 
@@ -757,7 +757,7 @@ lab.table(rows, units={"zeros": "share"})
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
 # bf16 loses hardly any. Computing in fp16 loses more, and reducing in fp16 more again, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The sum of many ranks is safer in fp32, so the second row is the usual recipe. It sends 2 + 2 + 4 bytes for each parameter, as much as a DDP that reduces in fp32: the 1.5 of Part 1 holds for one type only.
 #
-# ## Loading a model that fits on no card
+# ## Loading without a whole copy on every rank
 #
 # If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, so all start from the same weights. (Buffers outside the state dict stay undefined: fill them after `to_empty`.)
 #
@@ -831,22 +831,22 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. Sometimes even an $N$-th is too much: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each. Two things help.
+# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. And if that is not enough?
 #
-# - [Activation checkpointing](GLOSSARY.md#activation-checkpointing) (chapter 05), set up *before* `fully_shard`, costs no message: a block's second forward runs while it is gathered for its backward anyway.
-# - [Offload](GLOSSARY.md#offload): with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory. [Chapter 06](06_zero_deepspeed.ipynb) measures what such copies cost.
+# - If activations are too much, take [activation checkpointing](GLOSSARY.md#activation-checkpointing) (chapter 05). Set up *before* `fully_shard`, it costs no message: a block's second forward runs while it is gathered for its backward anyway.
+# - If even an $N$-th of the states is too much (LLaMA-13B on four A100 of 40 GB has 52 GB on each), [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory. [Chapter 06](06_zero_deepspeed.ipynb) measures what such copies cost.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
 # - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit. So make each block a unit.
 # - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many. HYBRID_SHARD shards inside a machine.
-# - A gather hides if a rank's microbatch has as many tokens as FLOP/s of the card over bytes/s of the link.
+# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type and a step has one microbatch, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
 #
-# Next: chapter 08 cuts the model into stages, and sends only activations.
+# Next: chapter 08 cuts the model into stages, and sends only activations and their gradients.
 
 # %% [markdown] sections="8.4.1, 8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
 # ## Errata of the textbook
