@@ -59,7 +59,7 @@ class TensorBoard(Trial):
         ("sequence_parallel", "sequence parallel"),
         ("sequence_parallel on", "on"),
         ("sequence_parallel off", "off"),
-        ("overlap", "gradients summed beside"),
+        ("overlap", "what hides backward messages"),
         ("overlap on", "a weight's own gradient"),
         ("overlap off", "nothing"),
         ("engine", "engine"),
@@ -108,9 +108,9 @@ class TensorBoard(Trial):
         ("head step", "simulated step"),
         (
             "how",
-            "Weights and collectives exactly, in {}. Kept: 16 bit with dropout (Korthikanti et al. "
-            "2022). The step: simulated by the planner's times, matrix products with the constants "
-            "of Megatron's own runs.",
+            "Weights and collectives exactly, in {}. Kept: 16 bit with dropout, gathered tokens "
+            "not kept but gathered again (Korthikanti et al. 2022). The step: simulated by the "
+            "planner's times, matrix products with the constants of Megatron's own runs.",
         ),
         (
             "ran",

@@ -42,6 +42,7 @@ class Flipbook(w.VBox):
         num_pages: Callable[..., int | None] = lambda *_: None,
     ) -> None:
         self.slider = slider
+        self._labels = [label for label, _ in slider.options]
         self.others = tuple(others)
         self._page = page
         self._after = moved
@@ -96,7 +97,8 @@ class Flipbook(w.VBox):
         wanted = self._num_pages(*map(self.at.get, self.others))
         if wanted is not None and wanted != len(self.slider.options):
             self.at[self.slider] = 0
-            self.slider.options = [(str(index), index) for index in range(wanted)]
+            labels = (*self._labels, *map(str, range(len(self._labels), wanted)))
+            self.slider.options = [(label, at) for at, label in enumerate(labels[:wanted])]
         num_pages = min(MAX_PAGES, len(self.slider.options))
         missing = num_pages - len(self.stack.children)
         # it never shrinks: a new list of children costs the browser time

@@ -11,7 +11,7 @@
 #
 # *An hour and a half, without the two optional exercises. You need chapters 02 and 08. No GPU is needed.*
 #
-# We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences, because a larger batch would hardly teach it more. So each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
+# We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences; suppose that a larger batch would hardly teach it more. So each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
 #
 # There are too few sequences to go round. So let's cut inside the layers: each card takes a part of every matrix, and all eight work on the same tokens at the same moment. What do they have to tell each other?
 
@@ -29,7 +29,7 @@ lab.begin("en", deadline_s=60)
 tensor_parallel.Layer(ranks=2).board()
 
 # %% [markdown]
-# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey means: the same on both ranks. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. (*Handed in* is what a rank gives to a call; what is *sent* for it depends on the algorithm, chapter 02.) Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
+# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey means: the same on both ranks. From left to right: the weights of queries, keys and values, what attention gives, its output projection, the summands (Σ), and the same again for the MLP. (*Handed in* is what a rank gives to a call; what is *sent* for it depends on the algorithm, chapter 02. This layer is tiny: nearly all of a message's time is latency, and the ranks mostly wait.) Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
 #
 # **When you are done** you can cut a layer among cards, forward and backward, and say what it sends; you can cut a long sequence as well; and you know for which links each of the two is made.
 
@@ -86,7 +86,7 @@ lab.launch(column_then_row, ranks=4)
 # %% [markdown] sections="S8, 19.3.1"
 # Before the sum, each of the four ranks is far from the right output; after it, only rounding is left. One [all-reduce](GLOSSARY.md#all-reduce) did for two products. (Rows first would need a sum *before* the GELU too, because the GELU of a sum is not the sum of GELUs.)
 #
-# Could each layer be cut by itself? Yes, with a gather after every column: a message for each product, where the pair needs one for two. The bias of a column is cut as its features are; that of a row is added once, after the sum, or four ranks would add it four times.
+# Could each layer be cut by itself? Yes, with a gather after every column-parallel layer: a message for each product, where the pair needs one for two. The bias of a column-parallel layer is cut as its features are; that of a row-parallel one is added once, after the sum, or four ranks would add it four times.
 #
 # <details><summary>Erratum S8: a layer that gathers its input along the features</summary>
 #
@@ -176,9 +176,9 @@ check.hint("column_then_row")
 #
 # Megatron's paper calls your two functions **f** and **g**: f stands where a pair begins and sums in the backward, g stands where it ends and sums in the forward.
 #
-# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. (Step through the board at the top once more: you now know why each block is cut the way it is.)
+# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be row parallel. (Step through the board at the top once more: you now know why each block is cut the way it is.)
 #
-# How many all-reduces does a step of our 7 B model make? It has 32 layers; take one microbatch, forward and backward.
+# How many all-reduces does a step of our 7 B model make in its 32 layers? Take one microbatch, forward and backward.
 
 # %%
 sums = lab.guess("all-reduces in a step of 32 layers", between=(0, 1000))
@@ -315,7 +315,7 @@ def by_torch():
 lab.launch(by_torch, ranks=2)
 
 # %% [markdown] sections="8.7.2"
-# Two forward, as before. But backward there are four: one where the MLP begins, and one each for queries, keys and values, because torch sums each one's gradient over the ranks before it adds the three up. A single weight for all three would spare us two of them.
+# Two forward, as before. But backward there are four: one where the MLP begins, and one each for queries, keys and values, because torch sums each one's gradient over the ranks before it adds the three up. A single weight for all three would spare us two of them. (But then its rows must lie head by head: an even cut through stacked queries, keys and values gives ranks the wrong heads.)
 #
 # <details><summary>The pair in Megatron's words</summary>
 #
@@ -336,7 +336,7 @@ lab.launch(by_torch, ranks=2)
 #
 # <details><summary>Erratum 8.7.2: layers without a configuration</summary>
 #
-# The textbook gives `ColumnParallelLinear` its sizes and `gather_output`, and `RowParallelLinear` its sizes and `input_is_parallel`. Both also want a `config` and an `init_method`, and the row its `bias` and `skip_bias_add`. Import it and run it: `ColumnParallelLinear(768, 3072)` raises a TypeError that names what is missing.
+# The textbook gives `ColumnParallelLinear` its sizes and `gather_output`, and `RowParallelLinear` its sizes and `input_is_parallel`. Both also want a `config` and an `init_method`, and the second its `bias` and `skip_bias_add`. Import it and run it: `ColumnParallelLinear(768, 3072)` raises a TypeError that names what is missing.
 #
 # </details>
 
@@ -345,7 +345,7 @@ lab.launch(by_torch, ranks=2)
 #
 # Between the pairs, at norms and residuals, all ranks hold the same activations and compute the same numbers. Why not cut those too, along the tokens? A norm looks at one token at a time.
 #
-# Then a column first needs the tokens of all ranks gathered, and after a row each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
+# Then a column-parallel layer first needs the tokens of all ranks gathered, and after a row-parallel one each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
 
 # %%
 ratio = lab.guess("bytes sent, with the tokens cut / without", between=(0, 4))
@@ -364,7 +364,7 @@ cut = llama.but(sequence_parallel=True)
 ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 
 # %% [markdown]
-# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them.
+# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. Two things are new. A norm's weights, and a bias after the sum, meet only a rank's own tokens now, so their (small) gradients are summands and have to be added up. And there are twice as many messages: on the first board, where latency counts, the cut layer's step takes longer.
 #
 # What do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron's doesn't, and gathers them anew in the backward. (Megatron takes a while to start.)
 
@@ -405,7 +405,7 @@ longer.score(two / one)
 lab.show(planner.time_bars(machines))
 
 # %% [markdown]
-# Predicted, by constants fitted to published runs of Megatron. The planner hides none of these messages, so the real factor would be a little smaller. Only one part of the bar grows. So tensor parallelism stays inside a machine. There it can cut into eight parts at most, and fewer parts speak less.
+# Predicted, by constants fitted to published runs of Megatron. The planner hides none of these messages. Only one part of the bar grows. So tensor parallelism stays inside a machine. There it can cut into eight parts at most, and fewer parts speak less.
 #
 # Here is our machine with its four sequences: eight stages before, each layer cut in eight after:
 
@@ -432,13 +432,15 @@ books = {
 lab.show(planner.memory_bars(books))
 
 # %% [markdown]
-# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more. (In the last row, logits lie where a recomputed layer lies later; only what they have more is drawn.) Recomputing everything makes room even for twice as many ([chapter 05](05_precision_and_memory.ipynb)). But it does every forward twice, and attention's work grows with the square of the tokens. We want more cards, for room and for time. Along the slow links between machines cut layers would wait, and a pipeline would have a single microbatch. What else can be cut?
+# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more. (In the last row the logits are freed before a layer is recomputed in their place. Drawn as logits is only what they need beyond it.) Recomputing everything makes room even for twice as many ([chapter 05](05_precision_and_memory.ipynb)). But it does every forward twice, and attention's work grows with the square of the tokens. We want more cards, for room and for time. Along the slow links between machines cut layers would wait, and a pipeline would have a single microbatch. What else can be cut?
 #
-# The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is [context parallelism](GLOSSARY.md#context-parallelism). (Sequence parallelism cuts the tokens only between the pairs, and gathers them before each. Context parallelism leaves them cut in the products too.)
+# The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they send nothing. Only attention looks from one token to others. This is [context parallelism](GLOSSARY.md#context-parallelism). (Sequence parallelism cuts the tokens only between the pairs, and gathers them before each. Context parallelism leaves them cut in the products too. Its ranks have the same weights, and add up their gradients once a step, as in data parallelism.)
 #
 # ## A softmax that is not finished
 #
-# Say a rank has its queries and half of the keys and values. How could the other half come later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum (`lse`, for log-sum-exp), we can weigh the two afterwards:
+# Say a rank has its queries and half of the keys and values. How could the other half come later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum (`lse`, for log-sum-exp), we can weigh the two outputs $o$ afterwards, with $l$ for `lse`:
+#
+# $$o = \frac{e^{l_1} o_1 + e^{l_2} o_2}{e^{l_1} + e^{l_2}}$$
 
 
 # %%
@@ -460,7 +462,7 @@ first, second = attend(q, k[:, :16], v[:, :16]), attend(q, k[:, 16:], v[:, 16:])
 lab.difference(joined(*first, *second)[0], F.scaled_dot_product_attention(q, k, v))
 
 # %% [markdown]
-# So keys may come in pieces, in any order.
+# So keys may come in pieces.
 #
 # ## Ring attention
 #
@@ -529,14 +531,14 @@ balanced = uneven.but(balanced=True)
 balanced.compare()
 
 # %% [markdown]
-# In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. Measured, the ranks still wait a little for late processes.
+# In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. If tokens looked at later ones too, each would have 16: so the uneven ring saves an eighth of the time, the balanced one half. Measured, the ranks still wait a little for late processes.
 #
 # (`F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. *Overran*: some took longer than stated. A send bar ends when its rank comes back to look, after computing.)
 
 # %% [markdown]
 # ## Exercise 3. A causal ring
 #
-# Build it. Here the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one. (A block with itself counts as one here, because your code multiplies all of it; the picture counts it half.)
+# Build it. Here the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. (`attend` has no mask. And where all keys of a row are masked, a softmax gives NaN: leave such blocks out.) Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one. (A block with itself counts as one here, because your code multiplies all of it; the picture counts it half.)
 
 
 # %%
@@ -612,7 +614,7 @@ lab.launch(ulysses, ranks=4)[0]
 #
 # ### Which of the two?
 #
-# Here is what a rank hands in for one attention, forward and backward, as more ranks share the same sequence. The lines are theory, and the dots were counted on real ranks.
+# Here is what a rank *hands in* for one attention, forward and backward, as more ranks share the same sequence. A ring sends all of it. In Ulysses a rank's own part, an N-th, stays at home. The lines are theory, and the dots were counted on real ranks.
 
 # %%
 a_ring = long_context.Attention(heads=8)
@@ -632,7 +634,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# In a ring all keys pass by everybody, so what a rank hands in doesn't shrink with more ranks; it even grows a little. In Ulysses it is less and less. (And of that its own part stays at home: on two ranks half, so even there Ulysses sends only half as much.)
+# In a ring all keys pass by everybody, so what a rank hands in doesn't shrink with more ranks; it even grows a little. In Ulysses it is less and less. (Even on two ranks, where both hand in as much, Ulysses sends only half.)
 #
 # But a ring's messages can hide behind its products, they only go to a neighbour, and it takes any number of ranks. The all-to-alls hide behind nothing, and Ulysses can't have more ranks than there are heads. So some do both: Ulysses inside a machine, a ring between machines.
 
@@ -653,7 +655,7 @@ lab.show(planner.memory_bars(two))
 lab.show(planner.time_bars(two))
 
 # %% [markdown]
-# Both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of the bar at this length. (What does not hide is too thin to see. The two machines hold the same parameters then, and add up their gradients once a step.)
+# Both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` layers send only keys and values across (and their gradients), and these hide behind attention, which is most of the bar at this length. (What does not hide is too thin to see. The two machines hold the same parameters then, and add up their gradients once a step.)
 
 # %% [markdown] sections="19.8.3"
 # ## Exercise 4, optional. Tensor or pipeline?
@@ -694,11 +696,11 @@ check.hint("tensor_or_pipeline")
 # %% [markdown]
 # ## Summary
 #
-# - A column gives features, a row gives summands. The pair needs one all-reduce forward (g) and one backward (f), so a layer needs four.
+# - A column-parallel layer gives features, a row-parallel one gives summands. The pair needs one all-reduce forward (g) and one backward (f), so a layer needs four.
 # - Heads are cut whole, the vocabulary by words.
 # - Sequence parallelism cuts what lies between the pairs as well: less memory for the same bytes.
 # - Forward, products wait for these messages, so tensor parallelism stays inside a machine. It helps where sequences are few.
-# - A long sequence is cut for the whole layer. Only attention talks, by a balanced ring or by heads for tokens.
+# - A long sequence is cut for the whole layer. Within it only attention talks, by a balanced ring or by heads for tokens.
 #
 # **Words:** [column parallel](GLOSSARY.md#column-parallel), [row parallel](GLOSSARY.md#row-parallel), [grouped queries](GLOSSARY.md#grouped-queries), [vocabulary parallel](GLOSSARY.md#vocabulary-parallel), [sequence parallelism](GLOSSARY.md#sequence-parallelism), [context parallelism](GLOSSARY.md#context-parallelism).
 #
@@ -706,7 +708,7 @@ check.hint("tensor_or_pipeline")
 #
 # - Megatron, f and g: Shoeybi et al. 2019, [arXiv 1909.08053](https://arxiv.org/abs/1909.08053)
 # - Sequence parallelism: Korthikanti et al. 2022, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
-# - Ring attention: Liu et al. 2023, [arXiv 2310.01889](https://arxiv.org/abs/2310.01889); balanced: Brandon et al. 2023, [arXiv 2311.09431](https://arxiv.org/abs/2311.09431)
+# - Ring attention: Liu et al. 2023, [arXiv 2310.01889](https://arxiv.org/abs/2310.01889); another balance (tokens dealt in turn): Brandon et al. 2023, [arXiv 2311.09431](https://arxiv.org/abs/2311.09431)
 # - DeepSpeed-Ulysses: Jacobs et al. 2023, [arXiv 2309.14509](https://arxiv.org/abs/2309.14509)
 # - [torch's tutorial](https://docs.pytorch.org/tutorials/intermediate/TP_tutorial.html) on tensor parallelism
 #
