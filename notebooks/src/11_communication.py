@@ -33,7 +33,7 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip below its messages. Switch overlap on. Where do the messages go, and what is left of them at the end?
+# Each row is a rank: forward, backward, and in the thin strip below its messages. In the notebook, switch overlap on. Where do the messages go, and what is left of them at the end?
 #
 # **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
 
@@ -103,7 +103,7 @@ step.but(overlap=True, link=narrow).predict()
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce ends when the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*busy* counts only messages here.)
+# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (Here *busy* counts only messages, and *sent* is what a rank gives to its all-reduces.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -117,7 +117,7 @@ waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
 waits.score(f"rank {slow_rank}")
 
 # %% [markdown] sections="19.1.3"
-# The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
+# The all-reduces of the others begin early and mostly last longer, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 #
@@ -251,7 +251,7 @@ print("loss:", round(ends_at(8, 8 * 0.3), 1))
 def bf16(state, bucket):
     half = bucket.buffer().bfloat16() / dist.get_world_size()
     work = dist.all_reduce(half, async_op=True)
-    # when the sum is there, make it float32; DDP waits for that after the backward
+    # when the sum is there, make it float32; DDP waits at the end of backward()
     return work.get_future().then(lambda done: done.value()[0].float())
 
 
@@ -263,14 +263,14 @@ runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and the same loss. (With other seeds the plain run ended between 3.29 and 3.37 on the machine this was written on, so don't read smaller differences.)
+# Half the bytes, and the same loss. (With other seeds the plain run ended between 3.29 and 3.37 on the machine this was written on, so smaller differences mean nothing.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
 # Quantisation maps values to the whole numbers from -127 to 127, a byte each. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
 #
-# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme: three levels, -1, 0 and 1. They would fit into two bits; our code sends a byte for each, so the table will show a quarter of the bytes, not a sixteenth.
+# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme: three levels, -1, 0 and 1. They would fit into two bits; our code sends a byte for each, so the table will show a quarter of the bytes, not a sixteenth.
 
 
 # %%
@@ -308,7 +308,7 @@ compressed_run.report(runs)
 #
 # Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing: zeros are numbers, and are sent.
 #
-# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. What share of the bytes that a rank hands in is saved, from 0 to 1?
+# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. What share of the bytes that a rank hands in is saved?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
@@ -349,7 +349,7 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (The bars have somewhat more, because headers come on top.)
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which never exceeds twice 4n. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (The bars have somewhat more, because headers come on top.)
 #
 # <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
 #
@@ -414,7 +414,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values for good stays behind; what makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes handed in, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values for good stays behind; what makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -452,7 +452,7 @@ eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
 eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# More than half of it, because the 24 seconds of parameters stay. (ZeRO++, a form of ZeRO 3, gathers them in 8 bits as well. Here 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left.)
+# More than half of it, because the 24 seconds of parameters stay. (ZeRO++, a form of ZeRO 3, gathers them in 8 bits, and sends gradients in 4. With 8 for both, 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left here.)
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
@@ -502,7 +502,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# You will need one environment variable, set before the first collective: `NCCL_DEBUG=INFO` makes NCCL say what it does.
+# You will need one environment variable, set before `init_process_group`: `NCCL_DEBUG=INFO` makes NCCL say what it does.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -550,7 +550,7 @@ title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown] sections="10.7.3"
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: gradients leave in the last microbatch only, so with several there is less to hide them under.)
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, its messages are nearly free. (At best: gradients leave in the last microbatch only, so with several there is less to hide them under.)
 #
 # A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. With bf16 gradients as well it even beats that network, as long as that has no overlap. Compression alone stays far behind, even if parameters were sent in 8 bits, too.
 #
