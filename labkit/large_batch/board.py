@@ -24,8 +24,8 @@ _WORDS = (
         "best",
         "Batch {}: best at rate {:g}, {:g} steps ({} to {} over five seeds), {:,.0f} samples.",
     ),
-    ("law", "Fitted to the best of all batches: at least {:.0f} steps, critical batch {:.0f}."),
-    ("noise", "The noise scale, read from the ranks' own gradients, is {:.0f}."),
+    ("law", "Fitted to each batch's best rate: fewest steps {:.0f}, critical batch {:.0f}."),
+    ("noise", "The noise scale, from gradients of five trainings of batch 32, is {:.0f}."),
 )
 
 

@@ -64,6 +64,11 @@ def written(group: Mapping[str, float], unit_format: Format) -> dict[str, str]:
     return {head: unit_format(value) for head, value in group.items()}
 
 
+def _room_px(name: str) -> float:
+    """What a name needs: an m or a w is wider than ``text_px`` says, and "momentum" has three."""
+    return text_px(name) + 4 * sum(letter in "mwMW" for letter in name)
+
+
 def drawn(
     names: list[str],
     groups: Sequence[Mapping[str, float]],
@@ -73,7 +78,7 @@ def drawn(
     """A group of bars per name, then dashed lines at ``bounds``; and where all ends."""
     looks = _looks(groups)
     every = itertools.chain.from_iterable(line.values() for line in texts)
-    left = 16 + min(280.0, max(map(text_px, names)))
+    left = 16 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
     scale = room_px / _longest(groups, bounds)
     thick = 16.0 if len(looks) > 1 else 22.0
@@ -104,7 +109,7 @@ def stacked(
     """A bar per name whose parts lie behind one another, with its sum; and where all ends. A number
     that a bound's line would cross is left to the table."""
     looks = _looks(groups)
-    left = 10 + min(280.0, max(map(text_px, names)))
+    left = 10 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, sums))
     scale = room_px / _longest([{"": sum(group.values())} for group in groups], bounds)
     top = 60.0 + 14 * len(bounds)

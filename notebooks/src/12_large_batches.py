@@ -98,9 +98,7 @@ def by_seed(batch, rate, factor=lambda share: 1.0, seeds=2):
 # With a batch of 64 and a rate of 0.2 (half the best rate of the board above, so that there is some room) some 94 % of the test images come out right. Now take a batch of 1,024, and change nothing else: the same rate, the same 20 epochs. How many are right?
 
 # %%
-larger = lab.guess(
-    "accuracy with a batch of 1,024, the same rate (0 to 1)", between=(0, 1)
-)
+larger = lab.guess("accuracy with a batch of 1,024, the same rate", between=(0, 1))
 
 
 # %%
@@ -118,7 +116,7 @@ larger.score(sum(of_1024.values()) / 3)
 # %% [markdown]
 # Each bar is a training of its own. Look at how far those of one batch lie apart: that is chance, and a smaller difference means nothing. Between the two batches it is far larger. And yet the larger batch saw every image as often. What did it lack?
 #
-# It lacked steps. An epoch of 1,437 images has 23 batches of 64 and only two of up to 1,024. A step along a better gradient is still one step of the same length.
+# It lacked steps. An epoch of 1,437 images has 23 batches of 64 and only two of up to 1,024. A step along a better gradient is still one step, and no longer than before.
 
 # %% [markdown] sections="10.4.1"
 # ## A longer step
@@ -167,7 +165,7 @@ breaks.score(str(max(fine)))
 #
 # ### Warm-up and cosine
 #
-# Goyal et al. suspect the *first* steps, since gradients are long and turn quickly at the start. So they begin with a small rate and raise it in a line: a [warm-up](GLOSSARY.md#warm-up). At the end small steps help, because with a long step the weights only jump about around the minimum. A cosine down to nothing does that (Loshchilov and Hutter 2017). Here are both, as a factor of the rate:
+# Goyal et al. suspect the *first* steps, since the network changes rapidly at the start. So they begin with a small rate and raise it in a line: a [warm-up](GLOSSARY.md#warm-up). At the end small steps help, because with a long step the weights only jump about around the minimum. A cosine down to nothing does that (Loshchilov and Hutter 2017). Here are both, as a factor of the rate:
 
 
 # %%
@@ -181,7 +179,7 @@ def falling(share):
 
 
 # %% [markdown]
-# With a batch of 512 there are 60 steps, and the rate rises over the first six. (In torch: `LinearLR`, then `CosineAnnealingLR`, chained by `SequentialLR`.) What brings back the trainings that the linear rule lost?
+# With a batch of 512 there are 60 steps, and the rate rises over the first six. (torch has nearly the same: `LinearLR`, then `CosineAnnealingLR`, chained by `SequentialLR`.) What brings back the trainings that the linear rule lost?
 
 # %%
 tried = ["warm-up", "cosine"]
@@ -203,7 +201,7 @@ def rescued():
 
 # %%
 ended = lab.launch(rescued, ranks=2)[0]
-lab.bars(ended, unit="share", title="Accuracy at batch 512, linear rule, by seed")
+lab.bars(ended, unit="share", title="Accuracy at batch 512, by seed")
 
 # %%
 rescue.score(max(tried, key=lambda name: sum(ended[name].values())))
@@ -283,7 +281,7 @@ noisy.score(scale(noises))
 # %% [markdown]
 # ## Exercise 1. Ranks with unlike shares
 #
-# The last batch of an epoch, or a machine of unlike cards, gives each rank another number of samples. Write `average_and_listen` for that case. `gradient`, flat, is the mean over this rank's own `num_samples`. Overwrite it with the mean over the samples of all ranks, and return (variance, square). One collective, and at most four floats more than the gradient. What does the mean of the ranks' squared lengths contain, if their batches differ?
+# The last batch of an epoch, or a machine of unlike cards, gives the ranks different numbers of samples. Write `average_and_listen` for that case. `gradient`, flat, is the mean over this rank's own `num_samples`. Overwrite it with the mean over the samples of all ranks, and return (variance, square). One collective, and at most four floats more than the gradient. What does the mean of the ranks' squared lengths contain, if their batches differ?
 
 
 # %%
@@ -325,7 +323,7 @@ check.hint("noise_scale")
 # %% [markdown]
 # ### Held against 300 trainings
 #
-# These trainings were recorded: ten batches, six rates, five seeds, each until the loss of the whole training set is below 0.15. A triangle is the median of five at the best rate of its batch. The solid line is the law fitted to these medians. The dashed one takes its fewest steps from that fit; only its critical batch is what we heard.
+# These trainings were recorded: ten batches, six rates, five seeds, each until the loss of the whole training set was below 0.15, or until it was given up. A triangle is the median of five at the best rate of its batch. The solid line is the law fitted to these medians. The dashed one takes its fewest steps from that fit; only its critical batch is what we heard.
 
 # %%
 medians = {batch: recorded.best(batch).median for batch in recorded.batches()}
@@ -343,16 +341,16 @@ lab.curves(
     x="batch (samples)",
     y="steps",
     title="Steps to the same loss",
-    badge="recorded / fitted",
+    badge="recorded / predicted",
     log_x=True,
     log_y=True,
     at={"critical batch": fitted.critical_batch},
 )
 
 # %% [markdown]
-# The law stays within a sixth of every triangle, over nine doublings. And the one number from the gradients of *one* short training (19.7) lands near the critical batch that the recorded trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than a factor of two, which is all that McCandlish et al. promise: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000.
+# The law stays within a sixth of every triangle, over nine doublings. And the one number from the gradients of *one* training (19.7; the 16 of the board is of five that ended sooner) lands near the critical batch that the recorded trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than the order of magnitude, which is all that McCandlish et al. claim: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000.
 #
-# Back to the board at the top: the best rate grows with the batch, until the noise no longer limits it, and beyond some 128 samples, five or six critical batches, the steps hardly fall.
+# Back to the board at the top: the best rate grows with the batch, until the noise no longer limits it, and from 256 samples on, eleven critical batches, the steps no longer fall.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -410,7 +408,7 @@ pays.score(max(gains, key=gains.get))
 # %% [markdown] sections="10.4.2"
 # ## LARS and LAMB: a step for each layer
 #
-# Two ways round the limit are in use. The first asks: the linear rule made steps that were too long, but were they too long for all layers alike? One rate serves them all, while the length of a layer over that of its gradient differs widely in deep nets. **LARS** ([layer-wise rates](GLOSSARY.md#lars), You et al. 2017) multiplies each layer's step by this *trust ratio*, so every layer moves by the same share of its own length. By hand, without momentum and decay:
+# The linear rule made steps that were too long. But were they too long for all layers alike? One rate serves them all, while the length of a layer over that of its gradient differs widely in deep nets. **LARS** ([layer-wise rates](GLOSSARY.md#lars), You et al. 2017) multiplies each layer's step by this *trust ratio*, and by a small constant (`trust` below), so every layer moves by the same share of its own length. By hand, without momentum and decay:
 
 
 # %%
@@ -476,7 +474,7 @@ check.hint("lars_on_shards")
 # %% [markdown]
 # ## Fewer messages: a larger batch, or Local SGD?
 #
-# The second way round keeps the small steps. A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged. ([DiLoCo](GLOSSARY.md#diloco) gives their averaged change to one more optimizer, with momentum.) These two send about once in 64 H samples:
+# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged. ([DiLoCo](GLOSSARY.md#diloco) gives their averaged change to one more optimizer, with momentum.) These two send about once in 64 H samples:
 #
 # - one step of a batch of 64 H, at half the linear rule's rate, the best that we found at 512;
 # - H local steps of a batch of 64, and one average.
@@ -501,9 +499,7 @@ def train_locally(every, rate, seed):
 # At H = 8 the larger batch is 512, and "half the rate" above has trained it already, in 60 messages. Local SGD sends 58. What will it reach?
 
 # %%
-locally = lab.guess(
-    "accuracy of Local SGD, an average every 8 steps (0 to 1)", between=(0, 1)
-)
+locally = lab.guess("accuracy of Local SGD, an average every 8 steps", between=(0, 1))
 
 
 # %%
@@ -552,7 +548,7 @@ check.hint("growing_batch")
 #
 # - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.
 # - Linear scaling makes up for it while weights hardly move in k steps. Past that, smaller rates helped here, and a warm-up alone did not. For Adam theory finds the square root.
-# - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch within a factor of two or so; beyond that, more cards buy few steps.
+# - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch roughly: here it came within a factor of two. Beyond that batch, more cards save few steps.
 # - LARS and LAMB give each layer a step in proportion to its length. Here that didn't beat the plain optimizer beyond doubt: try them last.
 # - Local SGD sends as little as a larger batch and keeps its steps, as long as data are alike.
 #
