@@ -198,7 +198,7 @@ worst.score(max(off, key=off.get))
 lab.bars(off, title="Distance from undisturbed weights, 20 steps after the checkpoint")
 
 # %% [markdown]
-# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and for some steps it moves every weight by nearly the full learning rate, however small its gradient. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
+# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and for some steps it moves every weight whose gradient is not 0 by nearly the full learning rate, however small the gradient. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -209,7 +209,7 @@ lab.bars(off, title="Distance from undisturbed weights, 20 steps after the check
 # %% [markdown] sections="10.5.1"
 # ### A file that is read, not run
 #
-# A file of `torch.save` is a pickle, and a pickle is a program. Who wrote it decides what runs when you open it:
+# A file of `torch.save` holds a pickle, and a pickle is a program. Who wrote it decides what runs when you open it:
 
 
 # %%
@@ -316,7 +316,7 @@ stop.score(stops["asynchronous"] / stops["sharded"])
 lab.bars(stops, unit="ms", title="How long training stands still for one save")
 
 # %% [markdown]
-# The model is a few megabytes, so most of this time is waiting, for the disk and for the other rank. So look at how far the asynchronous one is from the other three; how the three compare will change with a large model. *Plain* gathers everything in the memory of rank 0, which a large model does not survive. *Incremental* writes a file for each tensor and waits for the disk after each. And the asynchronous one: is that a free lunch? It has only moved the writing into the steps that follow:
+# The model is a few megabytes, so most of this time is waiting, for the disk and for the other rank. So look at how far the asynchronous one is from the other three; how the three compare will change with a large model. *Plain* gathers everything in the memory of rank 0, into which a large model does not fit. *Incremental* writes a file for each tensor and waits for the disk after each. And the asynchronous one: is that a free lunch? It has only moved the writing into the steps that follow:
 
 # %%
 lab.curves(
@@ -330,12 +330,12 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sharded save is a peak. The asynchronous one has none, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) So while training computes on the same cores, a part of the price is only spread. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
+# The sharded save is a peak. The asynchronous one hardly stops step 1, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) So while training computes on the same cores, a part of the price, or all of it, is only moved. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
 
 # %% [markdown] sections="10.5.1"
 # ### Where does the time go?
 #
-# What does training still wait for? Four parts of the last save were timed by the clock.
+# What does training still wait for? Four parts of the last save were timed by the clock. (It is the last of three rounds, and the bar above is the fastest, so they need not agree.)
 
 # %%
 waits = {part: {"training waits": parts_s[part]} for part in ("list", "copy")}
@@ -343,11 +343,11 @@ waits |= {part: {"the thread": parts_s[part]} for part in ("write", "seal")}
 lab.bars(waits, unit="s", title="An asynchronous save, part by part")
 
 # %% [markdown] sections="19.6.4"
-# In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. `write` are the files, and `seal` is what makes them a checkpoint: digests, waiting for the disk and for all ranks (we come to that). With a large model `copy` takes most of the stop, because `list` does not grow with the bytes.
+# In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. `write` writes the files, and `seal` makes them a checkpoint: digests, waiting for the disk and for all ranks (we come to that). The larger the model, the more of the stop is `copy`, because `list` does not grow with the bytes.
 #
 # ### What incremental saves
 #
-# All these kinds write as many bytes: 12 for each parameter, 4 for the weight and 8 for Adam's two moments. Incremental saves pay only where something stays as it was. How much of the first save is written again in the second, if all is trained, and if all but the head, the last layer, is frozen?
+# All these kinds write the same number of bytes: 12 for each parameter, 4 for the weight and 8 for Adam's two moments. Incremental saves pay only where something stays as it was. How much of the first save is written again in the second, if all is trained, and if all but the head, the last layer, is frozen?
 
 
 # %%
@@ -372,7 +372,7 @@ again = {"all is trained": every, "only the head": last}
 lab.bars(again, unit="share", title="What the second save writes, over the first")
 
 # %% [markdown] sections="19.6.4"
-# When all is trained, nothing is saved: Adam moves every trained parameter in every step, with its moments and its count of steps. So incremental saves are for fine-tuning a part of a model. (The head costs 12 bytes for each parameter, in both saves. What is frozen has no state of Adam: 4 bytes the first time, none the second.)
+# When all is trained, nothing is spared: Adam moves every trained parameter in every step, with its moments and its count of steps. So incremental saves are for fine-tuning a part of a model. (The head costs 12 bytes for each parameter, in both saves. What is frozen has no state of Adam: 4 bytes the first time, none the second.)
 #
 # <details><summary>Erratum 19.6.4: store only the changed parameters "to reduce I/O"</summary>
 #
@@ -458,7 +458,7 @@ lab.curves(
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. And writing a file only hands the bytes to the operating system; `fsync` waits until they are on the disk, and a new name is there only after an `fsync` of its folder. Here rank 1 is killed at its `fsync`:
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. And writing a file only hands the bytes to the operating system; `fsync` waits until they are on the disk, and a new name is sure to survive a power cut only after an `fsync` of its folder. Here rank 1 is killed at its `fsync`:
 
 
 # %%
@@ -622,7 +622,7 @@ def save_shards(folder):
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. `dcp.load` returns nothing: it fills the tensors that it is given. So we take the state of the new model, let it be filled, and put it back. `get_state_dict` takes it, and not `net.state_dict()`, because it names everything, Adam's moments too, as the bare model would: so another wrapper can read it.
+# Two ranks load, and into DDP. `dcp.load` returns nothing: it fills the tensors that it is given. So we take the state of the new model, let it be filled, and put it back. We take it by `get_state_dict`, and not by `net.state_dict()`. The first names every tensor, Adam's moments too, as the bare model would, so another wrapper can read them.
 
 
 # %%
@@ -807,7 +807,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula. (All its points draw the same failures, so where one lies too low, most others do.) Young's sum is too high at both ends, but its lowest point is in the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
+# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula. (All its points draw the same failures, so where one lies too low, most others do.) Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
@@ -895,10 +895,10 @@ check.elastic(my_elastic)
 # %% [markdown]
 # ## Summary
 #
-# - A checkpoint holds model, optimizer, learning rate, data position and the random generators of every rank. With all of them, resumed training is undisturbed training, to the bit.
+# - A checkpoint holds model, optimizer, learning rate, data position and the random generators of every rank. With all of them, on the same number of ranks and with deterministic operations, resumed training is undisturbed training, to the bit.
 # - A checkpoint should be read, not run: `weights_only=True`, dicts instead of objects.
 # - Save it sharded, so that no rank holds everything; asynchronous, so that training stops only for listing and copying; incremental where much is frozen.
-# - Write under another name, `fsync`, then one `rename`: a killed save costs nothing. A digest finds what the disk has changed.
+# - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
 # - Recovery is a new start: end all ranks, launch what is left, load and reshard. Give up when it does not help.
 # - Save every $\sqrt{2CM}$ seconds, C being only the time for which training stands still.
 #
