@@ -349,7 +349,7 @@ check.hint("case_two")
 #          WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...
 # ```
 #
-# Number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same operation, look for the rank that printed none.
+# Number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same number and operation, look for the rank that printed none.
 #
 # "Raise the timeout" is the first advice that one finds. But a hang then only ends later. It helps where a rank is really that slow, say while it saves: `init_process_group(timeout=timedelta(minutes=30))`.
 
@@ -481,7 +481,7 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. (It takes half a minute.) F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
+# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. (It may take half a minute.) F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
 
 # %%
 tried = lab.launch(cure_run.steps)[0]
@@ -512,7 +512,7 @@ best.score(min(peaks, key=peaks.get))
 #
 # So ask two things: which cures touch the largest part, and which of these is the cheapest?
 #
-# - Microbatches with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP cost time, and leave the update as it is.
+# - Microbatches (equally large) with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP cost time, and leave the update as it is, up to rounding.
 # - bf16 rounds more coarsely. On a GPU it is faster as well, so most runs have it on from the start.
 # - Shorter sequences change what is trained.
 # - [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step.
@@ -522,7 +522,7 @@ best.score(min(peaks, key=peaks.get))
 #
 # On a cluster nobody asks the ranks where they are. So arrange three things before the start:
 #
-# - **A log of each rank**: `torchrun --redirects 3 --log-dir logs` writes a file for each. Let your logging put rank and time into every line.
+# - **A log of each rank**: `torchrun --redirects 3 --log-dir logs` writes a `stdout.log` and a `stderr.log` for each. Let your logging put rank and time into every line.
 # - **The flight recorder's files.** `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave one of each rank. `torchfrtrace -p trace_ /shared` compares operations, shapes and types in them, but not the lines, so it would pass `swapped`.
 # - **A clock for Python.** Call `faulthandler.dump_traceback_later(300)` at the start of every step. Each call winds it anew, so it shows a stack only if a step takes five minutes.
 #
@@ -550,7 +550,7 @@ bits = lab.guess(
 
 # %%
 def three_steps():
-    torch.use_deterministic_algorithms(True)  # raises where there is no such form
+    torch.use_deterministic_algorithms(True)  # refuses what has no deterministic form
     torch.manual_seed(0)
     net = DDP(model.Transformer(1, 32, 2, max_len=32))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -586,7 +586,7 @@ bits.score(
 #
 # 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
 # 2. **Slow or stuck?** Look twice at something that counts: the step in a log, or the recorder's highest number. If it moves, the run is slow. (On NCCL a healthy run, too, stands in `loss.item()`, so a stack does not tell.)
-# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came; one number with two operations, like 80078, is a mismatch.
+# 3. **Do the numbers agree?** Compare group by group. A rank whose highest number is lower than the others' never came to the call that they wait in; one number with two operations, like 80078, is a mismatch.
 # 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: `py-spy dump --pid` shows it.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 
@@ -748,13 +748,13 @@ check.hint("case_five")
 # ## Summary
 #
 # - Most errors are echoes. Look for the rank that died, raised first, or never came.
-# - Different operations under one number hang; the same operation and shape in another order gives wrong sums in silence. So sort the names before you reduce a dict or a set, or send one tensor with all the numbers.
+# - Different operations under one number usually hang; the same operation and shape in another order gives wrong sums in silence. So sort the names before you reduce a dict or a set, or send one tensor with all the numbers.
 # - NaN: look before the all-reduce. Replicas: compare digests.
 # - Out of memory: try two steps, read the snapshot, then take the cheapest cure of the largest part.
 #
 # Words learned: [hang](GLOSSARY.md#hang), echo, [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog), digest, snapshot.
 #
-# Next: [chapter 15](15_profiling_and_scaling.ipynb) asks the same of a training that works, and is only slow.
+# Next: [chapter 15](15_profiling_and_scaling.ipynb) asks the same, which rank and which line, of a training that works and is only slow.
 
 # %% [markdown] sections="8.11.1, 8.11.2, 10.5.2, 19.9"
 # ## Errata of the textbook
