@@ -70,7 +70,7 @@ mine = lab.launch(profiled, 1, ranks=2)
 lab.bars(mine[0], unit="us", title="Rank 0: six longest")
 
 # %% [markdown]
-# The names are torch's own, and a caller's time includes that of what it calls. Rank 0 spends some 400 ms of two steps in all-reduces. Rank 1, the slow one, is not in the picture: one rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So we record all ranks, on one clock. Before you look: how long is the *slow* rank in its all-reduces?
+# The names are torch's own, and a caller's time includes that of what it calls. Rank 0 spends about 400 ms or more of two steps in all-reduces. Rank 1, the slow one, is not in the picture: one rank's [profile](GLOSSARY.md#profile) does not tell what it waits for. So we record all ranks, on one clock. Before you look: how long is the *slow* rank in its all-reduces?
 
 # %%
 slow_one = lab.guess("ms in all-reduces, the slow rank", between=(0, 1000), unit="ms")
@@ -91,7 +91,7 @@ lab.show(line, title="Two steps, rank 1 is slow")
 slow_one.score(timeline.busy_us(line, "comm")[1] / 1e3)
 
 # %% [markdown]
-# Measured. Look at the thin bars, and at the column "communication": rank 0's all-reduces last much longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So where ranks differ, the one that spends most time "communicating" is the victim, and the guilty one looks innocent. A monitor that adds up communication per card points at the wrong cards.
+# Measured. Look at the thin bars, and at the column "communication": rank 0's all-reduces last much longer, and not because rank 0 is slow. Each begins as soon as *its* gradients are there, and ends when rank 1 has come. Rank 1 waits little: it computes. So where all ranks do the same work and one stands out, those that spend most time "communicating" are the victims, and the guilty one looks innocent. (Stages of a pipeline differ anyway.) A monitor that adds up communication per card points at the wrong cards.
 
 # %% [markdown]
 # ## Four troubles and their signs
@@ -133,13 +133,13 @@ halved.score(advice.best.gain)
 #
 # ### Does the promise hold?
 #
-# This is a promise, by simulation. So we take this step on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again; of three runs each the quickest counts, since all that comes between can only delay. Will the promise be kept?
+# This is a promise, by simulation. So we take three such steps on real ranks at stated times ([paced](GLOSSARY.md#paced)), ask for advice, make the change, and run again. Both are run three times, and the picture shows the quickest run of each, since any disturbance can only delay. Will the promise be kept?
 
 # %%
 profiling.prove("link", severity=0.5, runs=3)
 
 # %% [markdown]
-# The figure's last line has both numbers; the first one is now made from the recording. If yours differ, see first whether the messages really took half as long (the table's column "communication"): what a message costs besides its bytes does not shrink. Then look for one unlucky step, which counts for a third here; where one [overran](GLOSSARY.md#overran), something took longer than stated. Before you believe a gain, repeat it with more steps.
+# The figure's last line has both numbers; the first one is now made from the recording. Where they are about equal, the promise was kept. If the messages took clearly more than half as long as before (the table's column "communication"), it wasn't: what a message costs besides its bytes does not shrink. Then look for one unlucky step, which counts for a third here; where one [overran](GLOSSARY.md#overran), something took longer than stated. Before you believe a gain, repeat it with more steps.
 #
 # None of this needs a notebook: `python -m labkit record train.py --using torchrun --ranks 4` records an unchanged script and advises.
 #
@@ -215,7 +215,7 @@ check.hint("straggler")
 scaling.Feeding(workers=2, read_ms=90, step_ms=60).compare()
 
 # %% [markdown]
-# A batch comes every 45 ms now, so a step of 60 ms need not wait. Only the first batch is read while nobody computes: 90 ms, and in the measured half of the picture a little more, to start the workers. That is a good part of eight steps, and nothing in a training of hours. One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
+# A batch comes every 45 ms now, so a step of 60 ms need not wait. Only the first batch is read while nobody computes: 90 ms, and in the measured half of the picture more, because the workers have to start first. That is a good part of eight steps, and little in a training of hours. (It comes again at each epoch; with `persistent_workers=True` the workers start only once.) One worker would not be enough: 90 ms of reading can't hide under 60 ms of computing.
 #
 # <details><summary>And on to the GPU</summary>
 #
@@ -314,13 +314,13 @@ lab.table(
     {
         "ranks": num,
         "times as fast (Amdahl)": 1 / (0.05 + 0.95 / num),
-        "times as much (Gustafson)": 0.05 + 0.95 * num,
+        "times as fast, grown work (Gustafson)": 0.05 + 0.95 * num,
     }
     for num in (8, 64, 512)
 )
 
 # %% [markdown]
-# By Amdahl 64 ranks are 15.4 times as fast at most, and no number of ranks makes it more than 1 / 0.05 = 20. By Gustafson they do 60.8 times as much, because the serial part of a step does not grow with the work. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
+# By Amdahl 64 ranks are 15.4 times as fast at most, and no number of ranks makes it more than 1 / 0.05 = 20. By Gustafson they do the grown work 60.8 times as fast as one rank would, because the serial part of a step does not grow with the work. Neither law knows messages: both say what is possible at best. So is weak scaling the honest measure? It is the kind one: with ever larger batches the steps to the same loss do not fall for ever ([chapter 12](12_large_batches.ipynb)). Always say which one you mean.
 #
 # ### And with messages?
 #
@@ -360,9 +360,9 @@ check.hint("efficiency_of")
 # %% [markdown] sections="10.6.3, 19.8.6"
 # ## How near is the peak?
 #
-# Efficiency compares a training with itself on one card. A training that wastes half of each card scales beautifully. So count the operations, 6 for each weight and token (2 in the forward, 4 in the backward) and some for attention, and divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as in recomputation, counts once.
+# Efficiency compares a training with itself on one card. A training that wastes half of each card can still scale beautifully. So count the operations, 6 for each weight and token (2 in the forward, 4 in the backward) and some for attention, and divide by what the cards could have done in that time. That is [MFU](GLOSSARY.md#mfu), model FLOPs utilization (Chowdhery et al. 2022). The operations come from a formula, so what is computed twice, as in recomputation, counts once.
 #
-# A GPU's peak stands in its data sheet. A CPU's has to be measured, as the best of some large matrix products. What share of it does a training step of our small transformer reach?
+# A GPU's peak stands in its data sheet. A CPU's we measure, as the best of some large matrix products. What share of it does a training step of our small transformer reach?
 
 # %%
 near = lab.guess("MFU of a training step on this CPU", between=(0, 1))
@@ -394,7 +394,7 @@ near.score(reached / found["peak_flops_per_s"])
 # %% [markdown] sections="19.10, D-scale"
 # ## When is it worth it?
 #
-# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays: strong scaling again. A card-hour used half as well costs twice as much, so the price is proportional to 1 / MFU, and the planner knows the MFU (A100 of 80 GB, eight to a machine, 25 GB/s a card between machines; nobody is slow). How many times as much will the training cost on 1,024 cards as on eight?
+# Sixteen cards for eight, and why not 1,024? The batch of our 7 B model is 1,024 sequences, and stays: strong scaling again. Cards used half as well need twice as many card-hours, so the price is proportional to 1 / MFU, and the planner knows the MFU (A100 of 80 GB, eight to a machine, 25 GB/s a card between machines; nobody is slow). How many times as much will the training cost on 1,024 cards as on eight?
 
 # %%
 dear = lab.guess("price on 1,024 cards over price on 8", between=(0.5, 10))
@@ -420,8 +420,8 @@ dear.score(price[1024])
 # %% [markdown]
 # ## Summary
 #
-# - Record all ranks on one clock. Where ranks differ, the one that communicates longest is the victim; the guilty one makes them wait.
-# - Change the timeline first and the program second: `lab.advise` says what a change would bring, a second run proves it.
+# - Record all ranks on one clock. Where all ranks do the same work and one stands out, those that communicate longest are the victims; the guilty one makes them wait.
+# - Change the timeline first and the program second: `lab.advise` says what a change would bring, a second run tests it.
 # - A step that waits for data needs workers that read ahead: reading time over step time, rounded up (90 / 60: two).
 # - Efficiency is actual over theoretical speedup. Say strong or weak, and what the rest was lost to.
 # - MFU compares with the card's peak, and shows waste that scaling hides.
