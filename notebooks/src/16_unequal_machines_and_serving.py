@@ -127,7 +127,7 @@ counted.score(min(off, key=off.get))
 #
 # ### With DDP
 #
-# DDP divides by the number of ranks N, whatever you do. So multiply the loss by N b / B, and DDP's division leaves b / B:
+# By default DDP divides by the number of ranks N, however many samples each had. So multiply the loss by N b / B, and DDP's division leaves b / B:
 
 
 # %%
@@ -156,8 +156,8 @@ lab.launch(with_ddp, (16, 48), ranks=2)
 # Nobody does, as a rule. So measure: each rank times eight samples, and all tell one another.
 #
 # ```python
-# start = time.perf_counter()
-# loss(model(eight_samples), targets).backward()  # on a GPU: torch.cuda.synchronize()
+# start = time.perf_counter()  # on a GPU, before each: torch.cuda.synchronize()
+# loss(w, x[:8], y[:8]).backward()
 # speed = 8 / (time.perf_counter() - start)
 # dist.all_gather_object(speeds, speed)
 # ```
@@ -246,9 +246,9 @@ lab.table(
 )
 
 # %% [markdown] sections="19.5.2"
-# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much further. Dealt by speed, hardly anybody waits either; which of these two ends lower may change from run to run. (Computing is paced, losses are real. The fourth rank is the server.)
+# While the slow worker computes one gradient, a fast one can compute four. So up to nine can be used where three were (messages take some time, so here it is a little less), and the loss falls much further. Dealt by speed, hardly anybody waits either; which of these two ends lower may change from run to run. (Computing is paced, losses are real. A fourth rank, the server, holds the weights.)
 #
-# Then why not always asynchronously? Look at the column "late by": its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets as much from the machines, with the same weights as one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
+# Then why not always asynchronously? Look at the column "late by": its gradients are about two updates late. With more workers they are later, and [chapter 03](03_data_parallel.ipynb) showed that lateness bounds the learning rate. Dealing by speed gets almost as much from the machines, with the same weights as one process. But it needs speeds that stay. Where any rank may be slow for one step, let workers run a few steps ahead, within the bound of chapter 03.
 #
 # ### Back to the 256 cards
 #
@@ -302,7 +302,7 @@ serving.kv_cache.room(model, 80e9, 2000, ranks=1)
 #
 # ### Prefill and decode
 #
-# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13.5 GB of weights, and compute two FLOPs a weight for each token. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. What does either phase wait for?
+# An answer has two phases. The [prefill](GLOSSARY.md#prefill) takes the whole prompt at once, and gives the first token. Each step of the [decode](GLOSSARY.md#decode) then takes one token and gives the next. Both read all 13.5 GB of weights, and compute about two FLOPs a weight for each token, and some for attention. An A100 can do 312 teraFLOPs a second and reads 2 TB a second. What does either phase wait for?
 
 # %%
 phases = {
@@ -370,7 +370,7 @@ serving_check.hint("cache_budget")
 #
 # Requests arrive at any time, and their answers differ in length. In *static* batching some enter together and leave together, when the longest answer is done. [Continuous batching](GLOSSARY.md#continuous-batching) (Yu et al. 2022) decides before every step: a finished request leaves, and the next one enters.
 #
-# We serve 16 requests, ten a second on average, in four *slots*: at most four are inside at once (on a real card, as many as their caches fit, exercise 2). A step takes 21 to 24 ms, and gives each who is inside one token. So many tokens has each answer:
+# We serve 16 requests, ten a second on average, in four *slots*: at most four are inside at once (on a real card, as many as their caches fit, exercise 2). A step is paced at 21 to 24 ms, and gives one token to each request inside. Here is the number of tokens in each answer:
 
 # %%
 load = {"requests": 16, "rate": 10.0, "slots": 4}
@@ -407,9 +407,9 @@ lab.show(sides["static batching"].measured, title="Sixteen requests, static")
 lab.show(sides["continuous batching"].measured, title="Sixteen requests, continuous")
 
 # %% [markdown]
-# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) Only half of the slots' time is used here, too: at ten requests a second there is often nobody left to serve. So at this load continuous batching saves waiting. What more it can carry, comes next.
+# No empty boxes: who is done leaves at once, and if somebody waits, the slot is taken again before the next step. (Who waits beside a free slot came in the middle of a step or of another's prefill, and enters after it.) Here, too, far from all of the slots' time is used: at ten requests a second there is often nobody left to serve. So at this load continuous batching saves waiting. What more it can carry, comes next.
 #
-# Look also at "first token", the time until an answer begins (often called TTFT): it falls most of all, for nobody waits outside for somebody else's long answer.
+# Look also at "first token", the time until an answer begins (often called TTFT): it falls most of all, for whoever waits outside waits only until the first slot is free, not until the longest answer of a batch is done.
 #
 # ### And as the load grows?
 #
@@ -425,7 +425,7 @@ axes = {"x": "requests a second", "y": "latency p95", "unit": "us"}
 lab.curves(predicted=p95, **axes, title="p95 of the latency as the load grows")
 
 # %% [markdown] sections="19.6.6"
-# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen, as 4 / 0.25 = 16 says. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown.
+# Each line bends where its server is full: static batching between six and eight requests a second, continuous batching near fifteen, as 4 / 0.25 = 16 says. So continuous batching needs fewer cards for the same load. Beyond the bend the queue grows as long as requests come, and p95 says above all how long we looked: at 10 a second our 16 requests were over before the static queue had grown long.
 #
 # ## Exercise 3. Write the scheduler
 #
@@ -449,7 +449,7 @@ serving_check.continuous_batch(my_policy)
 serving_check.hint("continuous_batch")
 
 # %% [markdown]
-# vLLM and its like serve this way. They also keep the caches in pages, so that no memory is set aside for tokens that never come (Kwon et al. 2023).
+# vLLM and its like serve this way. They also keep the caches in pages, so that hardly any memory is set aside for tokens that never come: less than a page a request (Kwon et al. 2023).
 #
 # ## When is it worth it?
 #
@@ -463,7 +463,7 @@ for name in ("A100-80", "H100"):
 lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted")
 
 # %% [markdown]
-# That is 1.6 times as many, though the H100 computes three times as fast. So the opening's two losses have one cure. Ask what a card waits for, and share the work so that it doesn't: samples by speed in training, many requests at once in serving.
+# That is 1.6 times as many, though the H100 computes three times as fast. So the opening's two losses have one cure. Ask what a card waits for, and share the work so that it waits less: samples by speed in training, many requests at once in serving.
 #
 # ## Summary
 #
