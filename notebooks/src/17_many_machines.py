@@ -13,11 +13,12 @@
 #
 # The 128 cards of our story stand in sixteen machines. One evening the job doesn't start: 120 ranks wait, and nobody says for whom. It is a machine whose name the others can't look up. Once it runs, each step takes twice as long as planned, because one cable has fallen back to a tenth of its speed. Three hours later a machine dies.
 #
-# None of that can happen on one machine. So we build a second one: a *practice cluster* on yours, two [nodes](GLOSSARY.md#node) joined by a link far slower than the inside of a machine, with the scheduler of real clusters.
+# None of that can be practised on one machine as it is. So we build a second one: a *practice cluster* on yours, two [nodes](GLOSSARY.md#node) joined by a link far slower than the inside of a machine, with the scheduler of real clusters.
 
 # %%
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -30,7 +31,7 @@ cluster.renew(bandwidth="200Mbit", latency="1ms")
 
 # %%
 where = cluster.place()
-links = cluster.examine(on=where, ranks=4, mib=0.25)
+links = cluster.examine(on=where, ranks=4)
 links
 
 # %% [markdown]
@@ -60,14 +61,15 @@ slow = lab.guess("1 MB from node to node takes, in ms", between=(0, 200))
 links.links()
 
 # %%
-slow.score(1000 / links.mb_per_s[0, 2] + links.latency_us[0, 2] / 1000)
+took_ms = 1000 / links.mb_per_s + links.latency_us / 1000
+slow.score(np.median(took_ms[:2, 2:]))  # of all pairs from node 0 to node 1
 
 # %% [markdown]
-# A byte has eight bits, so the link carries at most 25 MB/s, and the latency comes on top.
+# A byte has eight bits, so the link carries at most 25 MB/s, and the latency comes on top. (The score is the median of all pairs of ranks: a single box of the matrix can stand out, even above that, after a busy moment.)
 #
 # ### Find the slow one
 #
-# In a cluster of sixteen machines there are 240 links, and the one that has fallen back holds everybody up: in a ring each message waits for the one before it. Nobody reads 240 numbers, so let a program do it.
+# In a cluster of sixteen machines there are 16 × 15 = 240 pairs to measure, and a slow one in the ring holds everybody up: there each message waits for the one before it. Nobody reads 240 numbers, so let a program do it.
 #
 # ## Exercise 1. The slow link
 #
@@ -120,7 +122,7 @@ dist.destroy_process_group()
 """
 
 # %% [markdown]
-# `run_on_nodes` types a line on every node of the practice cluster, and shows what each printed. In the line, {node} stands for the node's number. How many ranks will there be in all?
+# `run_on_nodes` types a line on every node of the practice cluster, and shows what each printed. In the line, {node} stands for the node's number, {first} for the first node's address, and {port} for a free port. How many ranks will there be in all?
 
 # %%
 LINE = """torchrun --nnodes=2 --nproc-per-node=1 --node-rank={node} \
@@ -135,12 +137,12 @@ answered
 world.score(str(str(answered).count("rank ")))
 
 # %% [markdown]
-# Two machines, a rank each. The lines differ in one word only, the number of the node. All others are the same everywhere, and each of them can go wrong:
+# Two machines, a rank each. The lines differ in one word only, the number of the node. Each flag can go wrong:
 #
 # | the flag | what it says | when it is wrong |
 # | --- | --- | --- |
-# | `--nnodes` | how many machines to wait for | all wait for one that never comes |
-# | `--nproc-per-node` | how many ranks to start here, one per GPU | two ranks share a GPU |
+# | `--nnodes` | how many machines to wait for | too large: all wait for one that never comes |
+# | `--nproc-per-node` | how many ranks to start here, one per GPU | too many: an error; too few: GPUs stay idle |
 # | `--node-rank` | which machine this is | two claim the same ranks |
 # | `--master-addr`, `--master-port` | where all ranks meet: on the first machine | nobody meets |
 #
@@ -176,7 +178,7 @@ world.score(str(str(answered).count("rank ")))
 # %% [markdown] sections="S13"
 # ## A scheduler types it for you: Slurm
 #
-# Nobody types lines on 256 machines. And others want them too. A *scheduler* keeps the list of machines, gives you some when they are free, and starts your program there. Most clusters have [Slurm](GLOSSARY.md#slurm). You hand it a script of shell: `sbatch job.sh`. The lines that begin with `#SBATCH` say what you want; the others run on the *first* machine that you are given. `srun` is what goes from there to all machines. This is the one that labkit writes for a function:
+# Nobody types lines on 256 machines. And others want them too. A *scheduler* keeps the list of machines, gives you some when they are free, and starts your program there. Most clusters have [Slurm](GLOSSARY.md#slurm). You hand it a shell script: `sbatch job.sh`. The lines that begin with `#SBATCH` say what you want; the others run on the *first* machine that you are given. `srun` is what goes from there to all machines. This is the one that labkit writes for a function:
 
 
 # %%
@@ -270,7 +272,7 @@ gain.score(slowest["flat_ms"] / slowest["three_ms"])
 # %% [markdown]
 # ### Beside the prediction
 #
-# The bandwidths and latencies of the matrix are all that chapter 02's simulation asks for. It simulates each message of a way, and messages between the same two nodes share the link.
+# The bandwidths of the matrix and the latencies measured with them are all that chapter 02's simulation asks for. It simulates every message of either way, and messages between the same two nodes share the link.
 
 # %%
 foretold = two_level.predict(links, 2, 4e6)
@@ -286,7 +288,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The flat ring sends half as much again over the slow link, so by the prediction it takes half as long again, if your nodes have a slow link. Measured, three steps come out longer than that: each of them waits for the one before it. Without one, three steps in a row are no gain. What would be worst? A ring in which each neighbour is on the *other* node sends three times the message across; the order of ranks decides. That is why every launcher numbers the ranks of a machine one after the other, and why NCCL looks for the machines' borders itself. (`cluster.all_reduces(on=where)` measures all three.)
+# The flat ring sends half as much again over the slow link, so by the prediction it takes half as long again, if your nodes have a slow link. Measured, both may take longer than predicted, so the gain may be smaller. Without a slow link, three steps in a row are no gain. What would be worst? A ring in which each neighbour is on the *other* node sends three times the message across; the order of ranks decides. That is why launchers by default number the ranks of a machine one after the other, and why NCCL looks for the machines' borders itself. (`cluster.all_reduces(on=where)` measures all three.)
 
 # %% [markdown]
 # ## A machine dies
@@ -294,7 +296,7 @@ lab.bars(
 # [Chapter 13](13_checkpoint_and_recover.ipynb) lost ranks. Now a whole node goes, with everything on it. What is needed so that training goes on?
 #
 # - A checkpoint that the others can read.
-# - A launcher that goes on with fewer machines ([elastic launch](GLOSSARY.md#elastic-launch)). `torchrun --nnodes=1:2` says "from one to two".
+# - A launcher that goes on with fewer machines ([elastic launch](GLOSSARY.md#elastic-launch)). `torchrun --nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=...` says "from one to two". With `--master-addr`, as above, it is not elastic.
 # - Somebody who notices. Here the other end of the link is gone, so the next all-reduce of the ranks that are left fails, and their `torchrun` starts them anew, as a smaller world. First its meeting point (torchrun says *rendezvous*) has to miss the dead machine's sign of life for three seconds, as we set it here. (A real machine that dies closes no connection: the ranks then wait for a timeout, with NCCL ten minutes if you don't set it. And if the first machine dies, where all meet, only a new start helps.)
 #
 # `lose_node` trains on both nodes with a checkpoint at every step, and kills node 1. How many seconds pass until the next step is done?
@@ -316,7 +318,7 @@ away.score(lost.recovery_s)
 #
 # ## Exercise 3. Go on
 #
-# Every rank calls your function at every start. Go on from the last checkpoint in `folder` (at the first start there is none), call `train_step(step)` for each step up to `steps`, and save after each. We kill a rank in the middle of a step and start those that are left. No step may be left out, and none that was saved may be done again; net and optimizer must end with the weights of an undisturbed training.
+# Every rank calls your function at every start. Go on from the last checkpoint in `folder` (at the first start there is none), call `train_step(step)` for each step up to `steps`, and save after each. We kill a rank in the middle of a step and start those that are left. No step may be left out, and none that was saved may be done again; net must end with the weights, and optimizer with the state, of an undisturbed training.
 
 
 # %%
@@ -375,9 +377,9 @@ lab.curves(
 many.score(step_us[1] / step_us[16])
 
 # %% [markdown]
-# Almost all of it, because data parallelism talks across once a step, and has 1,024 sequences to compute meanwhile. Had we cut the layers across machines (tensor parallelism), each layer would talk across, and [chapter 10](10_mesh_and_experts.ipynb) shows what that costs. So what talks most stays inside a machine, and what talks once a step goes across.
+# Almost fourteen times, because data parallelism talks across once a step, and has 1,024 sequences to compute meanwhile. Had we cut the layers across machines (tensor parallelism), each layer would talk across, and [chapter 10](10_mesh_and_experts.ipynb) shows what that costs. So what talks most stays inside a machine, and what talks once a step goes across.
 #
-# At the end, take the practice cluster down. (Nothing of it is left, also after a crash: the next `renew` removes what the last one made.)
+# At the end, take the practice cluster down. (After that nothing is left; after a crash the next `renew` removes the rest.)
 
 # %%
 cluster.down()
@@ -389,7 +391,7 @@ cluster.down()
 # - `#SBATCH` lines ask Slurm for machines, the rest of the script runs on the first, and `srun` goes to all.
 # - Measure every link before you train. One slow link holds all ranks up.
 # - Between machines count what crosses. In three steps each node sends the message across once.
-# - When a machine dies, the ranks of the others fail too; torchrun starts them as a smaller world, from the last checkpoint.
+# - When a machine dies, the ranks of the others fail too; an elastic `torchrun` starts them as a smaller world, and the script goes on from the last checkpoint.
 #
 # **Words learned**: [node](GLOSSARY.md#node), [Slurm](GLOSSARY.md#slurm), [elastic launch](GLOSSARY.md#elastic-launch).
 #

@@ -97,9 +97,10 @@ class Slurm:
             f"export MASTER_ADDR={first}",
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
             "# one torchrun on each node; it starts the node's ranks",
-            "srun --kill-on-bad-exit=1 bash -c 'torchrun "
-            f"--nnodes={self.nodes} --nproc-per-node={per_node} --node-rank=$SLURM_NODEID "
-            f"--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT -m {WORKER} {folder}'",
+            "srun --kill-on-bad-exit=1 bash -c 'torchrun \\",
+            f"    --nnodes={self.nodes} --nproc-per-node={per_node} --node-rank=$SLURM_NODEID \\",
+            "    --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT \\",
+            f"    -m {WORKER} {folder}'",
         ]
         return "\n".join(lines) + "\n"
 
