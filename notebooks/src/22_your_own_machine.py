@@ -277,7 +277,7 @@ lab.table(rows, units={"plan off": "share", "fit off": "share"})
 # %% [markdown]
 # So how near does the formula come? The last column says it:
 #
-# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The column beside it shows the plan without them. It may come nearer in larger steps, but only because they have more of what it takes for too long.
+# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The column beside it shows the plan without them. It may come nearer in larger steps, but only by what it counts too long.
 # - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*. If that doesn't help, the formula lacks something.
 # - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
 
@@ -394,9 +394,9 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #     state = torch.load("/shared/last.pt", map_location="cpu")
 # ```
 #
-# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the line above waits for it: nothing goes on until that machine is back, and if it was `first-machine`, you start both anew.
+# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the rest waits until it is back, and without `first-machine` you start both anew.
 #
-# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each machine by itself to find a slow one.
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each by itself to find it.
 
 # %% [markdown]
 # ## Exercise 2. Few trials

@@ -194,12 +194,9 @@ REASONS = {
         "profiling.picture",
         "planner.picture.holders",
         "planner.picture.stacked",
-        "planner.plan.picture.Bar",
         "planner.plan.picture.badge",
         "planner.plan.picture.drawn",
-        "planner.plan.picture.has",
         "planner.plan.picture.held",
-        "planner.plan.picture.pieces",
     ),
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
     "takes a policy, a function: test_queue gives it wrong ones": (
