@@ -31,7 +31,7 @@ case
 # - [Case 4](#case-4): should each kind of layer send gradients in its own way? (with case 3's net)
 # - [Case 5](#case-5): how few small cards can train 7 billion weights?
 #
-# **Each case can be read alone** after the cell above. Small runs can confirm what ranks keep and which way is faster, but not a GPU's seconds.
+# **Each case can be read alone** after the cell above. Small runs can confirm what ranks keep, and which way is faster at stated times, but not a GPU's seconds.
 #
 # **When you are done** you can judge a plan before anything is rented, and you know what to try small first.
 
@@ -62,7 +62,7 @@ saved.score((case.held_bytes - cures[1].held_bytes) / 1e9)
 #
 # ### Plan: what would cure it?
 #
-# So a cure has to change the states or the cards: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Since the planner was about 5 % off in chapter 19, a layout **fits** on this page only if it leaves a tenth of its card free. By the plan, how many of the four fit?
+# So a cure has to change the states or the cards: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Since planned memory was about 5 % off in chapter 19, a layout **fits** on this page only if it leaves a tenth of its card free. By the plan, how many of the four fit?
 
 # %%
 fitting = lab.guess(
@@ -88,7 +88,7 @@ lab.show(case_studies.drawn(cures))
 #
 # The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and two real ranks. It runs by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3, which takes a minute.
 #
-# "kept" says how many of the model's "weights" stay on one rank. "gradients" says of how many weights it keeps gradients between two microbatches, and "type" their dtype. If everything is sharded, each rank has a half of both.
+# "kept" says how many of the model's "weights" stay on one rank. "gradients" says for how many weights that rank keeps gradients between two microbatches, and "type" is their dtype. If everything is sharded, each rank has half of both.
 
 # %%
 lab.table(case_studies.trained_by())
@@ -96,7 +96,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# The Trainer doesn't: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
+# The Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
 #
 # Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
 #
@@ -116,7 +116,7 @@ lab.table(case_studies.trained_by())
 # %% [markdown] sections="8.10"
 # ### Which layout is the fastest?
 #
-# Once it fits, we want it fast. On cards of 80 GB we compare four stages, ZeRO 3, and each layer cut in four (`tp` 4). ZeRO 3 is by FSDP with the line above, whose messages are counted. The others are by Megatron-LM, which keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam.
+# Once it fits, we want it fast. On cards of 80 GB we compare four stages, ZeRO 3, and each layer cut in four (`tp` 4). FSDP runs ZeRO 3, with the line above, and the plan counts the messages that this line adds. Megatron-LM runs the other two, and keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam.
 #
 # "constants of" names the program whose speed was assumed.
 
@@ -130,7 +130,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### And on four cards of 40 GB?
 #
-# There Adam goes to the host: in four stages by Megatron-LM, by DeepSpeed as in the script, and by DeepSpeed with 16 sequences at a time. "host" is what lies there, and "step" counts its part.
+# There Adam goes to the host: in four stages by Megatron-LM, by DeepSpeed with the script's 2 x 16 sequences on each card, and by DeepSpeed with 16 x 2. "host" is what lies there, and "step" counts its part.
 
 # %%
 stages = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
@@ -138,19 +138,22 @@ sharded = cures[3].plan
 lab.table(case_studies.llama.with_host([stages, sharded, sharded.but(mbs=16)]))
 
 # %% [markdown] sections="8.10"
-# As in the script DeepSpeed takes almost twice as long as the stages, since gradients go to the host after each of 16 microbatches. With 16 sequences at a time they go there twice a step. Then DeepSpeed takes only 41 % longer, partly because it recomputes.
+# With the script's 2 x 16 sequences DeepSpeed takes almost twice as long as the stages, since gradients go to the host after each of 16 microbatches. With 16 sequences at a time they go there twice a step. Then DeepSpeed takes only 41 % longer, partly because it recomputes.
 #
-# **Verdict.** The script needs its missing line, and also eight cards or cards of 80 GB. On cards of 80 GB measure four stages and ZeRO 3. With only these four cards put Adam on the host, in four stages, or, if you keep the Trainer, by two lines of DeepSpeed's configuration (chapter 06):
+# **Verdict.** Eight cards of 40 GB need the missing line. On four of 80 GB it buys the margin, since without it a card holds 72.4 of 80 GB. There measure four stages and ZeRO 3. We don't take bf16 for all states, because it rounds small updates away.
+#
+# With only four cards of 40 GB put Adam on the host, in four stages. Or keep the Trainer: in its arguments `deepspeed=` with a file takes the place of `fsdp=`, the batch becomes 16 x 2, and the file gets these numbers by "auto" (chapter 06):
 #
 # ```python
 # "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
-# "train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 2,
+# "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+# "bf16": {"enabled": "auto"},
 # ```
 
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Let us do four stages by hand. A card has 18 x 13 / 4 = 58.5 GB of states on average, too many for 40 GB. Without Adam 6 x 13 / 4 = 19.5 GB remain. With activations and buffers the fullest card holds the table's 29.8 GB, and nine tenths of it are 36 GB.
+# Let us do four stages by hand. A card has 18 x 13 / 4 = 58.5 GB of states on average, too many for 40 GB. Without Adam 6 x 13 / 4 = 19.5 GB remain. With activations and buffers the fullest card holds the table's 29.8 GB, and nine tenths of the card are 36 GB.
 #
 # Now find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer").
 #
@@ -183,7 +186,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? A model of 10 billion parameters is to tell stories, on one machine with eight A100 of 80 GB. A step has 512 sequences of 2,048 tokens.
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? We want a model of 10 billion parameters that tells stories, and train it on one machine with eight A100 of 80 GB. A step has 512 sequences of 2,048 tokens.
 #
 # We compare three layouts, which all fit: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. Which is the fastest?
 
@@ -212,11 +215,11 @@ lab.show(planner.time_bars(bars))
 # Bar by bar:
 #
 # - ZeRO 3 is the fastest of the first three, because the weights of the next layer arrive while this one still computes.
-# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one of the eight stages has 7, and the others wait for it. This comes of cutting into whole layers, and is 4.6 of its 5.2 s behind ZeRO 3.
+# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one of the eight stages has 7, and the others wait for it. Cutting into whole layers costs 4.6 of the 5.2 s that `pp` 8 is behind ZeRO 3.
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well (the blue part).
 # - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So is it the layout or the program? It is both: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As constants may be 20 % off (chapter 18), this plan can't settle which is ahead.
+# So is it the layout or the program? It is both: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), this plan can't settle which is ahead.
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
@@ -250,6 +253,8 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 # - *Copied*: each rank has the whole net and a quarter of the batch, as in DDP. Only gradients travel, in one message.
 # - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. Features travel in four messages, and gradients in four more.
 #
+# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. *Together* sends 180 kB in all.
+#
 # By the prediction, how many steps *together* fit into one step *apart*, the textbook's way?
 
 # %%
@@ -264,7 +269,7 @@ groups.score(apart_us / together_us)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Computing and messages of these real ranks last as long as stated, so the run tests only the order. "measured" is the fastest of four steps, which was disturbed least.
+# Computing and messages of these real ranks last at least as long as stated, so the run tests only the order. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
@@ -274,7 +279,6 @@ lab.table(case_studies.placed(slowed=3))
 #
 # | placement | computing | messages |
 # | --- | --- | --- |
-# | stated | on one rank: encoders 360 ms, fusion 180, heads 90 | 12 ms each, and 0.6 ms a kB |
 # | apart | 360 / 2 + 180 + 90 = 450 ms | 189 ms |
 # | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180 x 0.6 = 204 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
@@ -297,7 +301,7 @@ lab.table(case_studies.placed(slowed=3))
 #
 # Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: values and places. "Late" means that a norm's weights are averaged every fourth step, in place of gradients.
 #
-# The link is quicker than in case 3, with 3 ms a message and 10 MB/s. Which policy has the *longest* step?
+# Two things are quicker than in case 3: computing takes 21 ms of a step, where it took 157.5, and the link takes 3 ms a message and carries 10 MB/s. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -325,7 +329,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. A policy
 #
-# Let us count for 1,000 weights. A message takes 3 ms, and 1 MB/s pass, which is 1,000 bytes a millisecond. As fp16 the gradients are one message of 2,000 bytes, 3 + 2 = 5 ms. By top-k they are two, each with 4 bytes for a sixteenth of the weights, which is 250 bytes: 2 x (3 + 0.25) = 6.5 ms. With ten times the weights fp16 takes 23 ms and top-k 2 x (3 + 2.5) = 11 ms, so now top-k is quicker.
+# Let us count for 1,000 weights. A message takes 3 ms, and the link carries 1 MB/s, which is 1,000 bytes a millisecond. As fp16 the gradients are one message of 2,000 bytes, 3 + 2 = 5 ms. By top-k they are two, each with 4 bytes for a sixteenth of the weights, which is 250 bytes: 2 x (3 + 0.25) = 6.5 ms. With ten times the weights fp16 takes 23 ms and top-k 2 x (3 + 2.5) = 11 ms, so now top-k is quicker.
 #
 # Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns the quickest way for each kind. Messages go one after the other, and aren't joined.
 #
@@ -401,7 +405,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # | cards | what to do |
 # | --- | --- |
-# | 1 | DeepSpeed: Adam and gradients on the host, recomputation, as large a microbatch as fits. If that won't do, train only small new matrices beside the weights (adapters). |
+# | 1 | DeepSpeed: Adam and gradients on the host (121 GB of its memory), recomputation, as large a microbatch as fits. If that won't do, train only small new matrices beside the weights (adapters). |
 # | 2 | The same, now in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages. |
 # | 8 | A tie in speed. All on the cards needs no host memory, so take that if the measured memory allows it. |
