@@ -11,7 +11,7 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# Our 7 B model is to learn a trillion tokens on 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. Where do they go?
+# We want to train our 7 B model on a trillion tokens, with 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. Where do they go?
 #
 # What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try, but we can compute what each holds and how long its step takes. This board begins with one machine. Look at the memory on top, then the time:
 
@@ -113,7 +113,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# No card holds 700 GB of gradients, so the first two rows can't be right. With the 175 B we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO shards, which at stage 1 is Adam alone. Each of the three lines breaks with that at some stages. Mend them, and return the three numbers as a tuple.
+# No card holds 700 GB of gradients, so the first two rows can't be right. With the 175 B we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO shards, which at stage 1 is Adam alone. Each of the three lines breaks this rule at some stages. Mend them, and return the three numbers as a tuple.
 
 
 # %%
@@ -174,7 +174,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # %% [markdown]
 # The blue part and the attention beside it are the useful work, and yet most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
 #
-# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. Its MFU counts attention's FLOPs too.
+# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. The plan's MFU counts attention's FLOPs too.
 #
 # ### Constants
 #
@@ -263,7 +263,7 @@ cards = {f"{gb:g} GB/s": wide.but(nic_gb_per_s=gb) for gb in (25, by_hand, 5)}
 lab.show(planner.time_bars(cards))
 
 # %% [markdown]
-# Some messages stick out there, because nothing computes while the first are gathered and the last are sent, and because messages and computing of the same length seldom keep in step. So here the network must be somewhat faster than 11.25 GB/s. With one sequence at a time it must be twice as fast, because computing is half as long.
+# Some messages stick out there, because nothing computes while the first are gathered and the last are sent, and because messages and computing of the same length seldom keep in step. So here the network must be somewhat faster than 11.25 GB/s. With one sequence at a time the network must be twice as fast, because computing is half as long.
 
 # %% [markdown]
 # ## Search
@@ -435,7 +435,7 @@ bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none")}
 lab.show(planner.time_bars(bars | {"best": search.best}))
 
 # %% [markdown]
-# Most of the 65 days are the messages of `tp`, some of which recomputing sends again. The next are products, mostly of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said.
+# Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come products, mostly those of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said.
 #
 # So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie. On 64 GPUs it matters, so run both for a few minutes. If they come out alike, take the simpler copies, because the memory is not needed.
 
@@ -482,13 +482,13 @@ lab.show(planner.time_bars(bars | {"best": search.best}))
 #
 # <details><summary>Erratum 8.12: "tensor parallelism: less communication"</summary>
 #
-# It adds two all-reduces a layer in the forward and two in the backward, and those of the forward nothing can hide. Run it: `node.but(tp=8).time().parts()["tensor"]`. Pipelines are what sends little.
+# It adds two all-reduces a layer in the forward and two in the backward, and nothing can hide those of the forward. Run it: `node.but(tp=8).time().parts()["tensor"]`. It is pipelines that send little.
 #
 # </details>
 #
 # <details><summary>Erratum 8.12: "DDP up to 7 B; 30 to 100 B by ZeRO 3 with --num_gpus 8"</summary>
 #
-# 16 bytes a parameter end at 5 B on 80 GB, and 70 B doesn't fit on eight cards. Run it: `planner.Plan(model="LLaMA-2 70B", gpus=8, zero=3).fits`.
+# At 16 bytes a parameter 5 B fill 80 GB, and 70 B doesn't fit on eight cards. Run it: `planner.Plan(model="LLaMA-2 70B", gpus=8, zero=3).fits`.
 #
 # </details>
 #
