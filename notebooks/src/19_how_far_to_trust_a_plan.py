@@ -67,7 +67,7 @@ print(shards.trust(), *shards.warnings(), sep="\n")
 # %% [markdown]
 # Nine of ten of those runs were right to within 20 %. The 19.4 days are only 16 % less than 23, so the plan can't say for certain that ZeRO 3 is faster.
 #
-# The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. A plan today warns us by a factor of 3.8 from this very run. Before it, a plan could only have said: I don't know.
+# The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. Today's warning takes its factor of 3.8 from this very run. Before that run, a plan could only have said: I don't know.
 
 # %% [markdown] sections="10.6.1"
 # ## What needs no measured constants
@@ -121,7 +121,7 @@ title = "The peak of rank 0 of 1,024"
 lab.bars(rehearsal.peaks(), unit="bytes", stacked=True, title=title, badge="predicted")
 
 # %% [markdown]
-# You can hardly see them. Gathered layers and the activations of one sequence make most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner simply adds 3 GB.
+# You can hardly see them. Gathered layers and the activations of one sequence make up most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner simply adds 3 GB.
 
 # %% [markdown]
 # ## Which constant is to blame?
@@ -140,7 +140,7 @@ step_us = {name: planner.predicted_us(sharded, swapped[name]) for name in swappe
 blamed.score(max(step_us, key=step_us.get))
 
 # %% [markdown]
-# The second and third row have one constant of the early program each. Which comes near to the paper's step in the last row?
+# The second and third rows each have one constant of the early program. Which comes near to the paper's step in the last row?
 
 
 # %%
@@ -233,7 +233,7 @@ lab.curves(
 # %% [markdown]
 # The lines of ZeRO 3 fall, roughly as the dots do. On more GPUs each microbatch shrinks from 4 sequences to 1. Its messages stay the same, but only a quarter of the computing hides them. So a GPU of the 175 B falls from 144 to 44 TFLOP/s.
 #
-# The worst row is off by 8 %, so the formulas describe this table and need not be wrong. But the fit's other constants had seen every row, so the next fit will not see our run.
+# The worst row is off by 8 %, so the formulas describe this table and need not be wrong. But every row had already been used for the fit's other constants, so the next fit will not see our run.
 
 # %% [markdown]
 # ## Measure four runs
@@ -405,7 +405,7 @@ check.hint("honest_error")
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
-# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And smaller models need less than its strategies: 7 B on cards of 80 GB does with ZeRO 1.
+# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And its strategies are more than smaller models need: for 7 B on cards of 80 GB, ZeRO 1 is enough.
 #
 # </details>
 #
