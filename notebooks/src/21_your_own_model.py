@@ -130,7 +130,7 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 # %% [markdown]
 # Neither cure is enough, because all three bars have the same activations. The first stage has only 6 layers. But under 1F1B it starts eight microbatches before the first one comes back, and 6 x 8 are all 48 again (chapter 08).
 #
-# Stages end only 403 MB above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth of the card free and end by 36 of the 40 GB.
+# The bar of stages ends only 403 MB above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth of the card free and end by 36 of the 40 GB.
 #
 # ### What helps?
 #
@@ -147,7 +147,7 @@ lab.show(planner.memory_bars({"shards, too large": shards, **tries}, spare=0.1))
 #
 # ### What does each cost?
 #
-# Recomputation leaves the most room, for the price of a second forward. If a backward takes about twice as long as a forward, how many times as long does the step get?
+# Recomputation leaves the most room, at the price of a second forward. If a backward takes about twice as long as a forward, how many times as long does the step get?
 
 # %%
 longer = lab.guess("step with recomputation, over step without", between=(1, 2))
@@ -369,7 +369,7 @@ small_card = step.but(devices=card).run()[0]
 lab.table(your_own.losses({"one process": one, "shards, small card": small_card}))
 
 # %% [markdown]
-# They can, with the losses from above. The plan was right about both, because the card lies between the counted peaks too. On one of 18 MB it would have been wrong about shards.
+# They can, and the losses are those from above. The plan was right about both, because the card lies between the counted peaks too. On one of 18 MB it would have been wrong about shards.
 #
 # **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36.
 #
@@ -407,7 +407,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. What is kept can be found as for GELU, operator by operator. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
+# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept as we did for GELU, operator by operator. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
 #
 # Write a forward that keeps half of that, 11 at most:
 #
@@ -469,7 +469,7 @@ check.hint("odd_module")
 # %% [markdown]
 # ## Exercise 3. What is wrong with this engine?
 #
-# You see only the losses of an engine for two ranks. If a weight's gradient is 2 on one rank and 4 on the other, the engine is of one of four kinds:
+# You see only the losses of an engine for two ranks. It is of one of four kinds. Say that a weight's gradient is 2 on one rank and 4 on the other:
 #
 # - `"right"`: both ranks update with the mean, 3.
 # - `"sum"`: both ranks update with the sum, 6.
@@ -501,7 +501,7 @@ check.hint("which_fault")
 # %% [markdown]
 # <details><summary>When it has passed: why these two comparisons?</summary>
 #
-# With the same samples on both ranks, gradients that nobody averaged are right anyway, and only the sum shows. With samples of their own they show too. And Adam would hide the factor.
+# With the same samples on both ranks, gradients that nobody averaged are right anyway, and only the sum shows. With samples of their own such gradients show too. And Adam would hide the factor.
 #
 # </details>
 
