@@ -18,7 +18,7 @@ FOLDERS = {
 }
 STUB = 'raise NotImplementedError("your turn: replace this line")'
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-CELL_TIMEOUT_S = 60
+CELL_TIMEOUT_S = 120
 PAGE_LINK = re.compile(r"\]\((?=[A-Z_]+\.md)")
 """a link to GLOSSARY.md or another page of this folder"""
 CHECKED_ONLY = "checked-only"

@@ -110,6 +110,7 @@ def test_slices_thinner_than_a_pixel_keep_their_share(truth):
     assert row["num_shares"] == 64 and row["largest_error"] <= POINTS, row
 
 
+@pytest.mark.again
 @pytest.mark.browser
 @pytest.mark.a_few(1)
 @pytest.mark.parametrize("theme", painted.THEMES)
@@ -128,6 +129,7 @@ def test_chromium_shows_what_the_data_say(truth, shoot, theme):
     assert row["num_shares"] > 100 and row["largest_error"] <= POINTS, row
 
 
+@pytest.mark.again
 @pytest.mark.browser
 def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
     pages = []

@@ -117,6 +117,7 @@ def anew(folder, net, optimizer, train_step, steps):
         train_step(step)
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     ("answer", "told"),
     [(resumed, ""), (forgetful, "is the optimizer saved"), (anew, "each is due once")],

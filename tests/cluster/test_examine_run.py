@@ -9,6 +9,7 @@ from labkit import cluster
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.again
 def test_the_slow_link_of_a_real_network_is_found(two_nodes):
     cluster.slow(1, "20Mbit")
     try:

@@ -243,6 +243,7 @@ def test_the_broken_function_itself_is_wrong(name):
     assert judged(name, BOOK[broken]).state == "wrong"
 
 
+@pytest.mark.again
 def test_two_messages_in_one_order_are_right_too():
     assert judged("case_two", dashboard_by_name).state == "passed"
 

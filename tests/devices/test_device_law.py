@@ -184,7 +184,7 @@ FIRST = {type(each): each for each in reversed(LAW)}.values()
 """An experiment of each kind: some are held to the law, in ``make test-all`` all of LAW."""
 
 
-@pytest.mark.a_few(6)
+@pytest.mark.a_few(3)
 @pytest.mark.parametrize(
     "experiment",
     [each if each in FIRST else pytest.param(each, marks=pytest.mark.again) for each in LAW],

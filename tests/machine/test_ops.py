@@ -70,7 +70,7 @@ def test_build_removes_what_was_left_and_says_each_op(folder, monkeypatch):
     said = []
     monkeypatch.setattr(ops, "_BUILD", MAKES.format(folder=str(folder)))
     assert ops.build(ops.jobs(), said.append)
-    assert said[0] == "compiling cpu_adam, fused_adam, two at a time\n"
+    assert said[0] == "compiling cpu_adam, fused_adam, three at a time\n"
     ended = {line.split()[1] for line in said[1:]}
     assert ended == {"cpu_adam:", "fused_adam:"} and said[2].startswith("[2/2] ")
     assert ops.missing() == [] == list(ops.jobs())
@@ -84,7 +84,7 @@ def test_what_another_has_built_meanwhile_is_not_built_again(folder, monkeypatch
     assert ops.build(jobs, lambda text: None)
 
 
-def test_two_builds_run_at_a_time_and_one_that_fails_stops_no_other(folder):
+def test_builds_run_at_the_same_time_and_one_that_fails_stops_no_other(folder):
     together = threading.Barrier(2, timeout=10)
     said = []
 

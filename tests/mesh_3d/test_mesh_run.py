@@ -109,6 +109,7 @@ def test_the_axis_of_a_group():
     assert real.axis_of(mesh, 0, (0, 3)) == "world"
 
 
+@pytest.mark.again
 @pytest.mark.alone
 def test_at_stated_times_a_step_takes_as_long_as_simulated():
     inside = Step(pp=2, tp=2, forward_ms=160.0, latency_ms=8.0, node_mb_per_s=20.0, **SMALL)

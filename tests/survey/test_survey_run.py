@@ -53,6 +53,7 @@ def test_the_blocker_blocks():
     assert "(blocked)" in process.stderr
 
 
+@pytest.mark.again
 def test_every_run_and_every_number_is_kept(folder):
     content = json.loads((folder / summary.FILE).read_text())
     parts = {each["part"] for each in content["numbers"]}
@@ -65,6 +66,7 @@ def test_every_run_and_every_number_is_kept(folder):
     assert held and len({(each["case"][0], each["value"]) for each in held}) == len(held) / 2
 
 
+@pytest.mark.again
 def test_the_page_needs_nothing_else_and_says_what_each_picture_is(folder):
     page = (folder / "report.html").read_text()
     assert not re.search(r"(src|href)=.(?!#)|url\((?!#)|@import", page)
@@ -76,6 +78,7 @@ def test_the_page_needs_nothing_else_and_says_what_each_picture_is(folder):
     assert "all_reduce" in (folder / "report.txt").read_text()
 
 
+@pytest.mark.again
 def test_a_survey_is_read_again_and_is_recorded_then(folder, capsys):
     (folder / "report.html").unlink()
     before = summary.load(folder)
@@ -86,6 +89,7 @@ def test_a_survey_is_read_again_and_is_recorded_then(folder, capsys):
     assert "python -m labkit measure" in capsys.readouterr().err
 
 
+@pytest.mark.again
 def test_an_earlier_folder_is_never_written_over(folder, capsys):
     before = (folder / summary.FILE).read_bytes()
     assert __main__.main(["measure", *SHORT, "--out", str(folder)]) == 2

@@ -66,6 +66,7 @@ def test_its_timeline_has_the_collectives():
     assert len(comm) == ODD.ranks * len(ODD.messages())
 
 
+@pytest.mark.again
 def test_what_is_kept_shrinks_with_the_sequence_cut_and_most_where_inputs_are_gathered_again():
     layer = Layer(ranks=4, heads=8, batch=4)
     engines = ["by hand", "megatron"] if _has_megatron() else ["by hand"]
