@@ -410,7 +410,7 @@ lab.table(rows)
 # 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
 # 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends little as long as the batch is small, and shard inside the machines.
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The plan counts 6.74 billion parameters instead of 6.7; the 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, the times by constants from published runs of Megatron and FSDP on A100s, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 19 tells how far to trust them.
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The plan counts 6.74 billion parameters instead of 6.7 billion; the 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, the times by constants from published runs of Megatron and FSDP on A100s, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 19 tells how far to trust them.
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
