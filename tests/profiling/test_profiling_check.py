@@ -103,6 +103,7 @@ def stale(load, forward_backward, send, update, num_steps):
     both(load, forward_backward, send, skipping, num_steps)
 
 
+@pytest.mark.again
 @pytest.mark.alone
 def test_both_changes_pass_and_the_slow_one_does_not():
     assert check.cure(both).state == "passed"
