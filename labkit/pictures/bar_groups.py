@@ -14,6 +14,8 @@ from labkit.pictures.style import CYCLE, KINDS, clipped, text_px
 _HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
 _METER_LEFT_PX = 190.0  # where a meter begins
 _METER_LONGEST_PX = 430.0
+Bill = Mapping[str, float]
+"""part -> how much"""
 BAR_PX = 24.0
 _TEXT_PX = 32.0  # half of the widest number in a bar of parts
 
@@ -23,7 +25,7 @@ class Bar(NamedTuple):
 
     label: str
     """what stands left of it"""
-    parts: Mapping[str, float]
+    parts: Bill
     """part -> how much"""
     told: tuple[str, ...]
     """what stands right of it: a line, or two"""

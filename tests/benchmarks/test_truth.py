@@ -112,7 +112,6 @@ def test_slices_thinner_than_a_pixel_keep_their_share(truth):
 
 @pytest.mark.again
 @pytest.mark.browser
-@pytest.mark.a_few(1)
 @pytest.mark.parametrize("theme", painted.THEMES)
 def test_chromium_shows_what_the_data_say(truth, shoot, theme):
     cases = []

@@ -25,7 +25,6 @@ def course(jupyterlab):
 
 
 @pytest.mark.again
-@pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("name", "link", "title"),
     [

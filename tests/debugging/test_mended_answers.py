@@ -249,7 +249,6 @@ def test_two_messages_in_one_order_are_right_too():
 
 
 @pytest.mark.again
-@pytest.mark.a_few(1)
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from labkit.pictures.bar_groups import Bar
+from labkit.pictures.bar_groups import Bar, Bill
 from labkit.pictures.sketch import Sketch, said
 from labkit.planner.plan import picture
 from labkit.planner.plan.picture import TIME_LOOKS, WORDS, Plans
@@ -22,7 +22,7 @@ LOOKS["optimizer"] = LOOKS.pop("optimizer")  # the last, as in a plan's bar
 
 
 def clock_bars(
-    plans: Plans, measured: Mapping[str, Mapping[str, float]], *, language: str | None = None
+    plans: Plans, measured: Mapping[str, Bill], *, language: str | None = None
 ) -> Sketch:
     """What ``time_bars`` draws of plans, and measured steps below, {name: {part: microseconds}}: a
     part is one of ``steptime.PARTS`` or "rest". Raises ValueError for a plan whose layout can't be,
@@ -49,16 +49,14 @@ def clock_bars(
     )
 
 
-def _row(
-    name: str, parts: Mapping[str, float], heads: tuple[str, ...], code: str
-) -> tuple[str, ...]:
+def _row(name: str, parts: Bill, heads: tuple[str, ...], code: str) -> tuple[str, ...]:
     """A measured step under the heads of the plans' table."""
     cells = {WORDS[code][part]: format_us(time_us) for part, time_us in parts.items()}
     cells["Σ"] = format_us(sum(parts.values()))
     return (name, *(cells.get(head, "") for head in heads[1:]))
 
 
-def _check(measured: Mapping[str, Mapping[str, float]]) -> None:
+def _check(measured: Mapping[str, Bill]) -> None:
     """Raises ValueError for what is no step by parts."""
     if not isinstance(measured, Mapping) or not measured:
         raise ValueError(f"measured is {{name: {{part: microseconds}}}}; got {measured!r:.80}")
