@@ -10,10 +10,10 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
 the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
-plans under each other. ``card_picture`` puts two plans side by side. ``measured`` reads a module of
-your own, ``rehearse`` runs one rank of a plan with fake tensors, ``speeds`` reads what this
-machine reaches. ``trust`` fits its constants on measured rows and judges it on others. Chapters 18
-and 19: ``plan_check`` and ``trust_check`` hold their exercises.
+plans under each other, ``mesh`` says where ranks lie. ``card_picture`` puts two plans side by side.
+``measured`` reads a module of your own, ``rehearse`` runs one rank of a plan with fake tensors,
+``speeds`` reads what this machine reaches. ``trust`` fits its constants on measured rows and judges
+it on others. Chapters 18 and 19: ``plan_check`` and ``trust_check`` hold their exercises.
 """
 
 import lazy_loader
@@ -67,6 +67,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "plan.picture": [
             "memory_bars",
+            "mesh",
             "time_bars",
         ],
         "plan.plan": [

@@ -540,7 +540,7 @@ faster.score(by_zero_3 / by_stages)
 # | 1F1B | as GPipe | p | |
 # | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
 # | ZB-H1 | a third of 1F1B's waiting | p | finer boxes, p on every rank |
-# | ZBV | less again | p | finer boxes, messages |
+# | ZBV | less again | p | finer boxes, messages, p on every rank |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
 # (For m of 2p or more, and F, I and W equally long.)

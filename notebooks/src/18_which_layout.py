@@ -73,9 +73,15 @@ states = ("parameters", "gradients", "optimizer")
 held.score(sum(big.memory().parts[name] for name in states) / 1e9)
 
 # %% [markdown]
-# By hand it is 16 x 175 / (2 x 4) = 350 GB, because a GPU holds an eighth of the model. The planner says a little more, because the first stage has the embedding too. But the same eighth lies on eight GPUs, so we can shard it among them.
+# By hand it is 16 x 175 / (2 x 4) = 350 GB, because a GPU holds an eighth of the model. The planner says a little more, because the first stage has the embedding too. But the same eighth lies on eight GPUs, so we can shard it among them. Here is this layout in eight machines. GPUs of one colour hold the same eighth:
+
+# %%
+lab.show(planner.mesh(big).groups("dp_replicate"))
+
+# %% [markdown]
+# Each copy is cut by `tp` between neighbours, where the links are fast, and by `pp` between machines. So one copy lies on GPUs 0, 1, 16, 17, 32, 33, 48 and 49.
 #
-# The picture has three stages of ZeRO, and then the last one with all activations recomputed. "Gathered for a while" are the parameters that ZeRO 3 fetches from the other GPUs for one layer. Look at what hangs over the line of 80 GB:
+# The next picture has three stages of ZeRO, and then the last one with all activations recomputed. "Gathered for a while" are the parameters that ZeRO 3 fetches from the other GPUs for one layer. Look at what hangs over the line of 80 GB:
 
 # %%
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
@@ -83,7 +89,7 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last. But 53 GB of activations come on top, which the planner counts by chapter 01's formula, less what `tp` cuts. ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again.
+# With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last. But 53 GB of activations come on top, which the planner counts by chapter 01's formula, less what `tp` cuts. ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again. Not every program runs it: DeepSpeed's pipelines take ZeRO 1 at most, torchtitan's take ZeRO 3 too.
 #
 # The thin bars are the first row's stages. The first keeps the most microbatches (chapter 08).
 #
@@ -113,7 +119,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# No card holds 700 GB of gradients, so the first two rows can't be right. With the 175 B we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO shards, which at stage 1 is Adam alone. Each of the three lines breaks this rule at some stages. Mend them, and return the three numbers as a tuple.
+# Each GPU holds a 96th of this model, but in the first two rows all 700 GB of gradients, so these can't be right. With the 175 B we went two steps: first `tp` x `pp` divided everything, and then `dp` divided what ZeRO shards, which at stage 1 is Adam alone. Each of the three lines breaks this rule at some stages. Mend them, and return the three numbers as a tuple.
 
 
 # %%
@@ -172,7 +178,7 @@ plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# The blue part and the attention beside it are the useful work, and yet most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
+# The blue part and the attention beside it are the useful work, and yet in this plan most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
 #
 # By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. The plan's MFU counts attention's FLOPs too.
 #
@@ -185,7 +191,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # - `nic` is the share of the network cards' speed that messages between machines get.
 # - `layer` is a fixed time for each layer and microbatch, the grey part, for starting small jobs.
 #
-# The last column is the error: nine of ten of the runs behind Megatron's constants are predicted within it.
+# The last column is the error: nine of ten of the runs that Megatron's constants were fitted to are within it.
 
 # %%
 stacks = [planner.STACKS[name].row() for name in ("fsdp-a100", "megatron-a100")]
@@ -198,7 +204,7 @@ lab.table(stacks, units=shares)
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
 #
-# Now we turn one knob at a time, first `tp` on 8 GPUs with NVLink, where messages are as fast as they get. With `tp` 1 there are eight copies and ZeRO 1. How many times as long is a step with `tp` 8?
+# Now we turn one knob at a time, first `tp` on 8 GPUs with NVLink, where messages are as fast as they get. With `tp` 1 there are eight copies and ZeRO 1, and a step takes 25.6 s. With `tp` 8 one copy goes through all 512 sequences, and waits four times in each of 32 layers for 16.8 MB (2,048 tokens of 4,096 numbers). The plan gives each wait 0.3 ms. How many times as long is a step with `tp` 8?
 
 # %%
 tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
@@ -215,7 +221,7 @@ bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# Most of the growth is "tensor parallel", which is waiting for messages. In every microbatch each layer waits for the other ranks four times, half of them in the backward. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because one copy goes through all 512 microbatches, where each of eight had 64.
+# Most of the growth is "tensor parallel", which is waiting for messages. By hand that is 512 x 32 x 4 x 0.3 ms = 19.7 s. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because each of eight copies had only 64 of the 512 microbatches.
 #
 # So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09). The wider the model, the less it costs, because computing grows with the square of the width and messages only with the width.
 #
@@ -231,7 +237,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. Recomputing costs most, because a second forward adds a third to the computing.
+# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. The blue part grows with stages too, because the last stage has the output layer besides, and the others wait for it. Recomputing costs most, because a second forward adds a third to the computing.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -244,7 +250,7 @@ lab.show(planner.time_bars(ways))
 #
 # Meanwhile a machine fetches 13.5 GB of parameters twice, for the forward and the backward, and sends as many GB of gradients once. Its eight network cards share that, and we assume that each reaches half of its data sheet. So the data sheet must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
 #
-# The cards of a usual A100 machine have 25, so there the messages hide. But 40 Gb/s Ethernet has 5 GB/s. How many times as long is a step with it?
+# The network cards of a usual A100 machine have 25, so there the messages hide. But 40 Gb/s Ethernet has 5 GB/s. How many times as long is a step with it?
 
 # %%
 network = lab.guess("step on 5 GB/s, over step on 25 GB/s", between=(0.1, 10))
@@ -294,7 +300,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # The five rows are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. Run both if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory that the other saves.
 #
-# This is a rule of thumb, because an error of single times isn't the error of a comparison. Two plans by one program share its constants, so they err together, and even a small difference may be right. Two plans by two programs may err apart, so their difference says less.
+# This is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there take the larger of the two errors.
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -302,7 +308,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 # %% [markdown] sections="8.12"
 # ## Which strategy when?
 #
-# Without a planner you need a rule, so let us ask what a layout does with the model: it copies it, shards it (ZeRO 3), or cuts it by `tp` and `pp`. We take five models, three in one machine and two on many, all by Megatron's constants. How much longer a step is than the best layout's, as a share, is its **regret**. `slower` computes it for the best of each kind:
+# Without a planner you need a rule, so let us ask what a layout does with the model: it copies it, shards it (ZeRO 3), or cuts it by `tp` and `pp`. We take five models, three in one machine and two on many. All get Megatron's constants, because we compare layouts here and not programs. How much longer a step is than the best layout's, as a share, is its **regret**. `slower` computes it for the best of each kind:
 
 # %%
 KINDS = {"cut": "cut by tp or pp", "shards": "sharded (ZeRO 3)", "copies": "copied"}
@@ -347,7 +353,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only sharding the 70 B crosses it, and barely, so all else is a tie. In one machine the kinds are alike, because over NVLink the messages of the shards hide. What holds the shards of the large models back? Here are the best of each kind:
+# Only sharding the 70 B crosses it, and barely, so all else is a tie. In one machine the kinds are alike, because over NVLink the messages of the shards hide. (FSDP, which usually runs shards, is another program: by its own constants those of the 7 B take a fifth longer than the copies.) What holds the shards of the large models back? Here are the best of each kind:
 
 # %%
 large = [*searches["LLaMA-2 70B"].by_kind().values()]
@@ -356,7 +362,7 @@ shown = ["model", "layout", "memory_bytes", "fits", "step_us", "mfu_share"]
 lab.table([plan.row() for plan in large], heads=shown)
 
 # %% [markdown]
-# Both sharded layouts recompute, and that slows them. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. So in one machine choose what is simple. Across machines try a cut first where copies don't fit.
+# Both sharded layouts recompute, and that slows them. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. So in one machine choose what is simple. Across machines this doesn't decide between shards and cuts: measure both.
 #
 # The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact. All four hope for an MFU above the 56 % of the best fitted run, so they may well take longer.
 #
@@ -365,20 +371,22 @@ lab.table([plan.row() for plan in large], heads=shown)
 # 1. Copy the model if it fits, because that is the simplest, but on a slow network only inside a machine. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide, because those of one early program did not (chapter 19).
 # 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside one.
-# 4. If that is not enough, recompute, which costs a third. In a model as narrow as our 7 B `tp` 8 comes last, because it made the step twice as long.
+# 4. If that is not enough, recompute all activations, which costs a third. (Those of attention alone cost little, and FlashAttention recomputes them anyway.) In a model as narrow as our 7 B `tp` 8 comes last, because it made the step twice as long.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
 # Now write these rules as a function. It may ask about six layouts only, so `my_bill` of exercise 1 comes first, which costs no question.
 #
-# For 13 B on eight cards of 80 GB, copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so we needn't ask. With ZeRO 3 a card holds 18 x 13 / 8 = 29.25 GB, so by rule 2 we ask that first.
+# For 13 B on eight cards of 80 GB, copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so we needn't ask. With ZeRO 3 a card holds 18 x 13 / 8 = 29.25 GB, so by rule 2 we ask that first. It fits, but two stages may be faster, so we ask them too, and return the faster.
 #
 # Your function returns a layout that fits, with a step at most a tenth longer than the best.
 #
 # - `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`, by Megatron's constants for that card.
 # - What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`.
 # - An impossible layout raises a `ValueError`, and counts as a question. `tp` 2, 4, 8 and `pp` 2, 4, 8, 16 are possible wherever there are as many GPUs. Where `pp` doesn't divide the layers, some stages get one more.
+# - You can do without `mbs`, `vpp` and `recompute`. Take `sp` wherever `tp` is more than 1.
+# - GPUs lie as in the picture above. So with as many stages as machines, copies lie inside a machine.
 #
 # The five cases have 8 to 64 GPUs, eight to a machine. Between machines a GPU has 25 or 50 GB/s, but in one case only 1.5, which is slow. Only asking can tell.
 
@@ -412,7 +420,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is your regret in each case, or in the book one solution's. A row without a network has one machine, and the 13 B and 70 B have twice our sequences:
+# Here is your regret in each case, or in the book one solution's. A row without a network has one machine, and the 13 B and 70 B take twice as many sequences in a step:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "best_s", "yours_s", "regret", "questions"]
@@ -435,7 +443,7 @@ bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none")}
 lab.show(planner.time_bars(bars | {"best": search.best}))
 
 # %% [markdown]
-# Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come products, mostly those of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said.
+# Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come products, mostly those of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said: at the MFU of LLaMA's own run it would be 82,432 / 64 / 24 = 54 days.
 #
 # So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie. On 64 GPUs it matters, so run both for a few minutes. If they come out alike, take the simpler copies, because the memory is not needed.
 
@@ -482,7 +490,7 @@ lab.show(planner.time_bars(bars | {"best": search.best}))
 #
 # <details><summary>Erratum 8.12: "tensor parallelism: less communication"</summary>
 #
-# It adds two all-reduces a layer in the forward and two in the backward, and nothing can hide those of the forward. Run it: `node.but(tp=8).time().parts()["tensor"]`. It is pipelines that send little.
+# It adds two all-reduces a layer in the forward and two in the backward, and a plain program hides none of those of the forward. Run it: `node.but(tp=8).time().parts()["tensor"]`. It is pipelines that send little.
 #
 # </details>
 #

@@ -86,37 +86,53 @@ lab.show(case_studies.drawn(cures))
 #
 # ### Run: the same script, small
 #
-# The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and two real ranks. It runs by FSDP, by FSDP with one line more (`sync_each_batch`), and by DeepSpeed's ZeRO 3, which takes a minute.
-#
-# "kept" says how many of the model's "weights" stay on one rank. "gradients" says for how many weights that rank keeps gradients between two microbatches, and "type" is their dtype. If everything is sharded, each rank has half of both.
+# The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and two real ranks, for up to a minute. If everything is sharded, a rank keeps half of the weights. For what share of them does it keep gradients between two microbatches?
 
 # %%
-lab.table(case_studies.trained_by())
+whole = lab.guess("share of the weights that a rank has gradients of", between=(0, 1))
+
+# %%
+ran = case_studies.trained_by()
+whole.score(ran[0]["gradients"] / ran[0]["weights"])
+
+# %% [markdown] sections="8.10"
+# ### What a rank keeps
+#
+# Here are three runs: by FSDP, by FSDP with one line more, and by DeepSpeed's ZeRO 3. "kept" says how many of the "weights" stay on one rank, "gradients" for how many it keeps gradients, and "type" is their dtype.
+
+# %%
+lab.table(ran)
 
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
 # The Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
 #
-# Our plans counted only a shard. In truth each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
+# Our plans counted only a shard. By the same rule each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
 #
 # | change | planned | shard of gradients | whole gradients | so a card holds |
 # | --- | --- | --- | --- | --- |
 # | as written | 59.4 | 13 | 26 | 72.4 |
 # | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do. Cards of 80 GB only just miss our tenth: 72.4 GB are more than 72. (This is close: we count 80 billion bytes.) What helps is the line of the run's second row:
+# Now neither eight cards of 40 GB nor bf16 will do. Cards of 80 GB only just miss our tenth: 72.4 GB are more than 72. (This is close: the card has a little more than the 80 billion bytes that we count.) What helps is the line of the run's second row:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
 # With it the ranks add up after each microbatch, and keep only their shards, in fp32 as planned. The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself: in the last row each rank keeps only its shard (here in bf16).
+#
+# <details><summary>What does labkit advise for this script?</summary>
+#
+# `proof = case_studies.mended()` records it at this size, with stated times for reading and computing. A third of a step waits for data. So labkit advises to read ahead, and `dataloader_num_workers=1` follows the advice. In our run a step took three tenths less time, where a quarter was predicted. `proof` shows yours.
+#
+# </details>
 
 # %% [markdown] sections="8.10"
 # ### Which layout is the fastest?
 #
-# Once it fits, we want it fast. On cards of 80 GB we compare four stages, ZeRO 3, and each layer cut in four (`tp` 4). FSDP runs ZeRO 3, with the line above, and the plan counts the messages that this line adds. Megatron-LM runs the other two, and keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam.
+# Once it fits, we want it fast. On cards of 80 GB we compare four stages, ZeRO 3, and each layer cut in four (`tp` 4). FSDP runs ZeRO 3, with the line above, and the plan counts the messages that this line adds. Megatron-LM runs the other two, and keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam. All take one sequence at a time, and recompute nothing.
 #
 # "constants of" names the program whose speed was assumed.
 
@@ -130,7 +146,7 @@ lab.table(plan.row() for plan in mine)
 #
 # ### And on four cards of 40 GB?
 #
-# There Adam goes to the host: in four stages by Megatron-LM, by DeepSpeed with the script's 2 x 16 sequences on each card, and by DeepSpeed with 16 x 2. "host" is what lies there, and "step" counts its part.
+# There Adam goes to the host: in four stages by Megatron-LM, by DeepSpeed with the script's 2 x 16 sequences on each card, and by DeepSpeed with 16 x 2. "host" is what lies there. "step" counts its part too, at a speed that we only assume.
 
 # %%
 stages = four.but(gpu="A100 40 GB", pp=4, offload="optimizer")
@@ -140,9 +156,15 @@ lab.table(case_studies.llama.with_host([stages, sharded, sharded.but(mbs=16)]))
 # %% [markdown] sections="8.10"
 # With the script's 2 x 16 sequences DeepSpeed takes almost twice as long as the stages, since gradients go to the host after each of 16 microbatches. With 16 sequences at a time they go there twice a step. Then DeepSpeed takes only 41 % longer, partly because it recomputes.
 #
-# **Verdict.** Eight cards of 40 GB need the missing line. On four of 80 GB it buys the margin, since without it a card holds 72.4 of 80 GB. There measure four stages and ZeRO 3. We don't take bf16 for all states, because it rounds small updates away.
+# **Verdict**, by the cards that you have:
 #
-# With only four cards of 40 GB put Adam on the host, in four stages. Or keep the Trainer: in its arguments `deepspeed=` with a file takes the place of `fsdp=`, the batch becomes 16 x 2, and the file gets these numbers by "auto" (chapter 06):
+# | cards | what to do | a card then holds |
+# | --- | --- | --- |
+# | eight of 40 GB | add the missing line | 33.4 GB |
+# | four of 80 GB | add the line, and measure the script and four stages | 59.4 and 69.8 GB |
+# | four of 40 GB | put Adam on the host, in four stages or by DeepSpeed with 16 x 2 | 29.8 and 24.3 GB |
+#
+# We don't take bf16 for all states, because it rounds small updates away. To run the last row by DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
 #
 # ```python
 # "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
@@ -188,19 +210,25 @@ check.hint("four_cards")
 #
 # <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? We want a model of 10 billion parameters that tells stories, and train it on one machine with eight A100 of 80 GB. A step has 512 sequences of 2,048 tokens.
 #
-# We compare three layouts, which all fit: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. Which is the fastest?
-
-# %%
-names = ("ZeRO 3", "tp 8", "pp 8")
-quickest = lab.guess("the fastest for 10 B on eight cards", choices=names)
+# We compare three layouts: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. First, do they fit?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
 machine = {"gpu": "A100 80 GB", "gpus": 8}
 megatron = {"stack": "megatron-a100", "recipe": "megatron"}  # its 18 bytes
 story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
-cuts = (story.but(zero=3), story.but(tp=8, sp=True), story.but(pp=8))
-steps_us = {name: plan.time().step_us for name, plan in zip(names, cuts, strict=True)}
+cuts = {"ZeRO 3": story.but(zero=3), "tp 8": story.but(tp=8, sp=True)}
+cuts["pp 8"] = story.but(pp=8)
+lab.show(planner.memory_bars(cuts))
+
+# %% [markdown] sections="10.6.2"
+# They do. Now think of what each of them waits for in a step. Which is the fastest?
+
+# %%
+quickest = lab.guess("the fastest for 10 B on eight cards", choices=tuple(cuts))
+
+# %%
+steps_us = {name: plan.time().step_us for name, plan in cuts.items()}
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %% [markdown] sections="10.6.2"
@@ -208,8 +236,7 @@ quickest.score(min(steps_us, key=steps_us.get))
 
 # %%
 by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
-bars = {**dict(zip(names, cuts, strict=True)), "ZeRO 3, FSDP": by_fsdp}
-lab.show(planner.time_bars(bars))
+lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 
 # %% [markdown] sections="10.6.2"
 # Bar by bar:
@@ -219,7 +246,7 @@ lab.show(planner.time_bars(bars))
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well (the blue part).
 # - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So is it the layout or the program? It is both: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), this plan can't settle which is ahead.
+# So is it the layout or the program? In the plan both count: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), only runs can settle which is ahead.
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
@@ -251,7 +278,7 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 # All ranks can compute at the same time, if each gets a part of the batch or of a layer:
 #
 # - *Copied*: each rank has the whole net and a quarter of the batch, as in DDP. Only gradients travel, in one message.
-# - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. Features travel in four messages, and gradients in four more.
+# - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. A rank's part of the fusion needs the whole batch, so features travel in four messages, and gradients in four more.
 #
 # On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. *Together* sends 180 kB in all.
 #
@@ -269,23 +296,29 @@ groups.score(apart_us / together_us)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Computing and messages of these real ranks last at least as long as stated, so the run tests only the order. "measured" is the fastest of four steps, which was disturbed least.
+# Computing and messages of these real ranks last at least as long as stated. So a run can only refute the order, if the prediction forgot a message or a wait. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# In our runs they did. The reason can be counted by hand:
+# In our runs they agreed. The reason can be counted by hand:
 #
 # | placement | computing | messages |
 # | --- | --- | --- |
-# | apart | 360 / 2 + 180 + 90 = 450 ms | 189 ms |
+# | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms |
 # | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180 x 0.6 = 204 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
 #
 # *Apart* computes for so long because its groups take turns. The two others share the work evenly, but *together* sends eight messages, while *copied* joins its gradients in one.
 #
-# **Verdict.** As it stands it isn't a good idea. (Microbatches would make a pipeline of them, chapter 08; we didn't run that.) If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does. Count messages and bytes first: many more weights may make *copied* the slower one.
+# **Verdict.** As it stands it isn't a good idea. (Microbatches would make a pipeline of them, chapter 08; we didn't run that.) If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does. But count first: many more weights may make *copied* the slower one. If only the fusion grows, from how many kB of gradients on?
+#
+# <details><summary>Answer</summary>
+#
+# Its one message must take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still takes 204 ms, since each rank keeps its quarter of the fusion, whose gradients don't travel.
+#
+# </details>
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
@@ -322,36 +355,34 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # %% [markdown] sections="19.6.3"
 # The policy with the fewest bytes is the slowest. For "plain" four messages take 12 ms, and their bytes 4.1 ms. "top-k all" saves most of the 4.1 ms, but needs eight messages, 12 ms more. "per layer" needs 1 + 1 + 2 + 1/4 messages a step, 4.25 x 3 = 12.8 ms. So here you should save messages, as the last bar does.
 #
-# We recorded 48 steps with each policy on four real ranks. "top-k all" was the slowest there too, 33.5 ms behind "plain", where 8.3 were predicted: messages were delayed, or choosing the largest took its time. The other three were too close for an order, and all four learned nearly alike. `lab.table(case_studies.policies())` shows yours.
+# We recorded 48 steps with each policy on four real ranks. "top-k all" was the slowest there too, 33.5 ms behind "plain", where 8.3 were predicted: messages were delayed or choosing the largest took time, and we didn't measure which. The other three were too close for an order, and all four learned nearly alike. `lab.table(case_studies.policies())` shows yours.
 #
-# **Verdict.** They needn't travel in different ways: the advised policy gained nothing that we could measure. Before you compress, count messages and bytes, and save what takes your link longer. (Our single message was only predicted.)
+# **Verdict.** For this net on this link they needn't travel in different ways: the advised policy gained nothing that we could measure. Here a message takes as long as 30 kB, so messages count. With megabytes of gradients bytes would. So before you compress, count both, and save what takes your link longer. (Our single message was only predicted.)
 
 # %% [markdown] sections="19.6.3"
-# ### Exercise 2. A policy
+# ### Exercise 2. Shared messages
 #
-# Let us count for 1,000 weights. A message takes 3 ms, and the link carries 1 MB/s, which is 1,000 bytes a millisecond. As fp16 the gradients are one message of 2,000 bytes, 3 + 2 = 5 ms. By top-k they are two, each with 4 bytes for a sixteenth of the weights, which is 250 bytes: 2 x (3 + 0.25) = 6.5 ms. With ten times the weights fp16 takes 23 ms and top-k 2 x (3 + 2.5) = 11 ms, so now top-k is quicker.
+# Now let kinds that go the same way share their messages:
 #
-# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns the quickest way for each kind. Messages go one after the other, and aren't joined.
-#
-# | way | messages of a kind | bytes of each message |
+# | way | messages | bytes of each message |
 # | --- | --- | --- |
 # | "exact" | 1 | 4 a weight |
 # | "fp16" | 1 | 2 a weight |
 # | "top-k" | 2 | 4 x weights / 16 |
 #
-# Which of the three never wins? And from how many weights on is top-k quicker than fp16? The check tries three links, and trains once to see that the loss still falls.
+# Let us count for two kinds. A message takes 3 ms, and the link carries 1 MB/s, which is 1,000 bytes a millisecond. A kind of 1,000 weights takes 3 + 2 = 5 ms as fp16, and 2 x (3 + 0.25) = 6.5 ms by top-k. A kind of 10,000 weights takes 23 ms as fp16, and 2 x (3 + 2.5) = 11 ms by top-k. If each goes its quickest way, that is 5 + 11 = 16 ms. But there is a policy that takes only 11.5 ms. Which?
+#
+# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that all messages, one after the other, are over soonest. The check tries three links, and trains once to see that the loss still falls.
 
 
 # %%
 def my_policy(weights, latency_ms, mb_per_s):
     """{kind of layer: way} for weights such as {"linear": 7520, ...}."""
     ### BEGIN SOLUTION
-    ways = {}
-    for kind, count in weights.items():
-        as_fp16 = latency_ms + 2 * count / (1e3 * mb_per_s)
-        as_top_k = 2 * latency_ms + 2 * 4 * count / 16 / (1e3 * mb_per_s)
-        ways[kind] = "top-k" if as_top_k < as_fp16 else "fp16"
-    return ways
+    total_ms = sum(weights.values()) / (1e3 * mb_per_s)  # for a byte a weight
+    as_fp16 = latency_ms + 2 * total_ms
+    as_top_k = 2 * (latency_ms + 4 / 16 * total_ms)  # one kind there: then all
+    return dict.fromkeys(weights, "top-k" if as_top_k < as_fp16 else "fp16")
     ### END SOLUTION
 
 
@@ -364,7 +395,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 B on one to eight small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** What if you only have cards of 24 GB, bought for games (RTX 4090)? All weights of LLaMA 7B are to be trained, on 64 sequences of 1,024 tokens a step, if need be with Adam and gradients on the host. A tenth of each card stays free. How few cards will do?
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** What if you only have cards of 24 GB, bought for games (RTX 4090), that talk to each other over PCIe, at 32 GB/s at best? All weights of LLaMA 7B are to be trained, on 64 sequences of 1,024 tokens a step, if need be with Adam and gradients on the host. A tenth of each card stays free. How few cards will do?
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -381,7 +412,7 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do; with Adam on the cards you need eight. Almost all of the 125 GB on a single card are Megatron-LM's 18 bytes for each of 6.7 billion parameters.
+# With Adam on the host one card will do. With Adam on the cards four are too few, and eight are enough. Almost all of the 125 GB on a single card are Megatron-LM's 18 bytes for each of 6.7 billion parameters.
 #
 # ### How does it fit on one?
 #
@@ -397,7 +428,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 #
 # The price is time, so go back to the token rates. One card has room for 4 sequences at a time, and then sends all gradients to the host. Each of two cards has room for 16, and sends only half of the gradients, so two do more than twice as much.
 #
-# On four cards the pipeline of Megatron-LM fits, and its gradients go to the host only once a step. Eight cards without the host are hardly faster than eight with it. Believe only the large differences: we assume that these cards reach A100's shares of their peak.
+# On four cards the pipeline of Megatron-LM fits, and its gradients go to the host only once a step. Eight cards without the host are hardly faster than eight with it. Believe only the large differences: we assume that these cards reach A100's shares of their peak, and how fast the host is. (Adam in 8 bits would keep 2 bytes of moments in place of 8. Our planner doesn't know it.)
 #
 # ### So what do you do?
 #

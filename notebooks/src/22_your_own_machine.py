@@ -61,14 +61,6 @@ found
 # Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
 #
 # **When you are done** you can find what a script of yours waits for, prove that a change helps, fit a plan to your machine, and say what a slower network would cost.
-#
-# <details><summary>The same with your own script and model</summary>
-#
-# - **Your script**: write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
-# - **Your change**: make it in a copy, and write `cured = Path("cured.py")`. Where this page says 12 ms, yours is `quarter_us`.
-# - **Your model**: in place of `mine`, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb). For a cluster, plan it with `your_own.Step(make=large).plan(...)`.
-#
-# </details>
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -125,24 +117,32 @@ lab.show(again.advice.as_drawn)
 # %% [markdown]
 # A hatched stretch above brown is a wait for a batch. One above a message is often a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
 #
-# The table has a step of the average rank before and after. In it, "exposed communication" is messages that no computing hides. Add up all of "after" but the wait for data. Is it more than `quarter_us`, which is about 12 ms here?
+# The table has a step of the average rank before and after. In it, "exposed communication" is messages that no computing hides. The last row is everything but the wait for data. Is it more than `quarter_us` now, which is about 12 ms here?
 
 # %%
-parts = {"input": "waiting for data", "waiting": "waiting for other ranks"}
-parts |= {"compute": "computing", "comm": "exposed communication"}
-parts["unrecorded"] = "nothing recorded"
+parts = {"waiting for data": ["input"], "waiting for other ranks": ["waiting"]}
+parts |= {"computing": ["compute"], "exposed communication": ["comm"]}
+parts["nothing recorded"] = ["unrecorded"]
+parts["all but data"] = ["waiting", "compute", "comm", "unrecorded"]
 lab.table(
     {
         "part": name,
-        "before_us": found.step_us * found.advice.share(part),
-        "after_us": again.step_us * again.advice.share(part),
+        "before_us": found.step_us * sum(map(found.advice.share, those)),
+        "after_us": again.step_us * sum(map(again.advice.share, those)),
     }
-    for part, name in parts.items()
+    for name, those in parts.items()
 )
 
 # %% [markdown]
-# - **If it is less,** reading is still the longer of the two. More readers help, until the rest is longer.
+# - **If it is less,** reading is still the longer of the two. More readers should help, until the rest is longer.
 # - **If it is more,** most batches are ready in time. Then more readers change little, unless the other rank for which yours waits is itself waiting for data. Mend the largest part of the rest.
+#
+# <details><summary>The same with your own script</summary>
+#
+# - Write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
+# - Make your change in a copy, and write `cured = Path("cured.py")`. Where this page says 12 ms, yours is `quarter_us`.
+#
+# </details>
 
 # %% [markdown]
 # ## A machine
@@ -153,8 +153,8 @@ lab.table(
 
 # %%
 here = planner.speeds(2)
-begin_us, gather_gb = here.links["all_gather"]
 found_here = {"products in fp32, TFLOP/s": here.tflops}
+begin_us, gather_gb = here.links["all_gather"]
 found_here |= {"to begin a gather_us": begin_us, "gathering, GB/s": gather_gb}
 lab.table([found_here])
 
@@ -176,17 +176,24 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# We can check the messages by hand. A rank has half of each layer, so to gather one it must begin and then receive the other half:
+# Products and messages take most of it.
+#
+# ### The messages, by hand
+#
+# A rank has half of each layer, so to gather one it must begin and then receive the other half. The four layers are gathered twice each, for the forward and for the backward, and their gradients are reduced and scattered once:
 
 # %%
 half_bytes = 4 * sum(each.numel() for each in mine(layers=1)[0].parameters()) / 2
-half_us = half_bytes / (gather_gb * 1e3)
-lab.table(
-    [{"begin_us": begin_us, "receive_us": half_us, "both_us": begin_us + half_us}]
-)
+by_hand = []
+for message, times in (("all_gather", 8), ("reduce_scatter", 4)):
+    begin_us, gb = here.links[message]
+    each_us = begin_us + half_bytes / (gb * 1e3)
+    row = {"message": message, "each_us": each_us, "times": times}
+    by_hand.append(row | {"all_us": times * each_us})
+lab.table(by_hand)
 
 # %% [markdown]
-# The four layers are gathered twice each, for the forward and for the backward, which is eight times "both". The rest of the messages is four reduce-scatters of gradients, whose speed `speeds` has measured by itself.
+# Add up the last column, and you have the messages of the picture.
 #
 # A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run thirty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
@@ -208,7 +215,7 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 # %% [markdown]
 # ### Where did the time go?
 #
-# The bars answer this for the update alone. Where it takes longer than planned, we believe that this is the Python that runs for each tensor, because the plan counts only the bytes that Adam reads and writes. All else the clock can't tell apart. So we learn the whole step from runs.
+# For the update the bars say it. Where it takes longer than planned, we believe that this is the Python that runs for each tensor, because the plan counts only the bytes that Adam reads and writes. For all else one would have to record the step, as we did with the script. But to forecast other steps we needn't know its parts: we can learn them as a whole, from runs.
 #
 # ### Fit constants to your machine
 #
@@ -216,16 +223,16 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
-# To tell them apart, five runs differ in their layers and their sequences. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
+# To tell them apart, five runs differ in their layers and their sequences. The fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
 
 # %%
-sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (2, 4), (5, 12)]
+sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
 steps = [plain.but(make=partial(mine, *each)) for each in sizes]
 clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is such a sum as well, so from its own times of the five we get what it believed in. Which of them costs more than planned, and in a step of five layers, which costs most?
+# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is nearly such a sum as well, so from its own times of the five we get what it believed in. Which of the three take longer than planned?
 
 # %%
 parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
@@ -249,7 +256,7 @@ lab.table(
 )
 
 # %% [markdown]
-# On our machine a layer costs most, some three times as much as planned. We believe that this is mostly Python, which a plan doesn't know, in the fixed time as well. So a fit tells you how long a step takes, but no longer where its time goes.
+# On our machine the fixed time and the time of a layer are two to four times as long as planned, and the third is about as long. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes.
 #
 # ### Does it hold for a larger step?
 #
@@ -263,23 +270,40 @@ fit_us = (parts_of @ torch.tensor(constants["fitted"], dtype=torch.float64)).tol
 nearer.score(clock_us[-1] / fit_us[-1])
 
 # %% [markdown]
-# Here are all six, with the test in the last row. The last two columns say how far the plan and the fit are above or below the measured step.
+# Here are all six, with the test at the bottom. Compare the bars of each group:
 
 # %%
-every = zip(sizes, clock_us, plan_us, fit_us, strict=True)
+every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
+groups = {
+    f"{n} x {s}": {"planned": planned, "fitted": fit, "measured": clock}
+    for (n, s), planned, fit, clock in every
+}
+title = {"title": "A step of layers x sequences", "badge": "measured / predicted"}
+lab.bars(groups, unit="us", **title)
+
+# %% [markdown]
+# How far are the plan and the fit above or below the measured step?
+
+# %%
 rows = [
     {"layers": n, "sequences": s, "measured_us": clock}
     | {"plan off": planned / clock - 1, "fit off": fit / clock - 1}
-    for (n, s), clock, planned, fit in every
+    for (n, s), planned, fit, clock in every
 ]
 lab.table(rows, units={"plan off": "share", "fit off": "share"})
 
 # %% [markdown]
-# So how near does the formula come? The last column says it:
+# The last column says how near the formula comes:
 #
-# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The column beside it shows the plan without them. It may come nearer in larger steps, but only by what it counts too long.
+# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The plan may come near to that step too, but for another reason: it counts a layer too short and a sequence too long, and in a larger step these errors cancel.
 # - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*. If that doesn't help, the formula lacks something.
 # - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
+#
+# <details><summary>The same with your own model</summary>
+#
+# In place of `mine`, take `small` and `next_token` from [chapter 21](21_your_own_model.ipynb). For a cluster, plan it with `your_own.Step(make=large).plan(...)`.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
@@ -312,7 +336,7 @@ check.hint("forecast")
 # %% [markdown]
 # ## A cluster
 #
-# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. The plan warns first:
+# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. A copy's states take 16 x 1.56 = 25 GB, so both copies and shards fit. The plan warns first:
 
 # %%
 cluster = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -321,7 +345,7 @@ two = planner.Plan(model="GPT-2 XL", zero=3, **cluster, **program)
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
+# In short: between machines, FSDP may be much slower than this plan says. So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -384,7 +408,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb):
+# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb), which has the way for shards as well:
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -392,9 +416,11 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 # loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
 # if os.path.exists("/shared/last.pt"):
 #     state = torch.load("/shared/last.pt", map_location="cpu")
+#     net.load_state_dict(state["net"])
+#     optimizer.load_state_dict(state["optimizer"])
 # ```
 #
-# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the rest waits until it is back, and without `first-machine` you start both anew.
+# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the other waits some minutes for it and then gives up, and without `first-machine` you start both anew.
 #
 # **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each by itself to find it.
 
@@ -438,6 +464,8 @@ check.hint("tune")
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
+#
+# *A good place to rest.*
 #
 # Here is the course in seventeen sentences, each with a number to remember it by. Which could you explain to a friend?
 #

@@ -33,3 +33,35 @@ def test_the_best_plans_of_each_kind_hope_for_more_than_a_fitted_run_reached():
         large = planner.Plan(model=model, gpus=gpus, batch=512, stack="megatron-a100")
         for plan in planner.search(large).by_kind().values():
             assert plan.mfu() > plan.used.reached and plan.warnings()
+
+
+def test_by_its_own_programs_constants_sharding_takes_a_fifth_longer_than_copies():
+    node = planner.Plan(model="LLaMA 7B", gpus=8, batch=512, stack="megatron-a100")
+    kinds = planner.search(node).by_kind()
+    shards = kinds["shards"].but(stack="fsdp-a100").time().step_us
+    assert shards / kinds["copies"].time().step_us == pytest.approx(1.2, abs=0.02)
+
+
+def test_the_products_grow_with_stages_by_the_output_layer():
+    node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=64)
+    one, eight = (node.but(pp=pp).time().parts()["products"] for pp in (1, 8))
+    layers_too = node.shape.vocab * node.shape.hidden / (node.shape.params - 2 * 131e6) * 32
+    expected = 8 * (4 + layers_too) / (32 + layers_too)
+    assert eight / one == pytest.approx(expected, rel=0.02)
+
+
+def test_ranks_lie_where_the_layouts_groups_are():
+    for axes in (
+        {"tp": 2, "pp": 4},
+        {"pp": 8, "zero": 1},
+        {"tp": 8, "pp": 8},
+        {"cp": 2, "zero": 3},
+    ):
+        plan = planner.Plan(model="LLaMA 7B", gpus=64, batch=64, **axes)
+        mesh = planner.mesh(plan)
+        assert mesh.num_ranks == 64 and mesh.num_nodes == plan.cluster.num_nodes
+        for axis in ("tp", "cp", "pp"):
+            group = plan.layout.group(axis)
+            assert (mesh.groups(axis).size, mesh.stride(axis)) == (group.size, max(group.stride, 1))
+        dp = "dp_shard" if plan.zero else "dp_replicate"
+        assert mesh.groups(dp).size == plan.layout.dp

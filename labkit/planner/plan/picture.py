@@ -1,8 +1,9 @@
 """Drawings of plans: what a GPU holds against what it has, where a step's time goes, one plan
-beside another."""
+beside another, and where the ranks lie."""
 
 from collections.abc import Callable, Mapping, Sequence
 
+from labkit.mesh import Mesh
 from labkit.pictures.bar_groups import BAR_PX, Bar, dashed, has, pieces, told
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Said, Shape, Sketch, Words, legend, said, short
@@ -99,6 +100,13 @@ def _time_badge(plans: Plans, code: str) -> str:
 
 
 # --- memory ---
+
+
+def mesh(plan: Plan) -> Mesh:
+    """Where the ranks of a plan lie: ``mesh(plan).groups("tp")`` draws it. Data parallelism is
+    dp_shard where ZeRO shards something, else dp_replicate."""
+    dp = {"dp_shard" if plan.zero else "dp_replicate": plan.layout.dp}
+    return Mesh(pp=plan.pp, cp=plan.cp, tp=plan.tp, node_size=plan.cluster.node_size, **dp)
 
 
 def memory_bars(plans: Plans, *, spare: float = 0.0, language: str | None = None) -> Sketch:
