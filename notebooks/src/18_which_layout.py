@@ -180,13 +180,13 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # %% [markdown]
 # The blue part and the attention beside it are the useful work, and yet in this plan most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
 #
-# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. The plan's MFU counts attention's FLOPs too.
+# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. (Compare hours and not MFUs: the plan's counts attention's FLOPs too.)
 #
 # ### Constants
 #
 # No data sheet says how near to the peak the products get, because that belongs to a program on a kind of card. We call such a number a **constant**. The planner has four, and the four of a program are its **stack**:
 #
-# - `matmul` is the share of the peak that large matrix products reach, the blue part.
+# - `matmul` is the share of the peak that large matrix products reach, the blue part. Small ones reach less.
 # - `attention` is the same for attention, the green part.
 # - `nic` is the share of the network cards' speed that messages between machines get.
 # - `layer` is a fixed time for each layer and microbatch, the grey part, for starting small jobs.
@@ -199,7 +199,7 @@ shares = dict.fromkeys(("matmul", "attention", "nic", "error"), "share")
 lab.table(stacks, units=shares)
 
 # %% [markdown]
-# Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. The board predicted 70 %, so its step may well take longer. FSDP's, and all of those for the H100, come from our own trials on published runs that we didn't keep, so nobody can check the 20 %. A plan that names no stack gets FSDP's for ZeRO 3, else Megatron's.
+# A constant also takes up whatever the formulas leave out, so two programs that call the same products can differ here. Megatron's constants were fitted on published tables, whose best run reached an MFU of 56 %. The board predicted 70 %, so its step may well take longer. FSDP's, and all of those for the H100, come from our own trials on published runs that we didn't keep, so nobody can check the 20 %. A plan that names no stack gets FSDP's for ZeRO 3, else Megatron's.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
@@ -237,7 +237,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least, because with thin slices the last stage gets its first work sooner, and the bubble shrinks. The blue part grows with stages too, because the last stage has the output layer besides, and the others wait for it. Recomputing costs most, because a second forward adds a third to the computing.
+# Stages with chunks cost least: with thin slices the last stage gets its first work sooner, and the bubble almost goes. What they still cost is mostly blue, because the last stage has the output layer too, and the others wait for it. Recomputing costs most, because a second forward adds a third to the computing.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -246,9 +246,9 @@ lab.show(planner.time_bars(ways))
 #
 # ### The network, by hand
 #
-# Take 64 GPUs in eight machines, with two sequences of 2,048 tokens at a time. Computing takes 6 x 6.7 billion x 2 x 2,048 FLOPs. At six tenths of the peak, 312 TFLOP/s, that takes 0.9 s.
+# Take 64 GPUs in eight machines, with two sequences of 2,048 tokens at a time. Computing takes 6 x 6.7 billion x 2 x 2,048 FLOPs. At six tenths of the peak of 312 TFLOP/s that takes 0.9 s.
 #
-# Meanwhile a machine fetches 13.5 GB of parameters twice, for the forward and the backward, and sends as many GB of gradients once. Its eight network cards share that, and we assume that each reaches half of its data sheet. So the data sheet must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
+# Meanwhile a machine fetches 13.5 GB of parameters twice, for the forward and the backward. Once is enough for all eight GPUs, which pass them on over NVLink. And it sends as many GB of gradients once. Its eight network cards share that, and we assume that each reaches half of its data sheet. So the data sheet must promise 3 x 13.5 / 0.9 / 8 / 0.5 = 11.25 GB/s.
 #
 # The network cards of a usual A100 machine have 25, so there the messages hide. But 40 Gb/s Ethernet has 5 GB/s. How many times as long is a step with it?
 
@@ -300,7 +300,7 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 #
 # The five rows are closer together than 12 %. We call that a **tie**: the plan can't tell which is faster. Run both if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory that the other saves.
 #
-# This is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there take the larger of the two errors.
+# This is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there add the two errors. (In the picture the orange squares are by FSDP's constants, whose error is 20 %; the line is Megatron's.)
 
 # %% [markdown]
 # *A place to rest. About half an hour is left.*
@@ -368,10 +368,10 @@ lab.table([plan.row() for plan in large], heads=shown)
 #
 # ### Four rules
 #
-# 1. Copy the model if it fits, because that is the simplest, but on a slow network only inside a machine. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
+# 1. Copy the model if it fits, because that is the simplest, but on a slow network only inside a machine, with stages between machines. Shard the optimizer in any case, since ZeRO 1 costs next to nothing (chapter 06).
 # 2. If it does not fit, shard everything inside a machine (ZeRO 3). Across machines do so only if you have measured that the messages hide, because those of one early program did not (chapter 19).
 # 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside one.
-# 4. If that is not enough, recompute all activations, which costs a third. (Those of attention alone cost little, and FlashAttention recomputes them anyway.) In a model as narrow as our 7 B `tp` 8 comes last, because it made the step twice as long.
+# 4. If that is not enough, recompute all activations, which costs a third. (Those of attention alone cost little, and FlashAttention recomputes them anyway.) In a model as narrow as our 7 B `tp` 8 comes last, because by the plan it nearly doubles the step.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout

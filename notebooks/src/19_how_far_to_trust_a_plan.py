@@ -13,7 +13,7 @@
 #
 # A paper times two programs on 1,536 A100 (Narayanan et al. 2021). Both train a model of 175 B parameters on 300 billion tokens. Tensor and pipeline parallelism would need 23 days. The ZeRO 3 of that time would need 74.
 #
-# Suppose that we had asked our planner first. By Megatron's constants it says 23 days for tensors and stages. By those of today's FSDP it says 19 for ZeRO 3. So we would have chosen ZeRO 3 and lost 51 days. At 2 dollars a GPU hour they cost about 3.7 million. Which of the plan's numbers could we believe? Look at the lower two bars:
+# Suppose that we had asked our planner first. By Megatron's constants it says 23 days for tensors and stages. By those of today's FSDP it says 19 for ZeRO 3. So we would have chosen ZeRO 3, and with the program of that time lost 51 days. At 2 dollars a GPU hour they cost about 3.7 million. Which of the plan's numbers could we believe? Look at the lower two bars:
 
 # %%
 from dataclasses import replace
@@ -51,12 +51,12 @@ lab.bars(pairs, title=title, badge="published / predicted")
 # %% [markdown]
 # For tensors and stages the two bars agree, but Megatron's constants were fitted on the paper's own table. ZeRO 3 takes 3.8 times as long as planned.
 #
-# **When you are done** you can tell which of a plan's numbers to believe, measure missing constants in four short runs, and say how far off the result is.
+# **When you are done** you can tell which of a plan's numbers to believe, measure missing constants in four short runs on fewer GPUs, and say how far off the result is.
 
 # %% [markdown]
 # ## Ask the plan
 #
-# We can ask the plan itself. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the wrong plan answer?
+# We can ask the plan itself. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the plan of ZeRO 3 answer?
 
 # %%
 shards = planner.Plan(
@@ -96,7 +96,7 @@ ends = [{"gpus": gpus, "days at peak": round(least_days(gpus))} for gpus in (32,
 lab.table(ends)
 
 # %% [markdown]
-# Even 128 perfect GPUs need 170 days, three times as long as the rule says. The sum holds the data sheet's peak and no measured constant. So you can refute the rule for 70 B on A100 without trusting any plan.
+# Even 128 perfect GPUs need 170 days, three times as long as the rule says. The sum holds the data sheet's peak and no measured constant. So with 20 tokens a parameter you can refute the rule for 70 B on A100, without trusting any plan.
 #
 # ### The size of its tensors
 #
@@ -181,7 +181,7 @@ by_hand = {
 lab.bars(by_hand, unit="us", title="ZeRO 3's step by hand", badge="predicted")
 
 # %% [markdown]
-# At half of the network the messages hide behind the computing. At 8.4 % they take four times as long, so they decide the step. A wrong `nic` costs almost nothing as long as the messages hide, and everything once they don't.
+# At half of the network the messages hide behind the computing. At 8.4 % they take four times as long, so they decide the step. A wrong `nic` costs little as long as the messages hide, and much once they don't.
 #
 # ### One program for both layouts
 #
@@ -233,7 +233,7 @@ lab.curves(
 # %% [markdown]
 # The lines of ZeRO 3 fall, roughly as the dots do. On more GPUs each microbatch shrinks from 4 sequences to 1. Its messages stay the same, but only a quarter of the computing hides them. So a GPU of the 175 B falls from 144 to 44 TFLOP/s.
 #
-# The worst row is off by 8 %, so the formulas describe this table and need not be wrong. But every row had already been used for the fit's other constants, so the next fit will not see our run.
+# The worst row is off by 8 % of its TFLOP/s, so the formulas describe this table and need not be wrong. But every row had already been used for the fit's other constants, so the next fit will not see our run.
 
 # %% [markdown]
 # ## Measure four runs
@@ -280,7 +280,7 @@ title = "How much longer, if a constant were a tenth smaller"
 lab.bars(leaning, unit="share", title=title, badge="predicted")
 
 # %% [markdown]
-# The runs with four sequences at a time wait for their products most, and those with two for the network. Four sequences bring twice the computing for the same messages, and hide most of them. So **measure at least two runs for each constant, and let them wait for different things**.
+# Slower products delay most the runs with four sequences at a time, and a slower network those with two. Four sequences bring twice the computing for the same messages, and hide most of them. So **measure at least two runs for each constant, and let them wait for different things**.
 
 # %% [markdown]
 # ## Exercise 1. Four runs of your own
@@ -373,7 +373,7 @@ check.hint("honest_error")
 # %% [markdown]
 # <details><summary>What it finds in the check's first case</summary>
 #
-# Five runs were in one machine, and one was on eight. The fit on all six is within 2 %. But without the one on eight it is off by three quarters there, because none of the others has used the network.
+# Five runs were in one machine, and one was on eight machines. The fit on all six is within 2 %. But without the one on eight it is off by three quarters there, because none of the others has used the network.
 #
 # </details>
 
@@ -387,7 +387,7 @@ check.hint("honest_error")
 # - You ask any plan for `trust()` and `warnings()`, and don't count on a lead smaller than its error.
 # - You can refute a promise by operations and peak, without measured constants.
 # - You believe the size of a plan's tensors first: it was within about 5 % of a rehearsal.
-# - You know why a time fails: the formulas describe the table to 8 %, but a `nic` that nobody had measured made a time 3.8 times too short.
+# - You know why a time fails: the formulas describe the table to 8 %, but a `nic` that no run of that program had measured explains most of a step 3.8 times as long as planned.
 # - You judge a layout by one program's constants, and ask which of them were measured.
 # - You can fit constants to four runs that wait for different things, and state the error on runs that the fit has not seen.
 #
@@ -405,7 +405,7 @@ check.hint("honest_error")
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
-# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And its strategies are more than smaller models need: for 7 B on cards of 80 GB, ZeRO 1 is enough.
+# For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And its strategies are more than smaller models need: for 7 B on eight cards of 80 GB, ZeRO 1 is enough (`planner.Plan(model="LLaMA 7B", gpus=8, zero=1).fits`).
 #
 # </details>
 #

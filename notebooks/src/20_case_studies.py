@@ -31,7 +31,7 @@ case
 # - [Case 4](#case-4): should each kind of layer send gradients in its own way? (with case 3's net)
 # - [Case 5](#case-5): how few small cards can train 7 billion weights?
 #
-# **Each case can be read alone** after the cell above. Small runs can confirm what ranks keep, and which way is faster at stated times, but not a GPU's seconds.
+# **Each case can be read alone** after the cell above, except that case 4 goes on from case 3. Small runs can confirm what ranks keep, and which way is faster at stated times, but not a GPU's seconds.
 #
 # **When you are done** you can judge a plan before anything is rented, and you know what to try small first.
 
@@ -106,7 +106,7 @@ lab.table(ran)
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# The Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
+# All three end at the same loss, but the Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
 #
 # Our plans counted only a shard. By the same rule each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
 #
@@ -115,13 +115,13 @@ lab.table(ran)
 # | as written | 59.4 | 13 | 26 | 72.4 |
 # | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do. Cards of 80 GB only just miss our tenth: 72.4 GB are more than 72. (This is close: the card has a little more than the 80 billion bytes that we count.) What helps is the line of the run's second row:
+# Now neither eight cards of 40 GB nor bf16 will do. Cards of 80 GB only just miss our tenth: 72.4 GB are more than 72. What helps is the line of the run's second row:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards, in fp32 as planned. The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself: in the last row each rank keeps only its shard (here in bf16).
+# With it the ranks add up after each microbatch, and keep only their shards, in fp32 as planned. (Whole gradients were bf16, so 16 microbatches were added up with its rounding.) The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself: in the last row each rank keeps only its shard (here in bf16).
 #
 # <details><summary>What does labkit advise for this script?</summary>
 #
@@ -131,6 +131,8 @@ lab.table(ran)
 
 # %% [markdown] sections="8.10"
 # ### Which layout is the fastest?
+#
+# *A place to rest: what fits is answered.*
 #
 # Once it fits, we want it fast. On cards of 80 GB we compare four stages, ZeRO 3, and each layer cut in four (`tp` 4). FSDP runs ZeRO 3, with the line above, and the plan counts the messages that this line adds. Megatron-LM runs the other two, and keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam. All take one sequence at a time, and recompute nothing.
 #
@@ -154,14 +156,14 @@ sharded = cures[3].plan
 lab.table(case_studies.llama.with_host([stages, sharded, sharded.but(mbs=16)]))
 
 # %% [markdown] sections="8.10"
-# With the script's 2 x 16 sequences DeepSpeed takes almost twice as long as the stages, since gradients go to the host after each of 16 microbatches. With 16 sequences at a time they go there twice a step. Then DeepSpeed takes only 41 % longer, partly because it recomputes.
+# With the script's 2 x 16 sequences DeepSpeed takes almost twice as long as the stages, mostly since gradients go to the host after each of 16 microbatches. With 16 sequences at a time they go there twice a step. Then DeepSpeed takes only 41 % longer, partly because it recomputes.
 #
 # **Verdict**, by the cards that you have:
 #
 # | cards | what to do | a card then holds |
 # | --- | --- | --- |
 # | eight of 40 GB | add the missing line | 33.4 GB |
-# | four of 80 GB | add the line, and measure the script and four stages | 59.4 and 69.8 GB |
+# | four of 80 GB | add the line; measure ZeRO 3 without recomputation, and four stages | 65.0 and 69.8 GB |
 # | four of 40 GB | put Adam on the host, in four stages or by DeepSpeed with 16 x 2 | 29.8 and 24.3 GB |
 #
 # We don't take bf16 for all states, because it rounds small updates away. To run the last row by DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
@@ -175,7 +177,7 @@ lab.table(case_studies.llama.with_host([stages, sharded, sharded.but(mbs=16)]))
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Let us do four stages by hand. A card has 18 x 13 / 4 = 58.5 GB of states on average, too many for 40 GB. Without Adam 6 x 13 / 4 = 19.5 GB remain. With activations and buffers the fullest card holds the table's 29.8 GB, and nine tenths of the card are 36 GB.
+# By hand, four stages have 18 x 13 / 4 = 58.5 GB of states on average, too many for 40 GB. Without Adam 6 x 13 / 4 = 19.5 GB remain. All else makes it the table's 29.8 GB, and nine tenths of the card are 36 GB.
 #
 # Now find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer").
 #
@@ -241,12 +243,12 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 # %% [markdown] sections="10.6.2"
 # Bar by bar:
 #
-# - ZeRO 3 is the fastest of the first three, because the weights of the next layer arrive while this one still computes.
+# - ZeRO 3 is the fastest of the first three, because its GPUs share the work evenly and its messages mostly hide: the weights of the next layer arrive while this one still computes.
 # - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one of the eight stages has 7, and the others wait for it. Cutting into whole layers costs 4.6 of the 5.2 s that `pp` 8 is behind ZeRO 3.
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well (the blue part).
 # - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So is it the layout or the program? In the plan both count: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), only runs can settle which is ahead.
+# So is it the layout or the program? In the plan both count: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), only runs can settle which is ahead. (FSDP's constants come from runs with shards, Megatron's from cut models, so even the plan doesn't quite separate the two.)
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
@@ -271,7 +273,7 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs back up. So only one group computes at a time, and the others wait, mostly in an all-reduce (pink).
+# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs back up. So only one group computes at a time, and the others wait, mostly in the all-reduce by which results are handed on (pink).
 #
 # ### Two other ways
 #
@@ -310,7 +312,7 @@ lab.table(case_studies.placed(slowed=3))
 # | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180 x 0.6 = 204 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
 #
-# *Apart* computes for so long because its groups take turns. The two others share the work evenly, but *together* sends eight messages, while *copied* joins its gradients in one.
+# *Apart* computes for so long because its groups take turns. The two others share the work evenly, but *together* sends eight messages, while *copied* joins its gradients in one. (With its gradients joined too, *together* would save 36 ms, and still be behind.)
 #
 # **Verdict.** As it stands it isn't a good idea. (Microbatches would make a pipeline of them, chapter 08; we didn't run that.) If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does. But count first: many more weights may make *copied* the slower one. If only the fusion grows, from how many kB of gradients on?
 #
@@ -345,6 +347,8 @@ longest = lab.guess("policy with the longest step", choices=choices)
 longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 
 # %% [markdown] sections="19.6.3"
+# ### Messages or bytes?
+#
 # Compare the two parts at the right end of each bar: "messages" is 3 ms for each message of gradients, and "bytes" is what carrying them takes. The last bar sends all gradients exactly, but in one message.
 
 # %%
@@ -391,6 +395,13 @@ check.policy(my_policy)
 
 # %%
 check.hint("policy")
+
+# %% [markdown] sections="19.6.3"
+# <details><summary>When you have solved it: can a mix of ways win?</summary>
+#
+# No. Once one kind goes by top-k, its two messages are paid for, and each other kind is cheaper there too. So with joined messages only the number of all weights and the link decide, and not the kind of layer.
+#
+# </details>
 
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 B on one to eight small cards
@@ -441,7 +452,7 @@ lab.show(case_studies.drawn(case_studies.small.cases()))
 # | 4 | Megatron-LM: Adam on the host, and four stages. |
 # | 8 | A tie in speed. All on the cards needs no host memory, so take that if the measured memory allows it. |
 #
-# Before a long training, `lab.table(case_studies.ran())` counts on a small model that two ranks keep half of the states each.
+# Before a long training, `lab.table(case_studies.ran())` counts on a small model, in shards by FSDP, that two ranks keep half of the states each.
 
 # %% [markdown]
 # ## Summary

@@ -163,7 +163,7 @@ longer.score(recomputed / shards.time().step_us)
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# The plan's constants come from other programs and machines, so only large differences count. Recomputation takes clearly longer than two at a time. Stages are the slowest, because they wait for each other and for the last one, which computes the output layer too. Two sequences at a time would fit too, but gain nothing, because fewer microbatches leave a longer bubble.
+# The plan's constants come from other programs and machines, on which nine of ten times were within a fifth, so smaller differences don't count. Recomputation takes longer by a quarter than two at a time. Stages are the slowest, because they wait for each other and for the last one, which computes the output layer too. (Stages of two sequences at a time fit as well, and are no faster, because fewer microbatches leave a longer bubble.)
 #
 # ### What are the activations?
 #
@@ -225,7 +225,7 @@ lab.show(planner.time_bars(both_ways))
 lab.table(your_own.doubts(your_own.Step(make=large, loss=next_token)))
 
 # %% [markdown]
-# For instance, GPT-2's attention is causal: a token looks at earlier ones only, which halves the work. Under fake tensors labkit can't see this, so the pictures above show twice the time that attention takes.
+# For instance, GPT-2's attention is causal: a token looks at earlier ones only, which can halve the work. Under fake tensors labkit can't see this, so the pictures above show up to twice the time that attention takes.
 
 # %% [markdown]
 # ## Run it and count
@@ -267,7 +267,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # - **Gradients**: the plan has all of them. The run was at its highest point before any was finished.
 # - **Gathered for a while**: the plan adds the next layer, which FSDP fetches early, and gradients before they are sent. In the run, what there is of these counts as temporary.
 #
-# So the plan adds up tensors that are not there at the same time, even in the forward, where there are no gradients yet. That is why you measure a peak. You can trust the sizes of the states, which match by the update, but not the moment at which gradients exist.
+# So the plan adds up tensors that are not there at the same time. That is why you measure a peak. You can trust the sizes of the states, which match by the update, but not the moment at which gradients exist.
 #
 # In the large plan of shards both rows are only 1.8 GB. Without them 40.5 of the 42.3 GB remain. Our rule allows 36, so shards alone don't fit.
 #
@@ -302,15 +302,16 @@ both.score(in_both / (step.shape().itemsize * step.shape().params))
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Shards and stages should change where numbers lie, and not what they are. Every process began with the same seed, so all losses should agree. Each rank of shards has half of the batch, and `run()` gives it the mean of both. Stages take the halves in turn, and the last stage has the loss. A wrong gradient only shows after an update, so look at the third loss too:
+# Shards and stages should change where numbers lie, and not what they are. Every process began with the same seed, so all losses should agree. Each rank of shards has half of the batch, and `run()` reports the mean of both losses. Stages take the halves in turn, and the last stage has the loss. A wrong gradient only shows after an update, so look at the third loss too:
 
 # %%
 one = step.but(engine="ddp", ranks=1).run()[0]
 ran = {"one process": one, "shards": sharded.run[0], "stages": halves[1]}
+ran["shards, leaner"] = lighter.run[0]
 lab.table(your_own.losses(ran))
 
 # %% [markdown]
-# They agree up to rounding, as far as three losses under Adam can show. Adam divides each gradient by its size, so only SGD would show gradients that are all twice as large.
+# They agree up to rounding, as far as three losses under Adam can show, and so does `leaner`. But Adam divides each gradient by its size, so it would hide gradients that are all twice as large. SGD would show them.
 #
 # <details><summary>What if yours differ by more?</summary>
 #
@@ -342,11 +343,11 @@ smallest.score(planned[0] / 1e6)
 copies.compare()
 
 # %% [markdown]
-# This time the plan of 24.2 MB is near the 23.9 MB counted in the run shown here, because here DDP keeps its gradients all the time.
+# This time the plan of 24.2 MB is near the 23.9 MB counted in the run shown here, because here DDP keeps its gradients all the time. Part of that is luck: look at the forward, for which too little was planned.
 #
 # <details><summary>When does it keep them?</summary>
 #
-# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more. The rest is partly luck: in the backward the plan has too few activations and too many temporary tensors.
+# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more. In the backward the plan has too few activations and too many temporary tensors.
 #
 # </details>
 #
@@ -362,7 +363,7 @@ except lab.RankFailed as verdict:
 died
 
 # %% [markdown]
-# Both ranks die, in the run shown here at one of GELU's wide tensors. Can shards train on it?
+# Both ranks die, in the run shown here at one of GELU's wide tensors. (A MiB is 1.05 MB.) Can shards train on it?
 
 # %%
 small_card = step.but(devices=card).run()[0]
@@ -371,7 +372,7 @@ lab.table(your_own.losses({"one process": one, "shards, small card": small_card}
 # %% [markdown]
 # They can, and the losses are those from above. The plan was right about both, because the card lies between the counted peaks too. On one of 18 MB it would have been wrong about shards.
 #
-# **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36.
+# **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36. (`leaner` alone isn't enough: copies would need 63.1 - 15.1 = 48 GB.)
 #
 # **The second time through**, with yours:
 #

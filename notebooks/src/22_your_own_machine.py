@@ -60,7 +60,7 @@ found
 # %% [markdown]
 # Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
 #
-# **When you are done** you can find what a script of yours waits for, prove that a change helps, fit a plan to your machine, and say what a slower network would cost.
+# **When you are done** you can find what a script of yours waits for, prove that a change helps, forecast a larger step from small ones, and say what a slower network would cost.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -84,7 +84,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. By default each of them reads two batches ahead. That would be most of our ten batches, so we set `prefetch_factor=1`.
+# Only a run proves that a change helps, so we record a second script, with four readers. By default each of them reads two batches ahead. That would be most of our ten batches, read before the recorded steps, so we set `prefetch_factor=1`.
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -105,7 +105,7 @@ steps_us["expected of four"] = max(quarter_us, rest_us)
 lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
 
 # %% [markdown]
-# If the two lower rows are close, the longer of the two did set the pace. If the run took longer, either the rest has grown, because two ranks and eight readers share your cores, or batches come in bursts, and the rest sometimes waits for one.
+# If the two lower rows are close, the longer of the two did set the pace. (Ours only sleep. Readers that decode would share your cores, and gain less.) If the run took longer, either the rest has grown, because two ranks and eight readers share your cores, or batches come in bursts, and the rest sometimes waits for one.
 #
 # ### What is in the way now?
 #
@@ -134,7 +134,7 @@ lab.table(
 )
 
 # %% [markdown]
-# - **If it is less,** reading is still the longer of the two. More readers should help, until the rest is longer.
+# - **If it is less,** as in our runs, reading is still the longer of the two. More readers should help, until the rest is longer.
 # - **If it is more,** most batches are ready in time. Then more readers change little, unless the other rank for which yours waits is itself waiting for data. Mend the largest part of the rest.
 #
 # <details><summary>The same with your own script</summary>
@@ -193,7 +193,7 @@ for message, times in (("all_gather", 8), ("reduce_scatter", 4)):
 lab.table(by_hand)
 
 # %% [markdown]
-# Add up the last column, and you have the messages of the picture.
+# Add up the last column, and you have the messages of the picture. (On the CPU the plan lets nothing hide them.)
 #
 # A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run thirty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
@@ -219,11 +219,11 @@ lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 #
 # ### Fit constants to your machine
 #
-# As in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we fit three times:
+# As in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we look for three durations:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
-# To tell them apart, five runs differ in their layers and their sequences. The fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
+# To tell them apart, five runs differ in their layers and their sequences. The fifth is the step from above: how far its two times differ says how steady your machine is. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
 
 # %%
 sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
@@ -256,20 +256,22 @@ lab.table(
 )
 
 # %% [markdown]
-# On our machine the fixed time and the time of a layer are two to four times as long as planned, and the third is about as long. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes.
+# On our machine the fixed time and the time of a layer are two to four times as long as planned, and the third is about as long. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes. For a part one can: divide what the green bar above had too much by its four layers, and you have the update's share of what a layer has too much, in our runs less than a half.
 #
 # ### Does it hold for a larger step?
 #
-# A good fit on its own five runs proves little about larger steps, because its constants were chosen to meet these. So we use it for what it is meant for, and forecast the sixth step, which it hasn't seen. How many times as long as the forecast did that step take?
+# A good fit on its own five runs proves little about larger steps, because its constants were chosen to meet these. So we use it for what it is meant for, and forecast the sixth step, which it hasn't seen. How far off is that forecast, as a share of the measured step?
 
 # %%
-nearer = lab.guess("measured step over fitted step", between=(0.2, 5))
+off = lab.guess("how far off the forecast is", between=(0, 1))
 
 # %%
 fit_us = (parts_of @ torch.tensor(constants["fitted"], dtype=torch.float64)).tolist()
-nearer.score(clock_us[-1] / fit_us[-1])
+off.score(abs(fit_us[-1] / clock_us[-1] - 1))
 
 # %% [markdown]
+# ### All six
+#
 # Here are all six, with the test at the bottom. Compare the bars of each group:
 
 # %%
@@ -295,7 +297,7 @@ lab.table(rows, units={"plan off": "share", "fit off": "share"})
 # %% [markdown]
 # The last column says how near the formula comes:
 #
-# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The plan may come near to that step too, but for another reason: it counts a layer too short and a sequence too long, and in a larger step these errors cancel.
+# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The plan comes nearer to a larger step too, because there what it leaves out weighs less. That doesn't make it right.
 # - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*. If that doesn't help, the formula lacks something.
 # - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
 #
@@ -336,7 +338,7 @@ check.hint("forecast")
 # %% [markdown]
 # ## A cluster
 #
-# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. A copy's states take 16 x 1.56 = 25 GB, so both copies and shards fit. The plan warns first:
+# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. By the plan copies hold 34 GB and shards 11, so both fit. It warns first:
 
 # %%
 cluster = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -369,7 +371,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Two rounds against three would be two thirds. What doesn't wait for messages brings them a little nearer.
+# Two rounds against three would be two thirds. What copies and shards both compute brings the two a little nearer, and so does the update, in which each copy has all the numbers. If shards are slower than planned, as the warning says, copies win by more.
 #
 # <details><summary>The same in seconds</summary>
 #
@@ -408,7 +410,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb), which has the way for shards as well:
+# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb), which also has the step to go on with and the way for shards:
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
