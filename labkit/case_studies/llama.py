@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from labkit import words
 from labkit.planner.plan.layout import Layout, written
 from labkit.planner.plan.plan import Plan
-from labkit.planner.plan.search import Search, search
+from labkit.planner.plan.search import Search
 from labkit.sharding import partition, states
 from labkit.shown import Shown
-from labkit.units import check_real, check_whole, format_bytes
+from labkit.units import check_whole, format_bytes
 from labkit.words import both, say, spoken_in
 from labkit.zero import offload_times
 
@@ -181,29 +181,6 @@ def with_host(plans: Sequence[Plan]) -> list[dict[str, object]]:
         told = Case(name=both("as written"), plan=plan).row()
         kept = {each: told[each] for each in ("held_bytes", "host_bytes", "step_us")}
         rows.append({"layout": written(plan.layout)} | kept)
-    return rows
-
-
-def on_four_cards(seq: int = 1024, free: float = FREE) -> list[dict[str, object]]:
-    """What a search finds on four cards of 24, 40 and 80 GB, Adam on the card or on the host: how
-    many layouts fit and leave a share ``free`` of the card, the fastest of them, its memory and
-    step; where there is none, what the lightest lacks. Each layout is by the constants and bytes
-    of the program that usually runs it. Rows for ``lab.table``. Raises ValueError for a length or
-    a share that can't be."""
-    check_whole(1, 10**6, seq=seq)
-    check_real(0.0, 0.9, free=free)
-    rows = []
-    for gb, gpu in CARDS.items():
-        for offload in ("none", "optimizer"):
-            asked = Plan(
-                model=MODEL,
-                gpu=gpu,
-                gpus=4,
-                batch=BATCH,
-                seq=seq,
-                offload=offload,
-            )
-            rows.append({"card_gb": gb} | row(search(asked), free))
     return rows
 
 

@@ -15,7 +15,6 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "parts": ["by_parts"],
         "keeps": ["beside", "kept", "losses", "saved"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step", "fastest", "in_turns"],

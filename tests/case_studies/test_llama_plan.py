@@ -2,7 +2,6 @@
 
 import pytest
 
-import labkit as lab
 from labkit.case_studies import llama, picture
 
 
@@ -52,15 +51,6 @@ def test_what_leaves_the_cards_lies_on_the_host_and_takes_its_time():
     assert llama.host_us(written, written.layout) == 0.0
 
 
-def test_what_a_search_finds_on_four_cards():
-    rows = llama.on_four_cards()
-    fits = [row["over_bytes"] == 0 for row in rows]
-    assert fits == [False, True, False, True, True, True]
-    for row, lives in zip(rows, fits, strict=True):
-        assert lives or row["held_bytes"] > 16 * 13e9 / 4
-    assert str(lab.table(rows))
-
-
 def test_cases_draw_themselves():
     assert llama.as_written().picture().summary
     assert "eight cards" in picture.drawn(llama.cures()).summary
@@ -68,7 +58,7 @@ def test_cases_draw_themselves():
         picture.drawn([])
 
 
-@pytest.mark.parametrize("make", [llama.as_written, llama.cures, llama.on_four_cards])
+@pytest.mark.parametrize("make", [llama.as_written, llama.cures])
 def test_a_length_that_cannot_be_is_refused(make):
     with pytest.raises(ValueError, match="seq is a whole number"):
         make(0)

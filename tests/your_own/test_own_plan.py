@@ -9,8 +9,6 @@ from torch import nn
 
 from labkit import planner, your_own
 from labkit.footprint import PARTS
-from labkit.measure.trace_rows import UPDATE
-from labkit.timeline import from_rows
 from labkit.your_own.holds import OUTPUTS, bill
 
 TRIED = (strangers.gpt2, strangers.t5, strangers.transformer, strangers.vit)
@@ -237,25 +235,3 @@ def test_the_fastest_of_timed_steps_has_an_update_and_all_else():
     for none in ([{"step_us": [], "update_us": []}], [{}], 3):
         with pytest.raises(ValueError, match="timed=5"):
             your_own.fastest(none)
-
-
-def test_the_update_is_a_part_of_its_own_and_parts_sum_to_the_step():
-    plan = your_own.Step(make=strangers.gpt2).plan()
-    parts = plan.time().parts()
-    rows = [  # rank 0 computes, updates and waits; rank 1 sends the message that nothing hides
-        (0, "compute", "compute", "forward", 0, 40),
-        (0, "comm", "all_reduce", "all_reduce", 40, 60),
-        (0, "compute", UPDATE, UPDATE, 60, 90),
-        (1, "compute", "compute", "forward", 0, 40),
-        (1, "comm", "all_reduce", "all_reduce", 40, 60),
-        (1, "compute", UPDATE, UPDATE, 60, 70),
-    ]
-    spans = [(*row, 0) for row in rows]
-    found = your_own.by_parts(plan, from_rows(spans, num_ranks=2, origin="measured"))
-    planned, recorded = zip(*found.values(), strict=True)
-    assert sum(planned) == pytest.approx(sum(parts.values()))
-    assert found["optimizer"] == (parts["optimizer"], 20)
-    assert found["compute"][1] == pytest.approx(40)
-    assert sum(recorded) == pytest.approx(90)
-    with pytest.raises(ValueError, match="a plan and a timeline"):
-        your_own.by_parts(plan, None)
