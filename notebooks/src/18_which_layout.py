@@ -27,7 +27,7 @@ planner.board()
 # %% [markdown]
 # Two colours may be new. The `logits` are the model's last output, a number for each word of the vocabulary. `memory traffic` is the time of norms and the like, which wait for the memory.
 #
-# Set the pipeline stages to 4. The memory shrinks, but the lowest picture has more grey hatching, because now the stages wait for each other.
+# Set the pipeline stages to 4. The memory shrinks, but the lowest picture has more grey hatching, because now the stages wait for each other. (It shows a few of the step's many microbatches. In the whole step the share of waiting is much smaller.)
 #
 # **When you are done** you can say what a layout holds and about how long its step takes, and tell when two layouts are so close that only a run can choose.
 
@@ -81,7 +81,7 @@ lab.show(planner.mesh(big).groups("dp_replicate"))
 # %% [markdown]
 # Each copy is cut by `tp` between neighbours, where the links are fast, and by `pp` between machines. So one copy lies on GPUs 0, 1, 16, 17, 32, 33, 48 and 49.
 #
-# The next picture has three stages of ZeRO, and then the last one with all activations recomputed. "Gathered for a while" are the parameters that ZeRO 3 fetches from the other GPUs for one layer. Look at what hangs over the line of 80 GB:
+# The next picture has no ZeRO, then ZeRO 1 and 3, and last ZeRO 3 with all activations recomputed. "Gathered for a while" are the parameters that ZeRO 3 fetches from the other GPUs for one layer. Look at what hangs over the line of 80 GB:
 
 # %%
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
@@ -89,9 +89,9 @@ bars["recompute"] = big.but(zero=3, recompute="full")
 lab.show(planner.memory_bars(bars))
 
 # %% [markdown]
-# With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last. But 53 GB of activations come on top, which the planner counts by chapter 01's formula, less what `tp` cuts. ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again. Not every program runs it: DeepSpeed's pipelines take ZeRO 1 at most, torchtitan's take ZeRO 3 too.
+# With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last. But 53 GB of activations come on top. ZeRO can't shard those, because each copy makes its own from its own sequences. So only the fourth row fits, which forgets them and computes them again. Not every program runs it: DeepSpeed's pipelines take ZeRO 1 at most, torchtitan's take ZeRO 3 too.
 #
-# The thin bars are the first row's stages. The first keeps the most microbatches (chapter 08).
+# The thin bars are the first row's pipeline stages. The first keeps the most microbatches (chapter 08).
 #
 # These 16 bytes are FSDP's recipe. Megatron, NVIDIA's program for models that are cut, keeps 18, because it adds up the gradients of many microbatches in fp32. So the board showed twice as many GB of gradients as of parameters.
 
@@ -180,7 +180,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 # %% [markdown]
 # The blue part and the attention beside it are the useful work, and yet in this plan most of what is lost is inside the blue. At the peak its products would take 265 of these 433 ms. But a card reaches its peak only while all its units multiply, and no program keeps them all busy.
 #
-# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. (Compare hours and not MFUs: the plan's counts attention's FLOPs too.)
+# By this plan a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's.
 #
 # ### Constants
 #
@@ -221,7 +221,7 @@ bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
-# Most of the growth is "tensor parallel", which is waiting for messages. By hand that is 512 x 32 x 4 x 0.3 ms = 19.7 s. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because each of eight copies had only 64 of the 512 microbatches.
+# Most of the growth is "tensor parallel", the waits. By hand that is 512 x 32 x 4 x 0.3 ms = 19.7 s. The blue part grows a little, because narrower products fill the card less well. So does the grey part, because each of eight copies had only 64 of the 512 microbatches.
 #
 # So take little tensor parallelism, and keep it inside a machine, because between machines each wait is longer (chapter 09). The wider the model, the less it costs, because computing grows with the square of the width and messages only with the width.
 #
@@ -237,7 +237,7 @@ ways["recompute"] = batch64.but(recompute="full")
 lab.show(planner.time_bars(ways))
 
 # %% [markdown]
-# Stages with chunks cost least: with thin slices the last stage gets its first work sooner, and the bubble almost goes. What they still cost is mostly blue, because the last stage has the output layer too, and the others wait for it. Recomputing costs most, because a second forward adds a third to the computing.
+# Stages with chunks cost least: with thin slices the last stage gets its first work sooner, and three quarters of the bubble go. What they still cost is mostly blue, because the last stage has the output layer too, and the others wait for it. Recomputing costs most, because a second forward adds a third to the computing.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -327,7 +327,7 @@ def slower(found):
 
 
 # %% [markdown]
-# Think of the network that the shards' messages have to cross. For how many of the five models do the kinds differ by more than 12 %, the planner's error?
+# For how many of the five models do the kinds differ by more than 12 %, the planner's error?
 
 # %%
 unlike = lab.guess("models whose kinds differ by more than the error", between=(0, 5))
@@ -364,7 +364,7 @@ lab.table([plan.row() for plan in large], heads=shown)
 # %% [markdown]
 # Both sharded layouts recompute, and that slows them. To hide their messages across machines they take several sequences at a time, which don't fit otherwise. So in one machine choose what is simple. Across machines this doesn't decide between shards and cuts: measure both.
 #
-# The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact. All four hope for an MFU above the 56 % of the best fitted run, so they may well take longer.
+# The 175 B's cut fits `perhaps`, because it holds 78.6 of 80 GB, and no plan is so exact.
 #
 # ### Four rules
 #
@@ -443,7 +443,7 @@ bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none")}
 lab.show(planner.time_bars(bars | {"best": search.best}))
 
 # %% [markdown]
-# Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come products, mostly those of the second forward and the output layer. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said: at the MFU of LLaMA's own run it would be 82,432 / 64 / 24 = 54 days.
+# Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come products: those of the second forward and of the output layer, and all are narrower. So the 65 days pay for memory that we don't need. And the 40 days may become more, as that plan's warning said: at the MFU of LLaMA's own run it would be 82,432 / 64 / 24 = 54 days.
 #
 # So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie. On 64 GPUs it matters, so run both for a few minutes. If they come out alike, take the simpler copies, because the memory is not needed.
 
@@ -452,7 +452,7 @@ lab.show(planner.time_bars(bars | {"best": search.best}))
 #
 # - You can write the bill of a layout by hand: `tp` and `pp` divide all states, `dp` only what ZeRO shards. Activations come on top.
 # - You can say how long a step takes at best. For more you need constants.
-# - You know where to begin: copy if it fits, else shard inside a machine and cut a little across machines. Recompute if you must.
+# - You know where to begin: copy if it fits, else shard inside a machine. Across machines measure shards beside a cut. Recompute if you must.
 # - Two plans by one program that differ by less than its error are a tie: run both if it matters, else take the simpler one, unless you need the memory.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).

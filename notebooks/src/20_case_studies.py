@@ -106,7 +106,7 @@ lab.table(ran)
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# All three end at the same loss, but the Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only after the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
+# All three end at the same loss, but the Trainer doesn't shard everything: every row halves the weights, but in the first row a rank has gradients of *all* of them. To save messages, it adds gradients up only with the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
 #
 # Our plans counted only a shard. By the same rule each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
 #
@@ -244,11 +244,11 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 # Bar by bar:
 #
 # - ZeRO 3 is the fastest of the first three, because its GPUs share the work evenly and its messages mostly hide: the weights of the next layer arrive while this one still computes.
-# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one of the eight stages has 7, and the others wait for it. Cutting into whole layers costs 4.6 of the 5.2 s that `pp` 8 is behind ZeRO 3.
+# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one of the eight stages has the work of 7, and the others wait for it. Cutting into whole layers costs 4.6 of the 5.2 s that `pp` 8 is behind ZeRO 3.
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well (the blue part).
 # - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# So is it the layout or the program? In the plan both count: by the same constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's own it takes 7 % longer. As planned times may be 20 % off (chapter 18), only runs can settle which is ahead. (FSDP's constants come from runs with shards, Megatron's from cut models, so even the plan doesn't quite separate the two.)
+# So is it the layout or the program? In the plan both count: by the same constants the pipeline takes 13 % longer than ZeRO 3, and by FSDP's own ZeRO 3 takes 7 % longer. As planned times may be 20 % off (chapter 18), only runs can settle which is ahead. (FSDP's constants come from runs with shards, Megatron's from cut models, so even the plan doesn't quite separate the two.)
 #
 # **Verdict.** Measure two of them, ZeRO 3 by FSDP and the pipeline by Megatron-LM. `tp` 8 is too far behind.
 #
@@ -298,7 +298,7 @@ groups.score(apart_us / together_us)
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Computing and messages of these real ranks last at least as long as stated. So a run can only refute the order, if the prediction forgot a message or a wait. "measured" is the fastest of four steps, which was disturbed least.
+# Computing and messages of these real ranks last at least as long as stated. So the run tests their order. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
@@ -376,7 +376,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # Let us count for two kinds. A message takes 3 ms, and the link carries 1 MB/s, which is 1,000 bytes a millisecond. A kind of 1,000 weights takes 3 + 2 = 5 ms as fp16, and 2 x (3 + 0.25) = 6.5 ms by top-k. A kind of 10,000 weights takes 23 ms as fp16, and 2 x (3 + 2.5) = 11 ms by top-k. If each goes its quickest way, that is 5 + 11 = 16 ms. But there is a policy that takes only 11.5 ms. Which?
 #
-# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that all messages, one after the other, are over soonest. The check tries three links, and trains once to see that the loss still falls.
+# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that all messages, one after the other, are over soonest. Choosing the largest costs nothing here. The check tries three links, and trains once to see that the loss still falls.
 
 
 # %%
@@ -423,7 +423,7 @@ small_cluster.score(str(fewest))
 lab.table(clusters)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards four are too few, and eight are enough. Almost all of the 125 GB on a single card are Megatron-LM's 18 bytes for each of 6.7 billion parameters.
+# With Adam on the host one card will do. With Adam on the cards four are too few, and eight are just enough. Almost all of the 125 GB on a single card are Megatron-LM's 18 bytes for each of 6.7 billion parameters.
 #
 # ### How does it fit on one?
 #

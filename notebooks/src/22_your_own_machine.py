@@ -115,7 +115,7 @@ lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.ite
 lab.show(again.advice.as_drawn)
 
 # %% [markdown]
-# A hatched stretch above brown is a wait for a batch. One above a message is often a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
+# A hatched stretch above brown is a wait for a batch. One above a message may be a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
 #
 # The table has a step of the average rank before and after. In it, "exposed communication" is messages that no computing hides. The last row is everything but the wait for data. Is it more than `quarter_us` now, which is about 12 ms here?
 
@@ -256,7 +256,7 @@ lab.table(
 )
 
 # %% [markdown]
-# On our machine the fixed time and the time of a layer are two to four times as long as planned, and the third is about as long. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes. For a part one can: divide what the green bar above had too much by its four layers, and you have the update's share of what a layer has too much, in our runs less than a half.
+# On our machine the fixed time and the time of a layer are several times as long as planned, and the third is not longer. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes. For a part one can: divide what the green bar above had too much by its four layers, and you have the update's share of what a layer has too much, in our runs less than a half.
 #
 # ### Does it hold for a larger step?
 #
@@ -338,6 +338,8 @@ check.hint("forecast")
 # %% [markdown]
 # ## A cluster
 #
+# *A good place to rest.*
+#
 # Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. By the plan copies hold 34 GB and shards 11, so both fit. It warns first:
 
 # %%
@@ -358,7 +360,7 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# Trust that it is less than four, but not the digits: messages take four times as long, but computing takes as long as before.
+# It is less than four, because computing takes as long as before. Trust that, but not the digits, since the warning holds.
 #
 # At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
@@ -398,7 +400,7 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers. But the two are closer than a plan can tell, so on the right you should measure.
+# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers. But there the two differ by less than the plan's error, so on the right you should measure.
 
 # %% [markdown]
 # ### Let them find each other
@@ -466,8 +468,6 @@ check.hint("tune")
 
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
-#
-# *A good place to rest.*
 #
 # Here is the course in seventeen sentences, each with a number to remember it by. Which could you explain to a friend?
 #

@@ -130,7 +130,11 @@ def test_a_measured_step_stands_below_the_plans_at_their_scale():
     # the update stands last, as in the plan's bar
     assert [width / scale for width in clocked] == pytest.approx([time_us, 0.25 * time_us])
     assert drawn.badge.endswith("; measured")
-    assert drawn.table[-1][0] == "by the clock"
+    heads, *_, last = drawn.table
+    assert last[0] == "by the clock" and last[1] == ""  # no clock tells products apart
+    told = dict(zip(heads, last, strict=True))
+    assert told["all else, not told apart"] == format_us(time_us)
+    assert "by the clock" in drawn.summary
     assert not drawn.numbers  # they would be of the plan alone
     assert not faults(drawn)
 
@@ -218,6 +222,9 @@ def test_a_search_draws_its_frontier_and_names_its_best(gpus):
     assert min(x for x, _ in dots.points_px) >= frontier[0][0] - 1e-6
     assert max(y for _, y in dots.points_px) <= frontier[-1][1] + 1e-6
     assert "measured" not in said
+    assert [row[0] for row in drawn.table[1:]] == [
+        layout.written(each.layout) for each in found.frontier()
+    ]
     # the line of the error: what is left of it is as fast as the fastest
     (error,) = (line for line in drawn.only(Line) if line.dash == (4, 3))
     spread = found.plan.stack_for(found.best.zero).spread

@@ -132,8 +132,8 @@ def memory_bars(plans: Plans, *, spare: float = 0.0, language: str | None = None
             heading=heading,
             badge=words["predicted"].lower(),
             numbers=_memory_numbers(plans, bars[0].label, code),
-            summary=_summary(heading, bars[: len(plans)], words["predicted"].lower(), code),
-            table=_table(bars, memory.PARTS, code, format_bytes),
+            summary=in_words(heading, bars[: len(plans)], words["predicted"].lower(), code),
+            table=in_rows(bars, memory.PARTS, code, format_bytes),
             language=code,
         )
 
@@ -209,8 +209,8 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             heading=heading,
             badge=_time_badge(plans, code),
             numbers=_first_numbers(plans[0][1], code) if len(plans) == 1 else _in_all(plans, code),
-            summary=_summary(heading, bars, _time_badge(plans, code), code),
-            table=_table(bars, steptime.PARTS, code, format_us),
+            summary=in_words(heading, bars, _time_badge(plans, code), code),
+            table=in_rows(bars, steptime.PARTS, code, format_us),
             language=code,
         )
 
@@ -276,20 +276,21 @@ def drawn(
     return shapes + keys, end_px
 
 
-def _summary(heading: str, bars: Sequence[Bar], told_by: str, code: str) -> str:
+def in_words(heading: str, bars: Sequence[Bar], told_by: str, code: str) -> str:
+    """A sentence with the numbers beside each bar."""
     told = [(" ".join((bar.label, *bar.told)),) for bar in bars]
     return sentence(heading, told, told_by, code)
 
 
-def _table(
+def in_rows(
     bars: Sequence[Bar], parts: Sequence[str], code: str, form: Callable[[float], str]
 ) -> tuple[tuple[str, ...], ...]:
-    """A row for each bar: its parts, their sum and the limit."""
+    """A row for each bar: its parts (empty where it has no such), their sum and the limit."""
     say = WORDS[code]
     found = [part for part in parts if has(bars, part)]
     limits = [form(bar.limit) if bar.limit else "" for bar in bars]
     rows = [(say["part"], *(say[part] for part in found), "Σ", say["card"] if any(limits) else "")]
     for bar, limit in zip(bars, limits, strict=True):
-        amounts = [form(bar.parts.get(part, 0.0)) for part in found]
+        amounts = [form(bar.parts[part]) if part in bar.parts else "" for part in found]
         rows.append((bar.label, *amounts, form(sum(bar.parts.values())), limit))
     return tuple(rows)

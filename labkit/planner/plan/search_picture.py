@@ -1,6 +1,7 @@
 """All layouts that a search found: time against memory, the frontier drawn, the best named."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 
 from labkit.pictures.axes import Mark
@@ -30,6 +31,8 @@ WORDS = catalogue(
         ("y", "memory of the fullest GPU"),
         ("error", "{:.0%} slower: the error"),
         ("nothing", "No layout divides"),
+        ("layout", "on the frontier"),
+        ("time", "time of a step"),
     ]
 )
 _KINDS = ("cut", "shards", "copies")
@@ -41,7 +44,8 @@ _DOTS = 60
 def layouts(search: Search, *, language: str | None = None) -> Sketch:
     """Every layout that fits: time of a step against memory, coloured by what it does with the
     model, the frontier as a line, the fastest named, and how far its error reaches. Where none
-    fits: those that are too large, and the nearest to fitting."""
+    fits: those that are too large, and the nearest to fitting. The table beside it lists the
+    frontier: of hundreds of dots it would not say which is what."""
     shown = search.fitting or search.too_large
     if not shown:
         return _nothing(search, language)
@@ -52,7 +56,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
     def build(words: dict[str, str]) -> Sketch:
         say = WORDS[words["code"]]
         told = zip(("fit", "large", "refused"), counts, strict=True)
-        return curves(
+        drawn = curves(
             _series(search, shown, found, say),
             title=say["title"].format(plan.shape.name, plan.gpus, plan.cluster.gpu.name),
             badge="predicted",
@@ -68,6 +72,12 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
             ],
             language=words["code"],
         )
+        rows = [
+            (written(each.layout), format_us(each.step_us), format_bytes(each.peak_bytes))
+            for each in search.frontier()
+        ]
+        heads = (say["layout"], say["time"], say["y"])
+        return replace(drawn, table=(heads, *rows)) if rows else drawn
 
     return speaking(language, build)
 

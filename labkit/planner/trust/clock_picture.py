@@ -39,21 +39,16 @@ def clock_bars(
     for name, parts in measured.items():
         bars.append(Bar(name, parts, (format_us(sum(parts.values())), say["clock"])))
     shapes, end_px = picture.drawn(bars, LOOKS, code, format_us)
+    badge = say["badge"].format(planned.badge)
     return replace(
         planned,
         shapes=tuple(shapes),
         height_px=end_px,
         numbers=planned.numbers if len(plans) > 1 else (),  # of one plan, and not of the clock
-        badge=say["badge"].format(planned.badge),
-        table=(*planned.table, *(_row(*each, planned.table[0], code) for each in measured.items())),
+        badge=badge,
+        summary=picture.in_words(planned.heading, bars, badge, code),
+        table=picture.in_rows(bars, tuple(LOOKS), code, format_us),
     )
-
-
-def _row(name: str, parts: Bill, heads: tuple[str, ...], code: str) -> tuple[str, ...]:
-    """A measured step under the heads of the plans' table."""
-    cells = {WORDS[code][part]: format_us(time_us) for part, time_us in parts.items()}
-    cells["Σ"] = format_us(sum(parts.values()))
-    return (name, *(cells.get(head, "") for head in heads[1:]))
 
 
 def _check(measured: Mapping[str, Bill]) -> None:
