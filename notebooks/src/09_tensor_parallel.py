@@ -345,7 +345,7 @@ lab.launch(by_torch, ranks=2)
 #
 # Between the pairs, at norms and residuals, all ranks hold the same activations and compute the same numbers. Why not cut those too, along the tokens? A norm looks at one token at a time.
 #
-# Then a column-parallel layer first needs the tokens of all ranks gathered, and after a row-parallel one each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
+# Then a column-parallel layer first needs the tokens of all ranks gathered, and after a row-parallel one each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). In the backward they change places. This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
 
 # %%
 ratio = lab.guess("bytes sent, with the tokens cut / without", between=(0, 4))
@@ -387,7 +387,7 @@ lab.bars(kept, unit="bytes", title="Kept for the backward on a rank")
 #
 # Tensor parallelism has no bubble and needs no microbatches. But it speaks four times in a layer. Forward, nothing hides that, because the next product needs the sum. Backward, Megatron multiplies the gradient of the weight meanwhile, and hides a part.
 #
-# Take our machine with its eight cards, NVLink between them, and four sequences. Now put the same eight cards into two machines of four. How many times as long is the step? We ask the planner. In a plan `tp` is how many slices a layer has, `sp` sequence parallelism, and `mbs` the sequences in a microbatch:
+# Take our machine with its eight cards, NVLink between them (300 GB/s each way), and four sequences. Now put the same eight cards into two machines of four, with 25 GB/s for each card between the machines. How many times as long is the step? We ask the planner. In a plan `tp` is how many slices a layer has, `sp` sequence parallelism, and `mbs` the sequences in a microbatch:
 
 # %%
 longer = lab.guess("step in two machines / step in one", between=(1, 10))
@@ -413,7 +413,7 @@ lab.show(planner.time_bars(machines))
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# Of these 309 ms, 93 are messages (in the bars above): we wait 30 % of the time, where the pipeline waited 64 %. (It is the step of one machine alone. What the 64 tell each other is for chapter 10.) Two cards for each sequence would do as well (try `machine.but(tp=2, mbs=1, zero=1)`, four copies of the model): which mixture is best is the question of chapter 10. With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
+# Of these 309 ms, 93 are messages (in the bars above): we wait 30 % of the time, where the pipeline waited 64 %. (It is the step of one machine alone. What the 64 tell each other is for chapter 10.) Two cards for each sequence are another way (try `machine.but(tp=2, mbs=1, zero=1)`, four copies of the model): which mixture is best is the question of chapter 10. With many more sequences the pipeline would win (try `batch=64` in both plans), because its bubble would shrink and the messages of the layers would not.
 #
 # *A good place to stop. What follows cuts something else, and needs only the ring of [chapter 02](02_collectives.ipynb).*
 #
@@ -531,7 +531,7 @@ balanced = uneven.but(balanced=True)
 balanced.compare()
 
 # %% [markdown]
-# In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. If tokens looked at later ones too, each would have 16: so the uneven ring saves an eighth of the time, the balanced one half. Measured, the ranks still wait a little for late processes.
+# In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. If tokens looked at later ones too, each would have 16: so the uneven ring saves an eighth of the time, the balanced one half. Measured, it takes longer: products overrun, and messages and late processes are waited for.
 #
 # (`F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. *Overran*: some took longer than stated. A send bar ends when its rank comes back to look, after computing.)
 
@@ -636,7 +636,7 @@ lab.curves(
 # %% [markdown]
 # In a ring all keys pass by everybody, so what a rank hands in doesn't shrink with more ranks; it even grows a little. In Ulysses it is less and less. (Even on two ranks, where both hand in as much, Ulysses sends only half.)
 #
-# But a ring's messages can hide behind its products, they only go to a neighbour, and it takes any number of ranks. The all-to-alls hide behind nothing, and Ulysses can't have more ranks than there are heads. So some do both: Ulysses inside a machine, a ring between machines.
+# But a ring's messages can hide behind its products, they only go to a neighbour, and it takes any number of ranks. The all-to-alls come before and after attention, so they hide behind nothing here, and Ulysses can't have more ranks than there are heads. So some do both: Ulysses inside a machine, a ring between machines.
 
 # %% [markdown]
 # ## And the book?

@@ -13,7 +13,7 @@
 #
 # Our model of 7 billion parameters trains on 128 cards, and we are given 512. Each card keeps its work, so the batch is four times as large; a step takes 3.7 seconds as before, says the planner, so we see four times as many tokens a second. The bill for each hour is four times as large, too. Is the model done in a quarter of the time?
 #
-# Not by itself. In the small trainings below, four times the batch, 128 samples instead of 32, saved a third of the steps. So four times the cards made it one and a half times as fast, and most of what the new cards did was for nothing. What decides that, and can we know before we pay?
+# Not by itself. In the small trainings below, four times the batch, 128 samples instead of 32, saved a third of the steps. So four times the cards would have made it one and a half times as fast, and most of what the new cards did was for nothing. What decides that, and can we know before we pay?
 
 # %%
 import math
@@ -161,7 +161,7 @@ fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
 breaks.score(str(max(fine)))
 
 # %% [markdown] sections="10.4.1"
-# At 256 the linear rule still holds: 93 %, nearly what the batch of 64 had. Then it falls off a cliff: at a rate of 1.6 little more than guessing is left, and even the unchanged rate does far better. The square root is never a disaster here.
+# At 256 the linear rule still holds: 93 %, nearly what the batch of 64 had. (We began at half of the best rate of 64, or it would have failed sooner.) Then it falls off a cliff: at a rate of 1.6 little more than guessing is left, and even the unchanged rate does far better. The square root is never a disaster here.
 #
 # ### Warm-up and cosine
 #
@@ -207,7 +207,7 @@ lab.bars(ended, unit="share", title="Accuracy at batch 512, by seed")
 rescue.score(max(tried, key=lambda name: sum(ended[name].values())))
 
 # %% [markdown]
-# The warm-up alone brings next to nothing back. What helps is to come down from 1.6, by a cosine or by half the rate from the start; a warm-up before the cosine adds nothing. So in this small net the first steps aren't to blame: 1.6 is simply too much. Neither gets back to what a batch of 64 had. In deep networks the start is the delicate part, so nearly everybody warms up, and then comes down. (Where the batch grows on the way, as in many large trainings, a schedule counts samples, because a step is no fixed amount of work any more.)
+# The warm-up alone brings next to nothing back. What helps is to come down from 1.6, by a cosine or by half the rate from the start; a warm-up before the cosine adds nothing. So in this small net the first steps aren't to blame: 1.6 is simply too much. On the board no batch gets there with it. Neither gets back to what a batch of 64 had. In deep networks the start is the delicate part, so nearly everybody warms up, and then comes down. (Where the batch grows on the way, as in many large trainings, a schedule counts samples, because a step is no fixed amount of work any more.)
 
 # %% [markdown]
 # ## How noisy is a gradient?
@@ -274,7 +274,7 @@ lab.curves(**lines, x="step", y="noise scale (samples)", title=title)
 noisy.score(scale(noises))
 
 # %% [markdown]
-# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so |G|² shrinks beside V. That is why large trainings let the batch grow.
+# From step 50 or so on it rises as the training goes on, about threefold. (The drop before that and the other jumps are single noisy steps that leave or enter the window of 40.) Early on nearly all samples pull the same way. Later most are right already and the others disagree, so |G|² shrinks beside V. That is one reason why large trainings let the batch grow.
 #
 # One step alone tells nothing: its two estimates are right on average only, and $|G|^2$ can even come out negative (count them: `sum(each.square < 0 for each in noises)`). So average both, and divide last.
 
@@ -474,10 +474,10 @@ check.hint("lars_on_shards")
 # %% [markdown]
 # ## Fewer messages: a larger batch, or Local SGD?
 #
-# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged. ([DiLoCo](GLOSSARY.md#diloco) gives their averaged change to one more optimizer, with momentum.) These two send about once in 64 H samples:
+# A larger batch has another merit: for the same samples it sends fewer messages. (Beyond the critical batch it needs more samples, so that merit goes too.) [Chapter 03](03_data_parallel.ipynb) named a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged. ([DiLoCo](GLOSSARY.md#diloco) gives their averaged change to one more optimizer, with momentum.) These two send about once in 64 H samples:
 #
 # - one step of a batch of 64 H, at half the linear rule's rate, the best that we found at 512;
-# - H local steps of a batch of 64, and one average.
+# - H local steps of each rank on its half of a batch of 64, and one average.
 
 
 # %%
@@ -517,7 +517,7 @@ lab.bars(ways, unit="share", title="Accuracy and messages: 460, then about 60")
 locally.score(sum(ways["Local SGD"].values()) / 3)
 
 # %% [markdown]
-# Local SGD does as well as the batch of 64 did, with an eighth of its messages, and better than the larger batch. It still makes all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. With unlike data that ends: the copies drift apart.
+# Local SGD does as well as the batch of 64 did, with an eighth of its messages, and better than the larger batch. It still makes all 460 small steps, where the larger batch makes 60; and both ranks see the same kind of data, so averaging their weights does little harm. With unlike data the copies drift apart, which we don't show here.
 
 # %% [markdown]
 # ## Exercise 3. A batch that grows
@@ -549,7 +549,7 @@ check.hint("growing_batch")
 # - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.
 # - Linear scaling makes up for it while weights hardly move in k steps. Past that, smaller rates helped here, and a warm-up alone did not. For Adam theory finds the square root.
 # - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch roughly: here it came within a factor of two. Beyond that batch, more cards save few steps.
-# - LARS and LAMB give each layer a step in proportion to its length. Here that didn't beat the plain optimizer beyond doubt: try them last.
+# - LARS and LAMB give each layer a step in proportion to its length. Here LARS lost to momentum, and LAMB was not clearly better than Adam: try them last.
 # - Local SGD sends as little as a larger batch and keeps its steps, as long as data are alike.
 #
 # **Words learned**: [linear scaling](GLOSSARY.md#linear-scaling), [warm-up](GLOSSARY.md#warm-up), [gradient noise scale](GLOSSARY.md#gradient-noise-scale), [critical batch](GLOSSARY.md#critical-batch), [LARS](GLOSSARY.md#lars), [LAMB](GLOSSARY.md#lamb), [Local SGD](GLOSSARY.md#local-sgd), [DiLoCo](GLOSSARY.md#diloco).

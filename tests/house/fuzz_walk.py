@@ -197,6 +197,8 @@ REASONS = {
         "planner.plan.picture.badge",
         "planner.plan.picture.drawn",
         "planner.plan.picture.held",
+        "planner.plan.picture.in_rows",
+        "planner.plan.picture.in_words",
     ),
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
     "takes a policy, a function: test_queue gives it wrong ones": (
