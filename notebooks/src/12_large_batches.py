@@ -161,7 +161,7 @@ fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
 breaks.score(str(max(fine)))
 
 # %% [markdown] sections="10.4.1"
-# At 256 the linear rule still holds: 93 %, nearly what the batch of 64 had. (We began at half of the best rate of 64, or it would have failed sooner.) Then it falls off a cliff: at a rate of 1.6 little more than guessing is left, and even the unchanged rate does far better. The square root is never a disaster here.
+# At 256 the linear rule still holds: 93 %, nearly what the batch of 64 had. Then it falls off a cliff: at a rate of 1.6 little more than guessing is left, and even the unchanged rate does far better. The square root is never a disaster here.
 #
 # ### Warm-up and cosine
 #
@@ -207,7 +207,7 @@ lab.bars(ended, unit="share", title="Accuracy at batch 512, by seed")
 rescue.score(max(tried, key=lambda name: sum(ended[name].values())))
 
 # %% [markdown]
-# The warm-up alone brings next to nothing back. What helps is to come down from 1.6, by a cosine or by half the rate from the start; a warm-up before the cosine adds nothing. So in this small net the first steps aren't to blame: 1.6 is simply too much. On the board no batch gets there with it. Neither gets back to what a batch of 64 had. In deep networks the start is the delicate part, so nearly everybody warms up, and then comes down. (Where the batch grows on the way, as in many large trainings, a schedule counts samples, because a step is no fixed amount of work any more.)
+# The warm-up alone brings next to nothing back. What helps is to come down from 1.6, by a cosine or by half the rate from the start; a warm-up before the cosine adds nothing. So in this small net the first steps aren't to blame: 1.6 is simply too much. Neither gets back to what a batch of 64 had. In deep networks the start is the delicate part, so nearly everybody warms up, and then comes down. (Where the batch grows on the way, as in many large trainings, a schedule counts samples, because a step is no fixed amount of work any more.)
 
 # %% [markdown]
 # ## How noisy is a gradient?
@@ -350,7 +350,31 @@ lab.curves(
 # %% [markdown]
 # The law stays within a sixth of every triangle, over nine doublings. And the one number from the gradients of *one* training (19.7; the 16 of the board is of five that ended sooner) lands near the critical batch that the recorded trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than the order of magnitude, which is all that McCandlish et al. claim: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000.
 #
-# Back to the board at the top: the best rate grows with the batch, until the noise no longer limits it, and from 256 samples on, eleven critical batches, the steps no longer fall.
+# ### The best rate, too
+#
+# The best step is shorter by the same factor. So the law foretells the best rate as well (McCandlish et al. 2018, section 2.2):
+#
+# $$\text{best rate} = \frac{\text{largest rate}}{1 + B_\text{crit}/B}$$
+#
+# Far below the critical batch that is in proportion to B, as the linear rule has it. Far above it no batch stands a longer step. We take the critical batch from the fit, and as the largest rate the best one of 1,024 samples. Do the other nine fit? And where does the linear rule cross the curve?
+
+# %%
+best = {batch: recorded.best(batch).rate for batch in medians}
+rates = {each: best[1024] / (1 + fitted.critical_batch / each) for each in best}
+rule = {each: 0.2 * each / 64 for each in best}  # as we began above
+lab.curves(
+    measured={"trainings": best},
+    predicted={"law": rates, "linear rule": rule},
+    x="batch (samples)",
+    y="best learning rate",
+    title="The best rate of each batch",
+    badge="recorded / predicted",
+    log_x=True,
+    log_y=True,
+)
+
+# %% [markdown]
+# They fit as well as they can: rates were tried in steps of two, and none is off by a whole step. The linear rule began at half of the best rate, and crosses the curve near 256. At 512 it asks for 1.6, twice what any batch stands: that was the cliff. And from 256 samples on, eleven critical batches, the steps no longer fall either.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -547,7 +571,7 @@ check.hint("growing_batch")
 # ## Summary
 #
 # - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.
-# - Linear scaling makes up for it while weights hardly move in k steps. Past that, smaller rates helped here, and a warm-up alone did not. For Adam theory finds the square root.
+# - Linear scaling makes up for it while weights hardly move in k steps. Past the critical batch the best rate hardly grows. So there smaller rates than the rule's helped, and a warm-up alone did not. For Adam theory finds the square root.
 # - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch roughly: here it came within a factor of two. Beyond that batch, more cards save few steps.
 # - LARS and LAMB give each layer a step in proportion to its length. Here LARS lost to momentum, and LAMB was not clearly better than Adam: try them last.
 # - Local SGD sends as little as a larger batch and keeps its steps, as long as data are alike.

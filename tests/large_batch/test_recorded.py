@@ -37,6 +37,18 @@ def test_the_law_fits_and_the_noise_scale_says_the_critical_batch_roughly():
     assert recorded.law(seed=0).critical_batch == pytest.approx(law.critical_batch, rel=0.6)
 
 
+def test_the_law_foretells_the_best_rates_too():
+    """To a step of the rates, which are each twice the one before."""
+    critical = recorded.law().critical_batch
+    best = {batch: recorded.best(batch).rate for batch in recorded.batches()}
+    for batch, rate in best.items():
+        foretold = best[1024] / (1 + critical / batch)
+        assert 0.5 < rate / foretold < 2
+    rule = 0.2 * 256 / 64  # the linear rule, from half of the best rate of 64
+    assert rule == pytest.approx(best[1024] / (1 + critical / 256), rel=0.1)
+    assert all(reading.steps is None for reading in recorded.sweep() if reading.rate == 1.6)
+
+
 def test_every_optimizer_was_tried_at_every_batch():
     ended = recorded.optimizers()
     batches = {each.batch for each in ended}
