@@ -30,6 +30,8 @@ its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
 - On 2026-11-29: a grammar that newer versions of jsonschema parse in whatever imports nbformat
   (pytest, nbmake, JupyterLab): 2.5 s of each such process, now 0.3. Four tests at a time, not
   three. What tests walk they gather when they run, not in each worker that collects them.
+- The same day: the hub, nbgrader's grading and a survey's run, half of the gallery's boards, and
+  second instances of a law, which ``make test-all`` has.
 - ``make test-all`` has what says a law once more (marked ``again``): the gallery, the pages and the
   guesses in Chinese, chapter 08 from top to bottom in JupyterLab, 40 pieces of rubbish for each
   function where ``make test`` has four, a crowd of notebooks.
