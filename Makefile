@@ -1,5 +1,5 @@
 # lab: open the course · demo: the main job without a browser
-# test: every law, about a quarter of an hour on two quiet cores · test-quick: house rules, theory and pictures, two or three minutes
+# test: every law, 13 to 20 minutes on two cores · test-quick: house rules, theory and pictures, two or three minutes
 # test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # slides, handouts: of every chapter, run as for the book (out/slides, out/handouts); make slides CHAPTERS=02: of one
