@@ -41,6 +41,10 @@ from labkit.words import say
 
 __all__ = ["LAUNCHERS", "command", "launch_script"]
 
+ABORTED = "terminate called without an active exception"
+"""what C++ says where a thread is still running when its object goes: at the end of one process in
+a hundred or so, with torch 2.13 and gloo"""
+
 # SIGTERM when we die
 _LEASH = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1,15); os.execv(sys.argv[1],sys.argv[1:])"
 _REPOSITORY = Path(__file__).parents[2]
@@ -324,6 +328,18 @@ def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verd
             text = say("rank {rank} of the script failed ({ended}):", rank=rank, ended=ended)
             text += f"\n{found}{rest}"
             return verdict.RankFailed(text, (), logs)
-    said = last_lines((folder / "launcher.txt").read_text(errors="replace"), 40)
+    launcher = (folder / "launcher.txt").read_text(errors="replace")
+    for rank, log in enumerate(logs if any(logs) else (launcher,)):
+        if ABORTED in log:
+            text = say(
+                "rank {rank} aborted without an error of Python, with torch's words “{words}” "
+                "({ended}). Its threads do so now and then in a process that is just ending, also "
+                "after a script that is right. Run it again.",
+                rank=rank,
+                words=ABORTED,
+                ended=ended,
+            )
+            return verdict.RankFailed(text, (), logs)
+    said = last_lines(launcher, 40)
     text = say("{ended}. Its last words:", ended=ended) + f"\n{said}"
     return verdict.RankFailed(text, (), logs)

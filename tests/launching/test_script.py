@@ -94,6 +94,14 @@ def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
     )
 
 
+def test_an_abort_of_torchs_own_at_the_end_is_told_from_the_scripts_errors(tmp_path):
+    path = tmp_path / "ends.py"
+    words = "terminate called without an active exception"
+    path.write_text(f"import os\nos.write(2, b'{words}\\n')\nos.abort()\n")
+    with pytest.raises(lab.RankFailed, match=r"rank 0 aborted.*Run it again"):
+        lab.launch_script(path, ranks=1, using="python", timeout_s=60)
+
+
 def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
     path = tmp_path / "hang.py"
     path.write_text(
