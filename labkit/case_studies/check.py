@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 from labkit.case_studies.llama import FREE, roomy
-from labkit.case_studies.perception import PLAIN, WEIGHTS, Perception
+from labkit.case_studies.perception import PLAIN, SHARE, WEIGHTS, Perception
 from labkit.check import exercise, hint, limit, status, wrong
 from labkit.planner.plan.layout import refusals, written
 from labkit.planner.plan.plan import Plan
@@ -20,7 +20,7 @@ FIELDS = ("tp", "sp", "pp", "zero", "mbs", "recompute", "offload")
 STEPS = 12
 LINKS = ((3.0, 10.0), (3.0, 1.0), (1.0, 1.0))
 """milliseconds a message, and 1e6 bytes a second"""
-CHOICES = {"exact": (1, 4.0), "fp16": (1, 2.0), "top-k": (2, 4 / 16)}
+CHOICES = {"exact": (1, 4.0), "fp16": (1, 2.0), "top-k": (2, 4 * SHARE)}
 """way -> messages that all kinds on this way share, and bytes of each for a weight"""
 
 

@@ -199,6 +199,7 @@ REASONS = {
         "planner.plan.picture.held",
         "planner.plan.picture.in_rows",
         "planner.plan.picture.in_words",
+        "planner.plan.picture.spent",
     ),
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
     "takes a policy, a function: test_queue gives it wrong ones": (

@@ -200,7 +200,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
-        bars = [_spent(said(name, code), plan, code) for name, plan in plans]
+        bars = [spent(said(name, code), plan, code) for name, plan in plans]
         shapes, end_px = drawn(bars, TIME_LOOKS, code, format_us)
         heading = WORDS[code]["time title"]
         return Sketch(
@@ -233,7 +233,8 @@ def _pairs(plans: Plans) -> list[tuple[Said, Plan]]:
     return pairs
 
 
-def _spent(label: str, plan: Plan, code: str) -> Bar:
+def spent(label: str, plan: Plan, code: str) -> Bar:
+    """A plan's step by parts, with its time and its tokens a second beside it."""
     time = plan.time()
     told = (format_us(time.step_us), WORDS[code]["rate"].format(plan.tokens_per_s()))
     return Bar(label, time.parts(), told)

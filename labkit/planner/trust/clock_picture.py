@@ -6,7 +6,7 @@ from dataclasses import replace
 from labkit.pictures.bar_groups import Bar, Bill
 from labkit.pictures.sketch import Sketch, said
 from labkit.planner.plan import picture
-from labkit.planner.plan.picture import TIME_LOOKS, WORDS, Plans
+from labkit.planner.plan.picture import TIME_LOOKS, Plans
 from labkit.units import check_real, check_word, format_us
 from labkit.words import catalogue
 
@@ -31,11 +31,8 @@ def clock_bars(
     planned = picture.time_bars(plans, language=language)
     code = planned.language
     say = _WORDS[code]
-    bars = []
-    for name, plan in plans.items() if isinstance(plans, Mapping) else plans:
-        rate = WORDS[code]["rate"].format(plan.tokens_per_s())
-        step = format_us(plan.time().step_us)
-        bars.append(Bar(said(name, code), plan.time().parts(), (step, rate)))
+    named = plans.items() if isinstance(plans, Mapping) else plans
+    bars = [picture.spent(said(name, code), plan, code) for name, plan in named]
     for name, parts in measured.items():
         bars.append(Bar(name, parts, (format_us(sum(parts.values())), say["clock"])))
     shapes, end_px = picture.drawn(bars, LOOKS, code, format_us)
