@@ -40,6 +40,7 @@ SITE = ROOT / "notebooks" / "site"
 TITLE = "labkit"
 WORDS = json.loads((SITE / "words.json").read_text(encoding="utf-8"))
 PICTURE = Path("data", "readme", "pipeline.svg")
+STANDING = "check.status()"
 PICTURE_CHAPTER = "08_pipeline_parallel"
 PICTURE_TITLE = "1F1B, 4 ranks, 8 microbatches"
 
@@ -57,7 +58,7 @@ def outputs(root: Path, copy: checked.Copy) -> NotebookNode:
 
 def pages(root: Path, language: str, built: Collection[str], ran: Collection[str]) -> list[Page]:
     """Every chapter in a language; the names in ``built`` get a page, those in ``ran`` one with
-    outputs."""
+    outputs. The cell that asks how the learner stands is left out: a page knows nobody."""
     found = []
     for path in sources(root):
         copy = (language, path.stem)
@@ -65,6 +66,7 @@ def pages(root: Path, language: str, built: Collection[str], ran: Collection[str
             notebook = outputs(root, copy)
         else:
             notebook = nbformat.read(learner(root, copy), as_version=4)
+        notebook.cells = [each for each in notebook.cells if each.source.strip() != STANDING]
         page = Page(name=path.stem, language=language, notebook=notebook, built=path.stem in built)
         found.append(page)
     return found

@@ -10,6 +10,7 @@ from reprlib import repr as brief
 
 from labkit import words
 from labkit.check import chapters, record
+from labkit.pictures import mime
 from labkit.pictures.sketch import said, short
 from labkit.shown import Said
 from labkit.tables import worded
@@ -157,9 +158,9 @@ class Score:
             CLOSE: say("Close.") if self.off else "",
             NEAR: say("Not far."),
             FAR: say("That is a surprise, and what guessing is for."),
-            "": say(
-                "You made no guess. You can still make one above, and run this cell again.",
-            ),
+            "": ""
+            if mime.book()
+            else say("You made no guess. You can still make one above, and run this cell again."),
         }
         return comments[self.grade]
 

@@ -9,7 +9,7 @@ import ipywidgets as w
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
 from labkit.launching.verdicts.verdict import LaunchError
-from labkit.pictures import waits
+from labkit.pictures import mime, waits
 from labkit.units import format_us
 from labkit.widgets.picture import answer_anytime, in_notebook, show, spoken
 
@@ -24,8 +24,8 @@ _WORDS = (
     ("returned", "returned"),
     ("failed", "failed"),
     ("died", "died"),
-    ("ended", "{} ranks, {}"),
-    ("alone", "{} rank, {}"),
+    ("ended", "{} ranks, {} with their start"),
+    ("alone", "{} rank, {} with its start"),
     ("ahead", "{} runs ahead of you"),
     ("one_ahead", "1 run ahead of you"),
 )
@@ -76,11 +76,11 @@ def watch(job: Job) -> None:
     away at the end.
 
     What stays in the notebook is one line of text: a panel without its kernel would be an error
-    message.
+    message. In the book, which has nobody waiting for a run, nothing is shown.
     """
     from IPython.display import display
 
-    if threading.current_thread() is not threading.main_thread():
+    if mime.book() or threading.current_thread() is not threading.main_thread():
         return
     shown = _shown.get(id(job))
     if shown is None:

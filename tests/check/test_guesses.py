@@ -67,10 +67,12 @@ def test_an_answer_may_be_of_any_number_type():
             made.score(answer)
 
 
-def test_without_a_guess_the_answer_is_said_and_nothing_is_kept():
+def test_without_a_guess_the_answer_is_said_and_nothing_is_kept(monkeypatch):
     score = share().score(0.273)
     assert repr(score).startswith("idle share: it is 27.3 %. You made no guess.")
     assert score.grade == "" and record.entries("guesses") == {}
+    monkeypatch.setenv("LABKIT_BOOK", "1")  # whose readers have no cell to run again
+    assert repr(score) == "idle share: it is 27.3 %."
 
 
 def test_a_guess_outlives_the_kernel_and_belongs_to_its_chapter():

@@ -224,7 +224,10 @@ def test_the_panel_sends_one_message_per_change_and_none_without(sent):
 
 @pytest.mark.parametrize(
     ("language", "line", "says"),
-    [("en", "4 ranks, 2.50 s", "Stop"), ("zh", "4 个 rank，2.50 s", "停止")],
+    [
+        ("en", "4 ranks, 2.50 s with their start", "Stop"),
+        ("zh", "4 个 rank，连同启动共 2.50 s", "停止"),
+    ],
 )
 def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(
     monkeypatch, language, line, says
@@ -258,6 +261,10 @@ def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_no
     live.watch(job)
     assert left == [{"text/plain": line}]
     assert shown[0].comm is None
+    job.done = False
+    monkeypatch.setenv("LABKIT_BOOK", "1")
+    live.watch(job)
+    assert len(shown) == 1  # a page of the book has nobody who waits
 
 
 @pytest.mark.parametrize("room", [live, usage])

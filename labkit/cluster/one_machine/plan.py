@@ -147,6 +147,7 @@ def slurm_conf(
         "SlurmdTimeout=20",
         "KillWait=2",
         "MinJobAge=300",
+        "SchedulerParameters=batch_sched_delay=0",  # else jobs wait up to 3 s
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool-%n",
         f"SlurmctldPidFile={folder}/slurmctld.pid",
