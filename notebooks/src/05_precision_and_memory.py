@@ -11,9 +11,9 @@
 #
 # *About 95 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
 #
-# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
+# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns a little worse than before.
 #
-# Where do their updates go? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least about half a gap.
+# What gets lost? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least about half a gap.
 
 # %%
 import labkit as lab
@@ -28,42 +28,48 @@ from labkit.precision import check, formats
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
+
+# %%
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 lines = {name: formats.gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. (The lines go through the powers of two; between two of them the true gap is that of the left one.) And formats end: on the right near their largest number, on the left at their smallest positive one. Below 6e-5 the line of fp16 is flat: its gaps shrink no further, and below 6e-8 there is only zero; loss scaling, later on, is about this piece. fp32 and bf16 go on beyond the picture.
+# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. (Between two powers of two the true gap is that of the left one.) fp16 ends inside the picture: on the right at its largest number; on the left its gaps stop shrinking at 6e-5, and below 6e-8 there is only zero.
 #
-# **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks and have all of them skip a step that overflows; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
+# **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks, overflows included; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
 # ## The formats
 #
-# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows the numbers, also of two formats with eight bits:
+# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. How many bits has each? torch knows, also for two formats with eight bits:
 
 # %%
 import math
 
 FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
-rows = []
-for name, dtype in FORMATS.items():
-    info = torch.finfo(dtype)
+INFO = {name: torch.finfo(dtype) for name, dtype in FORMATS.items()}
+layout = {}
+for name, info in INFO.items():
     fraction = round(-math.log2(info.eps))
-    bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
-    ends = {"largest": info.max, "smallest above 0": info.smallest_normal * info.eps}
-    rows.append(
-        {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
-    )
-lab.table(rows)
-
-# %% [markdown]
-# bf16 has as many exponent bits as fp32, so about its range (its smallest number is larger, for the fraction is short), and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, and e5m2 as many exponent bits as fp16, so about its largest number.
-#
-# Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
+    exponent = info.bits - 1 - fraction
+    layout[name] = {"sign": 1, "exponent": exponent, "fraction": fraction}
+lab.bars(layout, stacked=True, badge="torch.finfo", title="The bits of a number")
 
 # %%
-ends = lab.guess("0.1 after 100 updates of -0.0001, in bf16", between=(0.08, 0.11))
+rows = []
+for name, info in INFO.items():
+    smallest = info.smallest_normal * info.eps
+    rows.append((name, f"{info.max:.3g}", f"{smallest:.3g}"))
+lab.table(rows, heads=["format", "largest", "smallest above 0"])
+
+# %% [markdown]
+# bf16 has about fp32's range and few digits; fp16 has more digits and a small range. The two fp8 are named after exponent and mantissa.
+#
+# Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in fp16?
+
+# %%
+ends = lab.guess("0.1 after 100 updates of -0.0001, in fp16", between=(0.08, 0.11))
 
 
 # %%
@@ -75,13 +81,13 @@ def pushed(dtype):
 
 
 # %%
-ends.score(pushed(torch.bfloat16))
-
-# %%
 lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 
+# %%
+ends.score(pushed(torch.float16))
+
 # %% [markdown] sections="19.2.3"
-# In bf16 it never moved, because each update is under half a gap. In fp16 each is 1.6 gaps and was rounded to 2.
+# In fp16 each update is 1.6 gaps, and was rounded to 2. In bf16 it is under half a gap, and the weight never moved.
 #
 # ## Master weights, by hand
 #
@@ -89,14 +95,19 @@ lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 
 
 # %%
+@torch.no_grad()
+def copy(sources, targets):
+    """Each source into its target, rounded to the target's type."""
+    for source, target in zip(sources, targets):
+        target.copy_(source)
+
+
 def update(weights, masters, optimizer):
     """One step of an optimizer that owns the masters."""
     for weight, master in zip(weights, masters):
         master.grad = weight.grad.to(master.dtype)
     optimizer.step()
-    with torch.no_grad():
-        for weight, master in zip(weights, masters):
-            weight.copy_(master)
+    copy(masters, weights)
 
 
 def flat(tensors):
@@ -105,7 +116,12 @@ def flat(tensors):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, three times with the same data: all in fp32; all in bf16, the optimizer too; and bf16 with fp32 masters. At the end we make one more update with the last gradients. How many of the weights that have a gradient does it leave exactly as they were? (Where there are masters, we count those.)
+# We train a small transformer on two ranks with DDP, four times with the same data. Pure bf16 keeps Adam's moments in 16 bits, too. Do they do the harm, or the weights? The third run has fp32 moments, and masters that forget: after each update they are read back from the 16-bit weights.
+#
+# At the end we make one more update with the last gradients. Which share of the bf16 weights that have a gradient does it leave exactly as they were?
+
+# %%
+still = lab.guess("weights that one update leaves unmoved, pure bf16", between=(0, 1))
 
 
 # %%
@@ -114,7 +130,7 @@ def train(kind, num_steps=36):
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
-    if kind == "bf16 + masters":
+    if kind in ("bf16, fp32 moments", "bf16 + masters"):
         masters = [weight.detach().float() for weight in weights]
     optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
     for step in range(num_steps):
@@ -124,25 +140,32 @@ def train(kind, num_steps=36):
         loss.backward()
         losses.append(loss.detach())
         update(weights, masters, optimizer)
-    before, has = flat(masters), flat(weight.grad for weight in weights) != 0
+        if kind == "bf16, fp32 moments":
+            copy(weights, masters)  # they forget what rounding cut off
+    before, has = flat(weights), flat(weight.grad for weight in weights) != 0
     update(weights, masters, optimizer)
-    still = (before == flat(masters))[has].float().mean().item()
-    return torch.stack(losses[-12:]).mean().item(), still
+    unmoved = (before == flat(weights))[has].float().mean().item()
+    return torch.stack(losses[-12:]).mean().item(), unmoved
 
 
 # %%
-KINDS = ("fp32", "bf16", "bf16 + masters")
+KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
 runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
 
 # %%
 right, rows = runs["fp32"][0], []
-for kind, (loss, still) in runs.items():
-    rows.append({"training": kind, "unmoved": still, "loss above": loss / right - 1})
+for kind, (loss, unmoved) in runs.items():
+    rows.append({"training": kind, "unmoved": unmoved, "loss above": loss / right - 1})
 units = {"unmoved": "share", "loss above": "share"}
 lab.table(rows, units=units, title="The last update, and the loss above that of fp32")
 
+# %%
+still.score(runs["pure bf16"][1])
+
 # %% [markdown]
-# In pure bf16 some four weights of ten did not move by a bit, and its loss (the mean of the last 12 steps) is above that of fp32. The gap is small (36 steps, one seed, a small model). The second column says more: with a lower learning rate updates are smaller, and still more weights stay as they are. Mind that the third row counts masters: beside them many a 16-bit weight may stand still in this step, too. But no update is lost: the master keeps it, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot. (Without room for masters *stochastic rounding* helps: up or down at random, so that small updates arrive on average.)
+# fp32 moments hardly help: what is lost is lost in the weights. With masters the loss is that of fp32, though in one update nearly as many 16-bit weights stand still. But the master keeps each small update, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot.
+#
+# The loss (the mean of the last 12 steps) suffers little in 36 steps of a small model, and so with two other seeds. With a lower learning rate more weights should stand still.
 #
 # ### What masters cost
 #
@@ -154,38 +177,30 @@ RECIPES = {
     "pure bf16": {"moments": 4, "weights": 2, "gradients": 2},
     "mixed": {"moments": 8, "masters": 4, "weights": 2, "gradients": 2},
     "megatron": {"moments": 8, "masters": 4, "weights": 2, "gradients": 4},
-    "autocast": {"moments": 8, "weights": 4, "gradients": 4, "casts": 2},
+    "autocast": {"moments": 8, "weights": 4, "gradients": 4},
 }
 bill = {
     name: {part: 7e9 * size for part, size in parts.items()}
     for name, parts in RECIPES.items()
 }
 looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
-lab.bars(
-    bill,
-    unit="bytes",
-    **looks,
-    title="States of 7 B parameters (the casts are temporary)",
-)
+lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` takes even 14 GB more than fp32, and `autocast` up to 14 (if gradients are still there in a forward). `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, and the next section; its casts are 16-bit copies of the weights.
+# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast`, the next section, also makes 16-bit copies of the weights, 14 GB. They live from forward to backward, so they come on top of full gradients only under accumulation.
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
+#
+# <details><summary>More: when masters do not fit</summary>
+#
+# *Stochastic rounding* goes up or down at random, so that small updates arrive on average. Optimizers with 8-bit moments (Dettmers et al. 2022) take 2 bytes for both moments instead of 8: `mixed` would be 10 bytes a parameter, 70 GB. We trained with neither.
+#
+# </details>
 
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
-#
-# We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 before they are sent; and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
-#
-# First: what share of fp32's bytes is kept under autocast?
-
-# %%
-kept = lab.guess(
-    "activations kept under autocast, as a share of fp32's", between=(0, 1)
-)
+# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
 
 
 # %%
@@ -193,6 +208,24 @@ def autocast(dtype=torch.bfloat16, **options):
     """torch.autocast on whatever this rank computes on."""
     return torch.autocast(torch.get_default_device().type, dtype=dtype, **options)
 
+
+# %%
+x, weight, targets = torch.randn(4, 8), torch.randn(8, 8), torch.arange(4)
+with autocast():
+    y = x @ weight
+    made = {"product y = x @ weight": y, "gelu(y)": F.gelu(y), "x + y": x + y}
+    made["loss of y"] = F.cross_entropy(y, targets)
+lab.table({"operator": name, "result": each.dtype} for name, each in made.items())
+
+# %% [markdown]
+# Products gain most, so their inputs are cast. `gelu` takes what comes. What goes from block to block (the *residual stream*, here `x`) stays fp32 when a bf16 number is added. Losses are fp32. (`backward` needs no `with`: it uses the types of the forward.)
+#
+# Four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 before they are sent; and the whole model in bf16. `memory.Activations` counts the bytes that a forward keeps for the backward, `traffic.count` those handed to collectives. What share of fp32's bytes is kept under autocast?
+
+# %%
+kept = lab.guess(
+    "activations kept under autocast, as a share of fp32's", between=(0, 1)
+)
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -206,7 +239,7 @@ def kept_and_sent(kind):
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     held = memory.Activations(net.parameters())
     with autocast(enabled=kind.startswith("autocast")), held.chunk("forward"):
-        loss = model.loss(ddp(tokens), targets)
+        loss = model.loss(ddp(tokens).float(), targets)
     with traffic.count() as counted:
         loss.backward()
     sent = counted.payload_bytes["all_reduce"]
@@ -216,27 +249,25 @@ def kept_and_sent(kind):
 # %%
 kinds = ("fp32", "autocast", "autocast, hook", "bf16 model")
 rows = [lab.launch(kept_and_sent, kind)[0] for kind in kinds]
-kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
-
-# %%
 lab.table(rows)
 
+# %%
+kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
+
 # %% [markdown] sections="S3, 19.2.3"
-# autocast saves a fifth. Why not half? Mostly because of the 256 logits of each token: the loss keeps them in fp32 (8 x 32 x 256 numbers, 262 kB), and once more in bf16. The rest are casts of weights, and the residual stream in fp32. (One wide block alone keeps some 56 %, its casts not counted: see *Recomputation*.) Messages stay as large; only the hook, or a model in bf16, halves them. (With NCCL take `bf16_compress_hook`; a torch built without NCCL refuses to register it.)
+# Why not half? All four ways take the loss in fp32, and keep its logits: 8 x 32 x 256 numbers, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Messages stay as large; only the hook, or a model in bf16, halves them.
 #
-# <details><summary>More: the sum of messages in fp16</summary>
+# <details><summary>More: messages in fp16</summary>
 #
-# If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum.
+# If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum. With NCCL take `bf16_compress_hook`; a torch built without NCCL refuses to register it.
 #
 # </details>
 #
 # ## The loss scale
 #
-# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number, and what falls below fp16's smallest number is zero.
+# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. What falls below fp16's smallest number is zero.
 #
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
-#
-# To answer, we first need to measure an error. In this chapter every **error** is `off`: the norm of the difference (the root of the sum of its squares), over that of the right answer.
+# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? In this chapter an **error** is always `off`: the norm of the difference (the root of the sum of its squares), over that of the right answer.
 
 
 # %%
@@ -260,7 +291,7 @@ def gradient(tokens, targets, scale=1.0, fp16=False):
 
 
 # %%
-batch, powers = model.story_tokens(32, 32), range(-8, 31, 4)
+batch, powers = model.story_tokens(32, 32), range(-10, 31, 5)
 ours = {power: gradient(*batch, 2.0**power, fp16=True) for power in powers}
 errors = {power: off(grad, gradient(*batch)) for power, grad in ours.items()}
 finite = {power: error for power, error in errors.items() if math.isfinite(error)}
@@ -269,14 +300,14 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: with one too small gradients become zero, with one too large infinite. Look at the left: up to about 1 (at 0) the error falls steeply, and further right it is flat. This batch has 1024 tokens, and without a scale it still lies inside. A scale of 1/256 (at -8) does what 256 times as many tokens would do: so the larger the batch, the further right the window begins. At the vertical line on the right there are infinities already.
+# The scales that work are a window. Left of it gradients become zero; right of it they become infinite. This toy needs no scale: at 0, without one, the error is flat already. Scales below 1 imitate smaller gradients. The smaller they are, for example because a backward has more tokens, the further right the window begins.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; when an infinity turns up, it halves the scale and skips that step. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# On several ranks a new question comes up. In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0 saw nothing unusual. Does it update its weights in this step?
+# In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0 saw nothing unusual. Does it update its weights in this step?
 
 # %%
 takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
@@ -308,26 +339,68 @@ def overflow(num_steps=6):
 
 # %%
 run = lab.launch(overflow)
-takes.score(run[0][3][1])
-
-# %%
 rows = [(step, *mine, *other) for step, (mine, other) in enumerate(zip(*run))]
 heads = ["loss scale, rank 0", "updated, rank 0", "loss scale, rank 1"]
 lab.table(rows, heads=["step", *heads, "updated, rank 1"])
 
+# %%
+takes.score(run[0][3][1])
+
 # %% [markdown] sections="19.2.3"
-# Both skip the step, and both halve their scale. (It was 8192, because here it doubles after three steps without an overflow.) Infinity plus anything is infinity or NaN, so after the all-reduce of the gradients every rank sees it.
+# Infinity plus anything is infinity or NaN, so after the all-reduce of the gradients every rank sees it, and `GradScaler` does the same on all. (The scale was 8192, because here it doubles after three steps without an overflow.)
+
+# %% [markdown] sections="S3, S9"
+# ### Clipping, once and at the right place
 #
+# `overflow` has the right order: the all-reduce, `unscale_`, clip, `step`. What do two wrong ones do, with a loss scale of 4096 and a limit of 0.5?
+
+
+# %%
+def clipped(order):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
+    tokens, targets = model.story_tokens(16, 32, seed=dist.get_rank())
+    scaler.scale(model.loss(net(tokens), targets)).backward()
+    for action in order:
+        if action == "unscale_":
+            scaler.unscale_(optimizer)
+        elif action == "clip":
+            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
+        else:
+            for weight in net.parameters():
+                dist.all_reduce(weight.grad)
+                weight.grad /= dist.get_world_size()
+    return flat(weight.grad for weight in net.parameters())
+
+
+# %%
+ORDERS = {
+    "right": ("all-reduce", "unscale_", "clip"),
+    "before unscale_": ("all-reduce", "clip", "unscale_"),
+    "before the all-reduce": ("unscale_", "clip", "all-reduce"),
+}
+reached = {name: lab.launch(clipped, order)[0] for name, order in ORDERS.items()}
+lab.table(
+    {"clipped": name, "norm": g.norm().item(), "error": off(g, reached["right"])}
+    for name, g in reached.items()
+)
+
+# %% [markdown] sections="S9"
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. In a small model Adam hides it, because it divides by the size of its gradients; with 7 B parameters each is some 1.5e-9, below Adam's `eps` of 1e-8, and the steps shrink. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
+
+# %% [markdown] sections="19.2.3"
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then only the rank that owns the part sees its infinity. If each rank decides for itself, one skips the step and halves its scale, and the others make the step and keep their scale. From then on their gradients have different scales, and the sum means nothing.
+# With ZeRO and FSDP (chapters 06 and 07) the gradients of all weights, laid end to end, are cut into a **slice** for each rank, and a rank gets the sum of its own slice only. Then only the owner of a slice sees its infinity. If it alone skips the step and halves its scale, the ranks' gradients have different scales from then on, and their sum means nothing.
 #
-# One more all-reduce mends it, of one number: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. torch's FSDP2 does so by itself. The norm by which gradients are clipped is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
+# One more all-reduce of one number mends it: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. (torch's FSDP2 does so by itself.) The norm for clipping is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
 
 # %% [markdown] sections="10.7.4"
 # ### Exercise 1. One step of sharded mixed precision
 #
-# Make one step of SGD in place, and return the loss scale of the next step.
+# A rank has a slice of the gradient and the same slice of the weights; you need no more of chapters 06 and 07. Make one step of SGD in place, and return the loss scale of the next step.
 #
 # - `grad`: this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`.
 # - `master`: this rank's slice of the weights, in fp32. Slices differ in length, and one may be empty.
@@ -367,9 +440,9 @@ check.hint("scaled_step")
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory, in two ways that ought to change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation): chapter 03 used it to save messages, here it saves memory. Two questions are new. What is still kept? And when a result is slightly off, is it rounding or a bug?
+# Now memory, in two ways that ought to change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation): chapter 03 used it to save messages, here it saves memory.
 #
-# A backward *adds* to `.grad`. So a batch can be taken in [microbatches](GLOSSARY.md#microbatch), one after the other, each loss divided by their number, with one update at the end. With DDP all but the last go into `no_sync` (chapter 03).
+# A backward *adds* to `.grad`. So a batch can be taken in [microbatches](GLOSSARY.md#microbatch), one after the other, each loss divided by their number, with one update at the end. With DDP all but the last go into `no_sync`.
 
 # %%
 import contextlib
@@ -392,7 +465,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, at once and in four microbatches. How large is the gradient's error, against all 16 at once on a single rank? We ask in fp32, and for four microbatches also in fp64:
+# 16 sequences on two ranks, at once and in four microbatches. Against all 16 at once on a single rank the gradient has an error. Is it rounding or a bug? We measure in fp32, and for four microbatches also in fp64:
 
 
 # %%
@@ -408,15 +481,15 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
+# In fp64 the error is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A bug would stay as large as it was. And the activations kept at one time fall with the size of a microbatch. The price, not timed here: small products fill a GPU less well, and gradients stay while the next microbatch runs.
 #
 # ### Where it is not equal
 #
-# In three cases the result differs from that of the whole batch. First, layers that look across the batch: BatchNorm takes the mean of what it is given, and four microbatches have four means.
+# Three common cases where the result differs (dropout and contrastive losses are others):
 #
-# Second, microbatches that differ in their number of real tokens: chapter 03's mean of means again, now by tokens. With four sequences of 32 real tokens in one microbatch and four of 4 in the other, a short one's token weighs eight times as much. Exercise 2 mends it.
-#
-# Third, the type of the sum. Half-way through, the sum is much larger than the next addend, of which bf16 keeps only the first few bits. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# 1. Layers that look across the batch: BatchNorm takes the mean of each microbatch.
+# 2. Microbatches that differ in their number of real tokens: with 32 real tokens a sequence in one and 4 in the other, a token of the second weighs eight times as much. Exercise 2 mends it.
+# 3. The type of the sum. Half-way through it is much larger than the next addend, of which bf16 keeps only the first few bits. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -440,7 +513,7 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32, and so does DeepSpeed if told to (`grad_accum_dtype`). That is the `megatron` recipe above, and its two bytes more.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that much harms a training we have not tested.) Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32, and so does DeepSpeed if told to (`grad_accum_dtype`): the two bytes more of the recipe `megatron`.
 #
 # ### Exercise 2. The mean over all real tokens
 #
@@ -468,53 +541,6 @@ check.accumulate_tokens(my_accumulate)
 # %%
 check.hint("accumulate_tokens")
 
-# %% [markdown] sections="S3, S9"
-# ### Clipping, once and at the right place
-#
-# Where does the clipping go? The right order is: all microbatches, the all-reduce, `unscale_`, clip, `step`. Suppose we clip *before* `unscale_`, with a loss scale of 4096 and a limit of 0.5. What norm has the gradient that reaches the optimizer?
-
-# %%
-norm = lab.guess("norm of the gradient, clipped before unscale_")
-
-
-# %%
-def clipped(order):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
-    tokens, targets = model.story_tokens(16, 32, seed=dist.get_rank())
-    scaler.scale(model.loss(net(tokens), targets)).backward()
-    for action in order:
-        if action == "unscale_":
-            scaler.unscale_(optimizer)
-        elif action == "clip":
-            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
-        else:
-            for weight in net.parameters():
-                dist.all_reduce(weight.grad)
-                weight.grad /= dist.get_world_size()
-    return flat(weight.grad for weight in net.parameters())
-
-
-# %%
-ORDERS = {
-    "right": ("all-reduce", "unscale_", "clip"),
-    "before unscale_": ("all-reduce", "clip", "unscale_"),
-    "before the all-reduce": ("unscale_", "clip", "all-reduce"),
-}
-reached = {name: lab.launch(clipped, order)[0] for name, order in ORDERS.items()}
-norm.score(reached["before unscale_"].norm().item())
-
-# %%
-lab.table(
-    {"clipped": name, "norm": g.norm().item(), "error": off(g, reached["right"])}
-    for name, g in reached.items()
-)
-
-# %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides by the size of its gradients, so the run looks healthy. But each gradient is pressed to one norm, and the limit no longer singles out the rare large ones. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
-
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
@@ -540,7 +566,7 @@ found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.num
 lab.table([found])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes, and its input is just one of them. Under autocast 36 bytes are left beside the casts of weights, which is 56 %: two numbers of the residual stream are still fp32, and the other 14 bf16 (2 x 4 + 14 x 2). The larger the batch, the less the casts weigh.
+# In fp32 a block keeps 16 numbers, that is 64 bytes, and its input is just one of them. Under autocast 36 bytes are left beside the casts of weights, 56 %: two numbers of the residual stream are fp32, the other 14 bf16 (2 x 4 + 14 x 2).
 #
 # ### By hand
 #
@@ -589,7 +615,14 @@ def live_bytes(k):
 # %%
 held = {k: live_bytes(k) for k in range(9)}
 peaks = {k: max(held[k]) for k in held}
+axes = {"x": "recomputed blocks, k", "y": "peak", "unit": "bytes", "joined": True}
+lab.curves(measured={"peak": peaks}, **axes, title="The peak of a step")
+
+# %%
 best.score(min(peaks, key=peaks.get))
+
+# %% [markdown]
+# Here is the whole step, with none and with all recomputed. (The axis counts events; it is not time.)
 
 # %%
 lab.curves(
@@ -602,8 +635,20 @@ lab.curves(
     title="One step of eight blocks",
 )
 
-# %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block in its turn, the last one first, computes all its activations again and frees them after use: a peak each. The first one is the highest, because then the inputs of all other blocks are still there. So the last block gains nothing: seven recomputed blocks are as good as eight.
+# %% [markdown] sections="19.4.2"
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first peak is the highest, because then the inputs of all other blocks are still there.
+#
+# <details><summary>And the last block?</summary>
+#
+# Its backward comes right after its forward. So its activations are needed at once, kept or recomputed: seven blocks are as good as eight.
+#
+# </details>
+#
+# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
+#
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2: up to there, pairs of blocks keep no less than each alone.
+#
+# </details>
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -635,7 +680,10 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its argument
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. How many of the five layers get one?
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. With our class, how many layers get one?
+
+# %%
+reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
 
 
 # %%
@@ -653,20 +701,36 @@ from functools import partial
 from torch.utils.checkpoint import checkpoint
 
 ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=False)}
-lab.table([{name: layers_with_gradient(way) for name, way in ways.items()}])
+layers = {name: layers_with_gradient(way) for name, way in ways.items()}
+lab.table([layers])
+
+# %%
+reached_by.score(layers["ours"])
 
 # %% [markdown] sections="S4, 19.4.2"
-# With ours only one gets a gradient: autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also runs the second forward with the dropout masks and the autocast of the first; ours does neither.)
+# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the dropout masks and the autocast of the first forward; ours does not.)
 #
 # ### The price
 #
-# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed; with torch's `checkpoint` it is less.
-#
-# <details><summary>More: why torch's step costs 1.22 in wide blocks, and not 1.33</summary>
-#
-# torch stops as soon as it has all that the backward needs. A block's last product is a third of its multiplications, and no backward needs its result, so it is not repeated. In wide blocks a step then costs 3 + 2/3 forwards instead of 3, that is 1.22 times as much. This counts products only: norms, softmax and bookkeeping come on top.
-#
-# </details>
+# One more forward. A backward takes about two, so a step of 3 forwards becomes 4. With torch's, too? We count the products of the wide block, in multiples of a step that keeps all:
+
+
+# %%
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def products(way):
+    with FlopCounterMode(display=False) as counted:
+        way(wide, x).sum().backward()
+    return counted.get_total_flops()
+
+
+# %%
+keep = products(lambda block, x: block(x))
+lab.table([{name: products(way) / keep for name, way in ways.items()}])
+
+# %% [markdown]
+# torch stops as soon as it has all that the backward needs. A block's last product is a third of its multiplications, and no backward needs its result. Norms, softmax and bookkeeping come on top.
 
 # %% [markdown]
 # ## All together, on a pretend device
@@ -692,7 +756,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# So far we counted tensors; now two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each. We run the step four ways. These devices have no limit and only note the peak; the dashed line in the picture is a device of 32 MB. A microbatch keeps a quarter of the activations, and a recomputed block its input only.
+# Two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each: one peak until the update begins, and one in the update. They have no limit; the dashed line is a device of 40 MB. (The two flags come below.)
 
 
 # %%
@@ -703,32 +767,47 @@ def recompute_all(blocks):
 
 
 # %%
-def on_device(num_microbatches, recompute, num_steps=2):
-    """The peak of the device's memory."""
+def on_device(num_microbatches, recompute, flags=False, num_steps=2):
+    """The device's peaks: until the update begins, and in the update."""
     torch.manual_seed(0)
-    net = model.Transformer(8, 96, 4, max_len=64)
+    net, device, peaks = model.Transformer(8, 96, 4, max_len=64), torch.accelerator, {}
     recompute_all(net.layers[1:-1] if recompute else ())
-    ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters())
+    ddp = DDP(net, gradient_as_bucket_view=flags)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=not flags)
+
+    def begins(*_):
+        peaks["forward, backward"] = device.max_memory_allocated()
+        device.reset_peak_memory_stats()
+
+    optimizer.register_step_pre_hook(begins)
     for step in range(num_steps):
+        device.reset_peak_memory_stats()
         batch = model.story_tokens(16, 64, seed=2 * step + dist.get_rank())
         pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
         train_step(ddp, optimizer, pieces)
-    return torch.accelerator.max_memory_allocated()
+    return peaks | {"update": device.max_memory_allocated()}
 
 
 # %%
 free, ways = lab.pretend(), {"neither": (1, False), "accumulate": (4, False)}
-ways |= {"recompute": (1, True), "both": (4, True)}
+ways |= {"recompute": (1, True), "both": (4, True), "both, flags": (4, True, True)}
 peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
 
 # %%
-marks = {"a device of": 32e6}
+marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit a device of 32 MB; with either method it does. But both together gain little over recomputation alone, because a step has two high moments. When the backward begins there are weights, Adam's moments, DDP's buckets and all activations; with accumulation also the gradients of the microbatches before. In the update there are no activations, but six things each as large as the weights, here 3.8 MB: weights, gradients, the buckets in which DDP sends them, both of Adam's moments, and AdamW's temporaries. Neither of the two methods makes those smaller. (The buckets go with DDP's `gradient_as_bucket_view=True`, AdamW's temporaries with `foreach=False` or `fused=True`.)
+# With neither, the step does not fit; with either method it does. But they lower the first peak only, and with both the update is the higher one. What lies there, in multiples of the weights (3.8 MB)?
 #
-# Neither changes the result, but for rounding: recomputation repeats the same operations on the same numbers, and you have seen what microbatches do. If a loss looks wrong, run it once in fp64: rounding shrinks, a bug stays.
+# | | forward, backward | update |
+# | --- | --- | --- |
+# | weights, Adam's two moments, DDP's buckets | 4 | 4 |
+# | gradients | under accumulation 1 | 1 |
+# | activations, casts of weights | what the methods save | |
+# | AdamW's temporaries | | 1 |
+#
+# The flags take the last row and the gradients out of the update: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` (or `fused=True`) AdamW has hardly any temporaries. Then the backward is the higher peak.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
@@ -738,32 +817,32 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve with bf16 weights; under autocast a wide block keeps some 60 %. Messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16 and 19.5 in plain fp32.
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations shrink, messages only with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit.
-# - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks (products alone), by nearly a third where sequences are long or a library repeats the whole block.
+# - **Recomputation**: last, since it makes every step longer: in products by 22 % in wide blocks, by an estimated third where sequences are long.
 #
-# And our 7 B model? None of the recipes that learn as well as fp32 fits one card of 80 GB, but the next chapter shards masters and moments over eight cards. Then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB, and `mixed` 4 + 12/8 = 5.5 bytes, 38.5 GB: what was new in `mixed`, the masters, is what gets sharded.
+# And our 7 B model? Of the five recipes only pure bf16 fits one card of 80 GB. (With 8-bit optimizers `mixed` may, too.) The next chapter shards masters and moments over eight cards: then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB, and `mixed` 4 + 12/8 = 5.5 bytes, 38.5 GB.
 #
 # ## Summary
 #
 # - bf16: nearly the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
 # - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
-# - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
-# - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, the sum is kept in fp32, and no layer looks across the batch (but for rounding).
-# - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
+# - fp16 needs a loss scale where gradients are small; it is found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
+# - The order: all microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
+# - Accumulation equals the big batch, but for rounding, if the loss is divided by what is in the whole batch, the sum is kept in fp32, and no layer looks across the batch.
 # - A recomputed block keeps only its input; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
-# **Next**: chapter 06 shards the states, which no recipe that learns as well makes smaller.
+# **Next**: chapter 06 shards the states, which none of the four other recipes here makes smaller.
 
-# %% [markdown] sections="8.1.1, 19.2.3, 19.4.2, S4, S9"
+# %% [markdown] sections="8.1.1, 19.2.3, S4, S9"
 # ## Errata of the textbook
 #
 # They correct a textbook that many readers know; if you don't, you lose nothing here.
 #
-# <details><summary>Five boxes</summary>
+# <details><summary>Four boxes</summary>
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
@@ -789,21 +868,16 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # </details>
 #
-# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
-#
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2: up to there, pairs of blocks keep no less than each alone.
-#
-# </details>
-#
 # </details>
 #
 # **Further reading**
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
+# - Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*, [arXiv 2110.02861](https://arxiv.org/abs/2110.02861)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
-# - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck.
+# - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one: it gains time where memory traffic is the bottleneck.
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 
