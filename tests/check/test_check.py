@@ -348,7 +348,7 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
         ["chart_fault", "✗ wrong"],
         ["real_pipeline", "○ not attempted"],
     ]
-    assert lines[-1] == "1 of 4 passed"
+    assert lines[-1] == "1 of 5 passed"
 
 
 def test_verdicts_speak_the_language_of_the_notebook():
