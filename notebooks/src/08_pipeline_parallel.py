@@ -235,7 +235,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B doesn't shrink the bubble, but memory no longer limits m. The batch still does: cut a fixed batch into more microbatches, and each is smaller and runs less efficiently.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B doesn't shrink the bubble, but memory no longer limits m. The batch still does: cut a fixed batch into more microbatches, and each is smaller, so its matrix products run less efficiently.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -408,7 +408,7 @@ filled.score(bubble(half.predict()))
 #
 # ### Exercise 4. Where do the W's go?
 #
-# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, with as low a peak. There may be fewer microbatches than ranks.
+# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
 
 
 # %%
@@ -537,14 +537,12 @@ for name, key in schedules.items():
 
 # %%
 units = {"predicted": "share", "measured": "share", "activations": "bytes"}
-lab.table(
-    rows, units=units, title="Step, bubble, and peak of activations (largest rank)"
-)
+lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
 
 # %% [markdown]
 # From the top down the predicted bubble stays or shrinks. Interleaving keeps more than a third more activations than 1F1B, and the two that split the backward hardly more.
 #
-# How much of the gain is left in *measured* depends on your machine. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
+# How much of the gain is left depends on your machine. Boxes that overrun make a step longer and its bubble smaller, so look at *step*, too. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
