@@ -130,7 +130,7 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (rank 0 for 180 ms in the middle), because data passes three other ranks on its way there and back. If all stages take equally long, that is 3 of 11 slots:
+# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (rank 0 for 180 ms in the middle), because data passes three other ranks on its way there and back. So 3 of 11 slots are idle, if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
