@@ -14,6 +14,7 @@ from labkit.pipeline.schedules import (
     naive,
     one_f_one_b,
     validate,
+    zero_bubble_h1,
 )
 from labkit.pipeline.simulation import Cost, in_flight, simulate
 from labkit.timeline import bubble
@@ -23,6 +24,7 @@ __all__ = [
     "better_order",
     "chart_fault",
     "choose_microbatches",
+    "fill_gaps",
     "hint",
     "real_pipeline",
     "status",
@@ -35,36 +37,52 @@ def better_order(answer: Callable) -> Iterator[tuple[str, str]]:
     "0F1", "0B0", ...]."""
     for p, m in ((4, 8), (2, 5), (4, 2), (1, 3), (6, 9)):
         case = say("{p} ranks, {m} microbatches", p=p, m=m)
-        best = one_f_one_b(p, m)
         orders = [list(answer(rank, p, m)) for rank in range(p)]
-        try:
-            mine = _ordered(best, orders)
-            validate(mine)
-        except (ValueError, TypeError, AttributeError) as fault:
-            place, ours, theirs = _first_difference(orders, best)
-            yield wrong(
-                "{case}: {place} is {ours!r}; the best order has {theirs!r}\n{fault}",
-                case=case,
-                place=place,
-                ours=ours,
-                theirs=theirs,
-                fault=fault,
-            )
-        held = max(in_flight(mine))
-        least = max(in_flight(best))
-        span_us = simulate(mine).span_us
-        least_us = simulate(best).span_us
-        if held > least or span_us > least_us:
-            yield over_budget(
-                "{case}: a valid order that keeps {held} activations, the best one {least}; and "
-                "takes {took:g} forwards of time, the best one {least_time:g}\n{drawn}",
-                case=case,
-                held=held,
-                least=least,
-                took=span_us / 1000,
-                least_time=least_us / 1000,
-                drawn=_written(_draw(mine)),
-            )
+        yield from _held_beside(one_f_one_b(p, m), orders, case)
+
+
+@exercise
+def fill_gaps(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(rank, order)`` puts the W's into a rank's order, ["0F0", "0I0", ...]: a step as
+    short as ZB-H1's, where F, I and W take equally long, with no more activations kept."""
+    for p, m in ((4, 8), (2, 5), (1, 3), (3, 2), (6, 13)):
+        case = say("{p} ranks, {m} microbatches", p=p, m=m)
+        best = zero_bubble_h1(p, m)
+        given = [[str(each) for each in order if each.kind != "W"] for order in best.orders]
+        orders = [list(answer(rank, order)) for rank, order in enumerate(given)]
+        yield from _held_beside(best, orders, case)
+
+
+def _held_beside(best: Schedule, orders: list[list], case: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with an answer's orders, or what they cost more than the best ones."""
+    try:
+        mine = _ordered(best, orders)
+        validate(mine)
+    except (ValueError, TypeError, AttributeError) as fault:
+        place, ours, theirs = _first_difference(orders, best)
+        yield wrong(
+            "{case}: {place} is {ours!r}; the best order has {theirs!r}\n{fault}",
+            case=case,
+            place=place,
+            ours=ours,
+            theirs=theirs,
+            fault=fault,
+        )
+    held = max(in_flight(mine))
+    least = max(in_flight(best))
+    span_us = simulate(mine).span_us
+    least_us = simulate(best).span_us
+    if held > least or span_us > least_us:
+        yield over_budget(
+            "{case}: a valid order that keeps {held} activations, the best one {least}; and "
+            "takes {took:g} forwards of time, the best one {least_time:g}\n{drawn}",
+            case=case,
+            held=held,
+            least=least,
+            took=span_us / 1000,
+            least_time=least_us / 1000,
+            drawn=_written(_draw(mine)),
+        )
 
 
 def _ordered(like: Schedule, orders: list[list[str]]) -> Schedule:
@@ -180,7 +198,8 @@ def _charts() -> Iterator[tuple[Chart, Place | None]]:
 
 def _draw(order: Schedule) -> Chart:
     """A schedule as a chart, every action taking one step."""
-    drawn = simulate(order, Cost(forward_us=1.0, backward_us=1.0))
+    equal = Cost(forward_us=1.0, backward_us=1.0, input_us=1.0, weight_us=1.0)
+    drawn = simulate(order, equal)
     rows = [["."] * round(drawn.span_us) for _ in range(order.num_ranks)]
     for rank, label, start_us in zip(drawn.rank, drawn.label, drawn.start_us, strict=True):
         rows[rank][round(start_us)] = str(label).removeprefix(str(rank))

@@ -29,14 +29,14 @@ lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward (a narrow box has only its number), and hatched is waiting. Choose GPipe as the schedule, then 2 microbatches instead of 4 (both words come below). Multiply *span* by *bubble* before and after: does the waiting grow with the work?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. Choose GPipe as the schedule and note *span* × *bubble* at 4 microbatches, then at 8 (both words come below). Does the waiting grow with the work?
 #
 # **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
 
 # %% [markdown] sections="S7"
 # ## Two stages, by hand
 #
-# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way. The names in `record_function` label the boxes of the picture: `1B0` is stage 1, backward, piece 0 of the batch, and the picture says `B0`.
+# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way.
 
 
 # %%
@@ -50,7 +50,7 @@ def two_stages():
     torch.autograd.grad(warm, list(stage.parameters()), torch.ones_like(warm))
     dist.barrier()
     if rank == 0:
-        with record_function("0F0"):
+        with record_function("0F0"):  # names a box: stage 0, forward, piece 0
             activations = stage(tokens)
         dist.send(activations.detach(), dst=1)
         gradient = torch.empty_like(activations)
@@ -72,26 +72,28 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured on two real processes; [gloo](GLOSSARY.md#gloo) carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is time spent waiting for a message. Look at the order only, since the length of a box depends on what else your machine does. Rank 1 waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns.
+# This was measured on two real processes; [gloo](GLOSSARY.md#gloo) carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is a message that is awaited. Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so the two take turns.
 #
-# At least the result is right. Here is the largest difference of our gradients from those of one process:
+# Here is the largest difference of our gradients from those of one process, and the largest gradient:
 
 # %%
 torch.manual_seed(0)
 whole = model.Transformer(4, dim=128, num_heads=4)
 tokens, targets = model.story_tokens(8, 64)
 model.loss(whole(tokens), targets).backward()
-lab.difference(by_hand[0] + by_hand[1], [each.grad for each in whole.parameters()])
+right = [weight.grad for weight in whole.parameters()]
+largest = max(gradient.abs().max().item() for gradient in right)
+lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# That is rounding in the last digit of a float.
+# The difference is less than a millionth of that gradient. A float has about seven digits, so this is rounding.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
 #
-# From here on we use `pipeline.Step`. It trains a smaller transformer of eight blocks through torch's own pipeline library, whose code comes later. Each of four real ranks holds two blocks.
+# From here on we use `pipeline.Step`. It trains a smaller transformer of eight blocks through torch's own pipeline library. Each of four real ranks holds two blocks.
 #
-# They would fight for a laptop's two cores. So each stage does its real work and then sleeps until a stated time is over: a forward takes 20 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real. If a stage could not keep its time, the picture says [overran](GLOSSARY.md#overran), as it often will on two cores.
+# They would fight for a laptop's two cores. So each stage does its real work and then sleeps until a stated time is over: 20 ms for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real. If a stage can't keep its time, the picture says [overran](GLOSSARY.md#overran).
 
 # %%
 step = pipeline.Step(
@@ -104,12 +106,12 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave. This step sent two, and a hundred would change nothing: while only one piece is on its way, three ranks wait.
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave, be there two or a hundred. (In the table under the picture, *communication* counts waiting for a message, too.)
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
-# The cure is to let several pieces travel at once. While rank 1 works on the first piece, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch); there are m of them. **GPipe** does the forwards of all of them, and only then begins the first backward. A microbatch always has the same size here, so more of them mean a larger batch.
+# The cure is to let several pieces travel at once. While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward.
 #
 # With four ranks and eight microbatches, how idle are the ranks still?
 
@@ -117,7 +119,7 @@ step.compare()
 idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
 
 # %% [markdown]
-# A [schedule](GLOSSARY.md#schedule) is only an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. Here is rank 0's order under GPipe, and below it the timeline of all four:
+# A [schedule](GLOSSARY.md#schedule) is an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. Here is rank 0's order, and the timeline of all four:
 
 # %%
 step = step.but(schedule="gpipe", microbatches=8)
@@ -128,32 +130,20 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (in rank 0's row: the 180 ms in the middle), because data passes three other ranks on its way there and back. Only the place differs: rank 3 waits at both ends, rank 0 in the middle, until the first backward has walked back. So 3 of 11 slots are idle, however long a slot is, if all stages take equally long:
+# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (rank 0 for 180 ms in the middle), because data passes three other ranks on its way there and back. So 3 of 11 slots are idle, if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# So the hatched time stays the same, and more microbatches only make it a smaller share. (Some divide it by the useful time instead, which gives $(p-1)/m$.) The measured bubble is larger. The line under the picture says why: ranks that began late, messages, actions (one forward or backward each) that took longer than stated, and Python between two of them.
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 4 to 8 the bubble falls from 42.9 % to 27.3 %, from 16 to 32 only from 15.8 % to 8.6 %.
 #
-# From how many microbatches on is it at most a tenth? Solve the formula first:
-
-# %%
-enough = lab.guess("fewest microbatches for a bubble of 10 %", between=(1, 100))
-
-# %%
-tries = (step.but(microbatches=m) for m in range(1, 100))
-enough.score(next(each.microbatches for each in tries if bubble(each.predict()) <= 0.1))
-
-# %% [markdown] sections="8.6.1"
-# From $3/(m+3) \le 1/10$ we get $m \ge 27$. Doubling helps less and less: from 4 microbatches to 8 the bubble falls from 42.9 % to 27.3 %, from 16 to 32 only from 15.8 % to 8.6 %.
+# The line under the picture says why the measured bubble is larger: late starts, messages, actions that took longer than stated, and Python between two of them.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one yourself: one training step on two real ranks. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs of the microbatches, on rank 1 their targets. All are of one size, and there may be just one. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. Gradients start empty; in the end both stages hold those of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
+# Now build one yourself: one training step on two real ranks. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs, on rank 1 their targets, all of one size. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
-# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever. The check stops such a run after five seconds and says where the ranks stood.
-#
-# A check tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever. The check stops such a run and says where the ranks stood. It tries sizes that are not shown, and after each attempt `check.hint` tells more.
 
 
 # %%
@@ -190,9 +180,9 @@ check.hint("real_pipeline")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
-# Why not take very many microbatches, then? GPipe keeps the activations of all of them, because it begins its backwards only when all forwards are done. Can you find an order that frees them earlier?
+# Why not take very many microbatches, then? GPipe keeps the activations of all of them (without recomputation, which its paper uses), because it begins its backwards only when all forwards are done. Can you find an order that frees them earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's (a backward takes twice as long as a forward); within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. There may be fewer microbatches than ranks, or one rank only. An order that costs too much is drawn for you.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The step must take no longer than GPipe's (a backward takes twice as long as a forward). Within that, make the peak, the most microbatches that a rank has open at once, as low as you can; GPipe's is m. There may be fewer microbatches than ranks. An order that costs too much is drawn for you.
 
 
 # %%
@@ -210,17 +200,28 @@ def my_order(rank, num_ranks, num_microbatches):
 # %%
 check.better_order(my_order)
 
+# %%
+check.hint("better_order")
+
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left. Look at the predicted bubble below, and at *peak in flight*: which of them has changed?
+# The order that exercise 2 asks for is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward).
+#
+# <details><summary>What each rank does</summary>
+#
+# Rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left.
+#
+# </details>
+#
+# Look at the predicted bubble below, and at *peak in flight*, the most microbatches that a rank has open: which of them has changed?
 
 # %%
 step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and still drains. (The measured ones are larger, for the reasons in the line under the picture.) What did change is *peak in flight*, at the right of each row: the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere; here it is 4, 3, 2 and 1. Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept, in our two runs of four ranks:
+# The predicted bubble has not moved, because the pipeline still fills and still drains. (Where the measured ones differ, it is by the overheads listed under each picture.) What did change is the peak: GPipe held 8 everywhere, here it is 4, 3, 2 and 1. Rank r holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept in our two runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -234,12 +235,12 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. Whoever counts microbatches knows the memory of activations. So 1F1B doesn't shrink the bubble, but it lets you take the large m that does.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B doesn't shrink the bubble, but memory no longer limits m. The batch still does: cut a fixed batch into more microbatches, and each is smaller, so its matrix products run less efficiently.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (a share of total time; it is always above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. (A pipeline of one rank is among the cases.)
+# You may have a bubble of at most `max_bubble` (a share of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. There may be only one rank.
 
 
 # %%
@@ -258,14 +259,39 @@ def my_choice(num_ranks, max_bubble, max_activations):
 # %%
 check.choose_microbatches(my_choice)
 
+# %%
+check.hint("choose_microbatches")
+
+# %% [markdown]
+# ## When messages take time
+#
+# So far every prediction had messages that take no time. Now each takes 10 ms. There are three borders on the way there and three on the way back, so GPipe's step gets 60 ms longer, and its bubble grows from 27.3 % to 33.3 %. What is 1F1B's?
+
+# %%
+slower = lab.guess("bubble of 1F1B, messages of 10 ms", between=(0, 1))
+
+# %%
+late = step.but(message_ms=10)
+lab.show(late.predict(), title=late.title())
+
+# %%
+slower.score(bubble(late.predict()))
+
+# %% [markdown]
+# Look at rank 3: before most forwards it now waits 20 ms, for a message to rank 2 and one back. GPipe runs eight forwards in a row, so messages travel while ranks work. 1F1B runs as few in advance as it can, and soon a rank can only wait for its neighbour's answer. With twice as many in advance its bubble would be GPipe's again, and rank 0 would hold 7 microbatches instead of 4.
+
 # %% [markdown] sections="10.3.2"
 # ## The libraries
-#
-# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation while its neighbour sends a gradient, and both may wait for ever. So torch and Megatron post a send and a receive at once (`dist.batch_isend_irecv`). DeepSpeed orders them instead, so that each send meets a receive.
 #
 # ### torch.distributed.pipelining
 #
 # `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`, which also divides the gradients by m. Only the last rank knows the loss:
+#
+# <details><summary>Why libraries don't use <code>send</code> and <code>recv</code> as exercise 1 does</summary>
+#
+# Under 1F1B a rank sends an activation while its neighbour sends a gradient, and both might wait for ever. So torch and Megatron post a send and a receive at once (`dist.batch_isend_irecv`); DeepSpeed orders them so that each send meets a receive.
+#
+# </details>
 
 
 # %%
@@ -296,14 +322,23 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` asks for as nearly the same number of layers in each stage as possible. `train_batch` runs forward, backward and update. Is its order 1F1B, too? We read its list of commands. (On a busy machine DeepSpeed takes up to a minute to start.)
+# `PipelineModule` takes the model as a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. `train_batch` runs forward, backward and update. (DeepSpeed may take up to a minute to start.) Is its order 1F1B, too? We read its list of commands:
+
+
+# %%
+def order_of(rank):
+    """F and B of DeepSpeed's four stages and eight microbatches."""
+    from deepspeed.runtime.pipe.schedule import TrainSchedule
+
+    commands = TrainSchedule(micro_batches=8, stages=4, stage_id=rank)
+    names = [command.name for step in commands for command in step]
+    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
 
 
 # %%
 def deepspeed_pipeline(config, method="parameters"):
     import deepspeed
     from deepspeed.pipe import PipelineModule
-    from deepspeed.runtime.pipe.schedule import TrainSchedule
 
     deepspeed.init_distributed()
     torch.manual_seed(0)
@@ -313,11 +348,8 @@ def deepspeed_pipeline(config, method="parameters"):
     engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
     tokens, targets = model.story_tokens(8, 32)
     loss = engine.train_batch(zip(tokens.split(1), targets.split(1))).item()
-    commands = TrainSchedule(micro_batches=8, stages=4, stage_id=dist.get_rank())
-    names = [command.name for step in commands for command in step]
-    order = [name[0] for name in names if name in ("ForwardPass", "BackwardPass")]
-    told = {"rank": dist.get_rank(), "loss": loss, "order": "".join(order)}
-    return told | {"cuts": net.parts}
+    rank = dist.get_rank()
+    return {"rank": rank, "loss": loss, "order": order_of(rank), "cuts": net.parts}
 
 
 # %%
@@ -326,16 +358,16 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's, to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above first runs one forward more, up to three on rank 0. That is 1F1B. *Cuts* says where stages begin: the six layers (embedding, four blocks, head) are cut into 2, 2, 1 and 1. A pipeline runs at the pace of its slowest stage, so cut evenly.
+# The loss, which comes before the update, is torch's to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above runs one forward more in advance. That is 1F1B. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
 
 # %% [markdown]
 # ## Schedules that shrink the bubble
 #
-# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. Drop any of them, and it shrinks. We drop one after the other.
+# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. We drop one after the other.
 #
 # ### Interleaving: more stages
 #
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have only four microbatches, for which the bubble of 1F1B is 3/7, or 42.9 %. How much of it is left?
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have only four microbatches, so that boxes stay readable. Then the bubble of 1F1B is 3/7, or 42.9 %. What is it now?
 
 # %%
 less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
@@ -349,15 +381,15 @@ lab.show(interleaved.predict(), title=interleaved.title())
 less.score(bubble(interleaved.predict()))
 
 # %% [markdown]
-# `4B0` is stage 4, backward, microbatch 0; lighter boxes are a rank's second stage (a narrow box leaves the stage out). Rank 0 runs p microbatches through its first stage, then the same p through its second. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
+# `4B0` is stage 4, backward, microbatch 0; lighter boxes are a rank's second stage. Rank 0 runs p microbatches through its first stage, then the same p through its second. Each box is half as long, so filling and draining cost half as much. With v stages a rank, and m a multiple of p, the bubble is
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For v = 2 that is 3 of 11 half slots, as with twice the microbatches. The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here, so rank 0's 8 weigh no more than 1F1B's 4; but with eight microbatches it holds 11 halves, or 5.5.
+# The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here; with eight microbatches rank 0 holds 11 halves, or 5.5, where 1F1B holds 4.
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights, and nobody waits for that, so it can be put off until there is a gap. Each takes 20 ms, half of the old backward. With one stage a rank this is **ZB-H1**. How much is left of the 42.9 % now?
+# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights. No other rank waits for that, so it can be put off until there is a gap. Each takes 20 ms, half of the old backward. With one stage a rank this is **ZB-H1**. What is the bubble now, instead of 42.9 %?
 
 # %%
 filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
@@ -370,39 +402,86 @@ lab.show(half.predict(), title=half.title())
 filled.score(bubble(half.predict()))
 
 # %% [markdown]
-# The stage before now waits for I only, not for a whole backward. So rank 0 begins its first backward at 140 ms; under 1F1B it was 200 ms.
+# The stage before now waits for I only, not for a whole backward. So rank 0 begins its first backward at 140 ms; under 1F1B it was 200 ms. The W's that were put off fill gaps: those between the last I's, and the ends of rows.
 #
-# The W's that were put off fill gaps: those between the last I's, and the ends of rows. So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, where 1F1B had $(p-1)(F+I+W)$, or 180 ms (a letter stands for its duration, 20 ms). The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
+# So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, instead of 180 ms. The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
 #
+# ### Exercise 4. Where do the W's go?
+#
+# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
+
+
+# %%
+def my_gaps(rank, order):
+    """The order with a W for every I."""
+    ### BEGIN SOLUTION
+    done, due = [], []
+    for action in order:
+        done.append(action)
+        if "I" in action:
+            due.append(action.replace("I", "W"))
+            if len(due) > rank:
+                done.append(due.pop(0))
+    return done + due
+    ### END SOLUTION
+
+
+# %%
+check.fill_gaps(my_gaps)
+
+# %%
+check.hint("fill_gaps")
+
+# %% [markdown]
 # ### ZBV: both at once
 #
-# **ZBV** splits the backward *and* gives each rank two stages. They form a V, from rank 0 down to the last rank and back up. Why a V? Rank 0 has the last stage, too, so it begins its first I (at 60 ms below) without waiting for a gradient to walk back through all ranks. And a rank that keeps activations long in one stage keeps them briefly in the other, so memory is even.
+# **ZBV** splits the backward *and* gives each rank two stages. They lie in a V:
 #
-# Here are three ranks and six microbatches; *peak in flight* counts halves again.
+# | | down | up again |
+# | --- | --- | --- |
+# | rank 0 | stage 0 | stage 5 |
+# | rank 1 | stage 1 | stage 4 |
+# | rank 2 | stage 2 | stage 3 |
+#
+# Rank 0 has the last stage, too, so it begins its first I (at 60 ms below) without waiting for a gradient to walk back through all ranks. There are three ranks, so that boxes stay readable; *peak in flight* counts halves again.
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
 lab.show(zbv.predict(), title=zbv.title())
 
 # %% [markdown] sections="10.3.2, 19.3.2"
-# Look at the ends of the rows: each rank works without a pause from its first action to its last, because F, I and W take equally long here. (In real models they don't.) The papers count each rank from its own first action, so they call this bubble zero; we count the whole picture.
+# Each rank works without a pause from its first action to its last, because F, I and W take equally long here. (In real models they don't.)
+#
+# <details><summary>Why the papers call this bubble zero</summary>
+#
+# They count each rank from its own first action; we count the whole picture. Zero is fair if rank 0 may begin the next step while rank 2 still finishes this one. Then the update must not wait for all ranks, as clipping by the norm of all gradients would.
+#
+# </details>
+#
+# <details><summary>Two more in the menu of the first picture</summary>
+#
+# *ZB-H2* runs more forwards in advance than ZB-H1, which fill the beginning too, and holds $2p-1$ microbatches. *Interleaved zero bubble* is ZB-H1 with several stages a rank.
+#
+# </details>
 #
 # ### PipeDream: never drain
 #
-# What is left to drop is the draining. We drain because all microbatches of a batch must see the same weights; draining before an update is called a [flush](GLOSSARY.md#flush). **PipeDream** never flushes. It runs 1F1B as long as training lasts, and each stage updates itself after every backward. So it fills once and drains once: its bubble is $(p-1)/(M+p-1)$, where M counts all microbatches of the training.
+# What is left to drop is the draining. We drain before an update, a [flush](GLOSSARY.md#flush), because all microbatches of a batch must see the same weights. **PipeDream** never flushes. It runs 1F1B as long as training lasts, and each stage updates itself after every backward.
 #
-# Here are the first eight. (The chart stops after eight, so it drains; a longer run has F8, F9 and so on in the gaps at the end.) Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
+# Here is the beginning, where it fills. Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
 
 # %%
-lab.show(step.predict(), title="PipeDream, its first eight microbatches")
+endless = step.but(microbatches=16).predict()
+begun = endless.select(endless.start_us < 640_000)
+lab.show(begun, title="PipeDream, its beginning")
 
 # %%
 between = lab.guess("updates of rank 0 between F3 and B3", between=(0, 8))
 
 # %%
-endless = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
+stale = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
 rows = []
-for rank, told in enumerate(endless):
+for rank, told in enumerate(stale):
     late = max(newest - used for used, newest in told["versions"])
     kept = told["peak_versions"]
     rows.append({"rank": rank, "updates late": late, "versions kept": kept})
@@ -412,7 +491,7 @@ lab.table(rows)
 between.score(rows[0]["updates late"])
 
 # %% [markdown] sections="10.3.2, 19.3.2"
-# B0, B1 and B2 lie between, each with an update. The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. With p stages, stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. They are called [stale](GLOSSARY.md#staleness), and the training is no longer that of one process. How far apart are the losses?
+# B0, B1 and B2 lie between, each with an update. The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). How far are the losses from those of one process, which updates as often, but has each microbatch see the newest weights?
 
 
 # %%
@@ -432,11 +511,11 @@ for updates, flush_every in {"a flush every 4": 4, "never a flush": None}.items(
 lab.table(rows, title="The last loss, and the largest difference of all eight")
 
 # %% [markdown]
-# With a flush, four stages train as one process does; this is why Megatron keeps the flush. Without it the losses differ. Eight microbatches can't show whether they are worse, but the guarantee is lost. So two methods go by the name 1F1B, and when you read it, ask whether it flushes.
+# Compare along a row. (The second row updates after every microbatch, so it has learned more.) With a flush, four stages train as one process does, which is why Megatron keeps it. Without it the losses differ; whether they get worse, eight microbatches can't show. Two methods go by the name 1F1B, so ask whether it flushes.
 #
-# ### All of them, for real
+# ### All of them, paced
 #
-# Let's measure the schedules that flush, on real ranks. (GPipe and 1F1B ran above.)
+# Here are the schedules that flush, on real ranks, one run each. (GPipe and 1F1B ran above.) Boxes last as long as stated, I as long as W.
 
 # %%
 schedules = {
@@ -446,28 +525,31 @@ schedules = {
     "ZB-H1": "zb_h1",
     "ZBV": "zbv",
 }
+
+# %%
 rows = []
 for name, key in schedules.items():
     pair = step.but(schedule=key).compare()
+    row = {"schedule": name, "step_us": pair.measured.span_us}
+    row |= {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
     kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
-    bubbles = {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
-    rows.append({"schedule": name, **bubbles, "activations": kept_bytes})
+    rows.append(row | {"activations": kept_bytes})
 
 # %%
 units = {"predicted": "share", "measured": "share", "activations": "bytes"}
-lab.table(rows, units=units, title="Bubble and peak of activations (largest rank)")
+lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
 
 # %% [markdown]
-# From the top down the predicted bubble stays or shrinks, to 5.9 % with ZBV. Interleaving keeps more than a third more activations, and the two that split the backward hardly more than 1F1B.
+# From the top down the predicted bubble stays or shrinks. Interleaving keeps more than a third more activations than 1F1B, and the two that split the backward hardly more.
 #
-# How much of the gain is left in *measured* depends on what else your machine does, and the order of the schedules may change. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two, and often a send or a receive. On GPUs, too, a box must be long against those, or a finer cut doesn't pay.
+# How much of the gain is left depends on your machine. Boxes that overrun make a step longer and its bubble smaller, so look at *step*, too. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens. ZeRO (chapter 06) makes the model fit, too, so compare the messages:
+# Back to the 7 B model, now on eight A100 of 80 GB in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens. ZeRO (chapter 06) makes the model fit, too, so compare the messages:
 #
-# - ZeRO 3: each card runs two microbatches of four sequences. For each of the two it gathers all weights twice and reduce-scatters the gradients once.
+# - ZeRO 3: each card runs two microbatches of four sequences. For each it gathers all weights twice and reduce-scatters the gradients once.
 # - ZeRO 1: gradients and weights travel once a step.
 # - Pipeline: a card passes on 64 activations and as many gradients.
 #
@@ -484,73 +566,89 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline. But a step computes, too, so we ask the planner of chapter 18. On this slow network, how many times as fast as ZeRO 3 is a pipeline of eight stages?
-
-# %%
-faster = lab.guess("times as fast as ZeRO 3, slow network", between=(0, 50))
-
-# %% [markdown]
-# The table also has the same eight cards in one machine with NVLink, with a large batch and with a small one.
-
-# %%
-one_machine = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=4, batch=64)
-plans = {
-    "slow network, batch 64": one_machine.but(per_node=1, nic_gb_per_s=1.25),
-    "NVLink, batch 64": one_machine,
-    "NVLink, batch 16": one_machine.but(mbs=2, batch=16),
-}
-
-# %%
-rows = []
-for name, zero_3 in plans.items():
-    zero_1 = zero_3.but(zero=1, mbs=1)  # mbs: sequences in a microbatch
-    stages = zero_3.but(zero=0, mbs=1, pp=8)  # pp: stages of the pipeline
-    ways = {"ZeRO 3": zero_3, "ZeRO 1": zero_1, "pipeline": stages}
-    times = {f"{way}_us": plan.time().step_us for way, plan in ways.items()}
-    rows.append({"case": name} | times)
-lab.table(rows, title="Time of a step, predicted")
-
-# %%
-by_zero_3, _, by_stages = list(rows[0].values())[1:]  # on the slow network
-faster.score(by_zero_3 / by_stages)
-
-# %% [markdown]
-# On the slow network the pipeline is about 13 times as fast as ZeRO 3. On NVLink it comes last: with a batch of 64, where 7 of its 71 slots are idle, it takes 6 % longer than ZeRO 3 and 18 % longer than ZeRO 1; with a batch of 16, where 7 of 23 are idle, about 30 % longer than both.
+# Even ZeRO 1 sends for more than ten times as long as the pipeline.
 #
-# <details><summary>Why the planner's steps are longer than the bars</summary>
+# <details><summary>Why not one microbatch of eight sequences?</summary>
 #
-# It counts on half of a link's rated speed for FSDP (ZeRO 3), and on 40 % for the other two, as in Megatron, whose ZeRO 1 also sends gradients in fp32. And a step computes: FSDP does so while it sends, so the longer of the two counts; for the others the planner adds both up.
+# ZeRO 3 would send half as much. But by the planner of chapter 18 it would need 93 GB, unless it recomputes activations.
 #
 # </details>
 #
-# Take a pipeline where links are slow, because it sends so little, if the batch is large enough for many microbatches. So large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
+# Does that still decide where the network is fast? We ask the planner; nothing here is measured. It estimates 3.8 s for the computation. ZeRO 3 sends at half of a link's rated speed while the cards compute, so the longer of the two counts. A pipeline adds 7 idle slots to 64, and its messages, at 40 % of the rated speed. From how many Gbit/s on is ZeRO 3 as fast?
+
+# %%
+level = lab.guess("Gbit/s from which ZeRO 3 is as fast", between=(10, 1000))
+
+# %%
+zero_3 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=3, mbs=4, batch=64)
+ways = {
+    "ZeRO 3": zero_3,
+    "ZeRO 1": zero_3.but(zero=1, mbs=1),  # mbs: sequences in a microbatch
+    "pipeline": zero_3.but(zero=0, mbs=1, pp=8),  # pp: stages of the pipeline
+}
+
+
+def step_s(plan, gbit):
+    """Of a step on such a network, as predicted."""
+    return plan.but(nic_gb_per_s=gbit / 8).time().step_us / 1e6
+
+
+# %%
+speeds = (10, 25, 50, 100, 200, 400, 800)
+times = {
+    way: {each: step_s(plan, each) for each in speeds} for way, plan in ways.items()
+}
+axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y": True}
+lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
+
+
+# %%
+def crossing(plan):
+    """The slowest network on which ZeRO 3 is as fast as the pipeline, in Gbit/s."""
+    pipe = plan.but(zero=0, mbs=1, pp=8)
+    for gbit in range(10, 1000, 10):
+        if step_s(plan, gbit) <= step_s(pipe, gbit):
+            return gbit
+
+
+# %%
+level.score(crossing(zero_3))
+
+# %% [markdown]
+# At 10 Gbit/s the estimate for the pipeline is about 13 times as fast. From the crossing on, ZeRO 3 hides its messages behind the computation, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
+
+# %%
+crossing(zero_3.but(mbs=2, batch=16))
+
+# %% [markdown]
+# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. For trainings on very many cards, Megatron's authors advise a pipeline *between* machines, and inside them tensor parallelism, which cuts each layer ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
 
 # %% [markdown]
 # ## Summary
 #
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
-# - 1F1B waits as long as GPipe, and keeps fewer microbatches.
+# - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer where messages take time.
 # - Finer pieces shrink the bubble. More stages a rank cost messages, and interleaving costs memory too.
-# - A pipeline sends little: take it where links are slow and microbatches many.
+# - A pipeline sends little: take it where messages can't hide behind computation, and microbatches are many.
 #
 # | schedule | bubble | microbatches on the fullest rank | price |
 # | --- | --- | --- | --- |
 # | naive | $(p-1)/p$ | 1 | idle ranks |
 # | GPipe | $(p-1)/(m+p-1)$ | m | memory |
-# | 1F1B | as GPipe | p | |
+# | 1F1B | as GPipe | p | waits for slow messages |
 # | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
 # | ZB-H1 | a third of 1F1B's waiting | p | finer boxes, p on every rank |
 # | ZBV | less again | p | finer boxes, messages, p on every rank |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
-# (For m of 2p or more, and F, I and W equally long.)
+# (For m a multiple of p, 2p or more, F, I and W equally long, and messages that take no time.)
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [stale](GLOSSARY.md#staleness), [paced](GLOSSARY.md#paced).
 #
 # **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# ## Exercise 4. Optional: find the fault in a chart
+# ## Exercise 5. Optional: find the fault in a chart
 #
 # Some charts that are drawn by hand can't run on any machine. Here each box takes one step, and stands as early as it can:
 
@@ -559,7 +657,7 @@ chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Write the program that finds such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. All rows are of one length, and there may be one row only. A box can run where it stands if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step; what stands nowhere never comes. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. One chart has 32 ranks and 256 microbatches, and you have two seconds.
+# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Find such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. There may be one row only. A box can run if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step; what stands nowhere never comes. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. One chart has 32 ranks and 256 microbatches, and you have two seconds.
 
 
 # %%
@@ -583,6 +681,9 @@ def my_fault(chart):
 
 # %%
 check.chart_fault(my_fault)
+
+# %%
+check.hint("chart_fault")
 
 # %% [markdown] sections="8.6.1, 8.6.2, 10.3.2, 19.3.2, S7"
 # ## Errata of the textbook
@@ -611,7 +712,7 @@ check.chart_fault(my_fault)
 #
 # <details><summary>Erratum 8.6.1: the GPipe chart</summary>
 #
-# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture of exercise 4, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes are drawn too early.
+# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture of exercise 5, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes are drawn too early.
 #
 # </details>
 #

@@ -18,7 +18,13 @@ from labkit.check.verdict import Verdict
 from labkit.pipeline import check, schedules
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("better_order", "choose_microbatches", "chart_fault", "real_pipeline")
+EXERCISES = (
+    "better_order",
+    "fill_gaps",
+    "choose_microbatches",
+    "chart_fault",
+    "real_pipeline",
+)
 
 
 def stub(*_):
@@ -32,6 +38,18 @@ def order(rank, num_ranks, num_microbatches):
     for k in range(num_microbatches - warmup):
         actions += [f"{rank}F{warmup + k}", f"{rank}B{k}"]
     return actions + [f"{rank}B{k}" for k in range(num_microbatches - warmup, num_microbatches)]
+
+
+def filled(rank, order, lag=None):
+    """The reference for fill_gaps, with another number of W's that wait if one is given."""
+    done, due = [], []
+    for action in order:
+        done.append(action)
+        if "I" in action:
+            due.append(action.replace("I", "W"))
+            if len(due) > (rank if lag is None else lag):
+                done.append(due.pop(0))
+    return done + due
 
 
 def choose(num_ranks, max_bubble, max_activations):
@@ -105,7 +123,7 @@ def deadlocked(rank, stage, microbatches, width):
         dist.recv(torch.empty(len(batch), width), 1 - rank)
 
 
-REFERENCES = dict(zip(EXERCISES, (order, choose, first_fault, two_stages), strict=True))
+REFERENCES = dict(zip(EXERCISES, (order, filled, choose, first_fault, two_stages), strict=True))
 
 
 @pytest.mark.again
@@ -146,6 +164,16 @@ def whole_warmup(rank, p, m):
             "better_order",
             lambda r, p, m: order(0, p, m),
             "rank 1, step 0 is '0F0'; the best order has '1F0'",
+        ),
+        (
+            "fill_gaps",
+            lambda rank, order: order,
+            "4 ranks, 8 microbatches: rank 0, step 5 is '0F4'; the best order has '0W0'",
+        ),
+        (
+            "fill_gaps",
+            lambda rank, order: [action.replace("I", "W") for action in order],
+            "rank 0, step 4 is '0W0'; the best order has '0I0'\n0W0 (rank 0, step 4) needs 0I0",
         ),
         (
             "choose_microbatches",
@@ -205,6 +233,16 @@ def quadratic(chart):
         ),
         ("better_order", one_at_a_time, "takes 96 forwards of time, the best one 33"),
         (
+            "fill_gaps",
+            lambda rank, order: filled(rank, order, lag=0),
+            "keeps 4 activations, the best one 4; and takes 30 forwards of time, the best one 27",
+        ),
+        (
+            "fill_gaps",
+            lambda rank, order: filled(rank, order, lag=99),
+            "keeps 8 activations, the best one 4; and takes 30 forwards of time, the best one 27",
+        ),
+        (
             "choose_microbatches",
             one_too_many,
             "with 20 mi",
@@ -226,7 +264,7 @@ def test_a_deadlock_on_real_ranks_names_the_line_of_each():
     assert verdict.counterexample.count("in recv at line") == 2
 
 
-@pytest.mark.parametrize("name", EXERCISES[:3])
+@pytest.mark.parametrize("name", EXERCISES[:4])
 @pytest.mark.parametrize(
     "rubbish", [3, "0F0", object(), [None], {"rank": float("nan")}, lambda: None, ("1f1b", "8")]
 )
@@ -305,11 +343,12 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1) for line in lines[:-1]] == [
         ["better_order", "○ not attempted"],
+        ["fill_gaps", "○ not attempted"],
         ["choose_microbatches", "✓ passed"],
         ["chart_fault", "✗ wrong"],
         ["real_pipeline", "○ not attempted"],
     ]
-    assert lines[-1] == "1 of 4 passed"
+    assert lines[-1] == "1 of 5 passed"
 
 
 def test_verdicts_speak_the_language_of_the_notebook():

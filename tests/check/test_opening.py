@@ -90,12 +90,13 @@ def test_status_and_hints_are_the_chapters_own(capsys):
     check.status()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         "better_order",
+        "fill_gaps",
         "choose_microbatches",
         "chart_fault",
         "real_pipeline",
         "0",
     ]
-    with pytest.raises(ValueError, match="the exercises are better_order, choose"):
+    with pytest.raises(ValueError, match="the exercises are better_order, fill_gaps"):
         exercises.hint("other")
 
 
@@ -138,13 +139,13 @@ def test_every_attempt_is_kept_and_what_was_passed_stays_passed():
     check.better_order(lambda *_: [])
     kept = record.entries("exercises")["better_order"]
     assert (kept["state"], kept["passed"], kept["attempts"]) == ("wrong", False, 1)
-    assert row_of(lab.progress().chapters, "08")[1:3] == ("✗ ○ ○ ○", "0 / 4")
+    assert row_of(lab.progress().chapters, "08")[1:3] == ("✗ ○ ○ ○ ○", "0 / 5")
     assert check.better_order(right).state == "passed"
     check.better_order(lambda *_: [])
     kept = record.entries("exercises")["better_order"]
     assert (kept["state"], kept["passed"], kept["attempts"]) == ("wrong", True, 3)
     standing = lab.progress()
-    assert row_of(standing.chapters, "08")[1:3] == ("✓ ○ ○ ○", "1 / 4")
+    assert row_of(standing.chapters, "08")[1:3] == ("✓ ○ ○ ○ ○", "1 / 5")
     assert standing.exercises.cells == (("08", "better_order", "✓ passed", "3"),)
 
 
@@ -170,7 +171,7 @@ def test_progress_shows_guesses_in_the_language_in_use_and_can_start_anew(capsys
 def test_a_record_that_somebody_has_edited_is_still_shown(home):
     record.change("guesses", "a", lambda _: {"guess": [1], "unit": 3, "answer": "x"})
     record.change("exercises", "better_order", lambda _: {"state": "odd", "attempts": "many"})
-    assert row_of(lab.progress().chapters, "08")[1] == "○ ○ ○ ○"
+    assert row_of(lab.progress().chapters, "08")[1] == "○ ○ ○ ○ ○"
     assert check.better_order(right).state == "passed"
     assert record.entries("exercises")["better_order"]["attempts"] == 1
 
