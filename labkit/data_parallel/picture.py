@@ -26,7 +26,7 @@ _WORDS = catalogue(
         ("order", "left to right: in the order of the backward"),
     ]
 )
-_LEFT_PX = 100.0
+_LEFT_PX = 116.0
 _TOP_PX = 78.0
 _ROW_PX = 38.0
 _BOX_PX = 28.0

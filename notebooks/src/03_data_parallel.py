@@ -49,7 +49,7 @@ data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).b
 lab.show(data_parallel.scheme())
 
 # %% [markdown]
-# Only the gradients differ, and all ranks take their mean. torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch. (`lab.launch` starts the processes and their group; a script does that itself.)
+# Only the gradients differ, and all ranks take their mean. torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch.
 
 
 # %%
@@ -99,7 +99,7 @@ lab.table(
 apart.score("by rounding")
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# Only rounding is left: a sum of four parts is added up in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So equal weights stay equal, and DDP has to send them round only once, when it wraps the model.
+# Four ranks add up the same sum in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So equal weights stay equal, and DDP has to send them round only once, when it wraps the model.
 #
 # ## What DDP does, by hand
 #
@@ -201,7 +201,7 @@ lab.table(
 num_calls.score(found["in_buckets"][1]["all-reduces"])
 
 # %% [markdown]
-# The gradients are the same, with two ranks to the bit. The bytes hardly differ: on the [wire](GLOSSARY.md#wire) each further all-reduce costs some 570 bytes of its own. (DDP's buckets hold a little more than a quarter of a MiB, because a bucket closes with the gradient that takes it there.)
+# The gradients are the same, with two ranks to the bit. The bytes hardly differ: on the [wire](GLOSSARY.md#wire) each further all-reduce costs some 570 bytes of its own. (A bucket closes with the gradient that takes it to a quarter of a MiB, 0.26 MB.)
 
 # %% [markdown]
 # ## Sending during the backward
@@ -238,9 +238,9 @@ lab.show(
 )
 
 # %% [markdown] sections="19.2.2a"
-# By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. (Name a size, and it counts for the first one, too.)
+# By default a bucket closes at 25 MiB, and the first one already at 1 MiB, so that something is under way early. (Name a size, and it counts for the first one, too.)
 #
-# In its first step DDP does not know the order yet and sends a single bucket. It notes in which order gradients become ready, and from then on the buckets follow it. So our runs below begin with warm-up steps, which are not drawn.
+# In its first step DDP does not know the order yet and sends a single bucket. From then on the buckets follow the order in which gradients became ready. So our runs below begin with warm-up steps, which are not drawn.
 
 # %% [markdown] sections="19.2.2a"
 # ## How large should a bucket be?
@@ -296,7 +296,7 @@ step.but(bucket_mb=2).compare()
 # %% [markdown]
 # Here both costs are moderate: three buckets pay 90 ms of latency, and the first starts 160 ms before the backward ends (as predicted).
 #
-# So a rule. In a ring of N ranks a bucket's bytes take longer than its latency above $N$ × latency × bandwidth, here 2 × 15 ms × 0.04 GB/s = 1.2 MB. A bucket should be larger than that, and a step should still have several. DDP's 25 MiB are a good start: on 64 ranks over chapter 02's InfiniBand (5 us, 25 GB/s) the rule asks for 8 MB. With more ranks take more.
+# So a rule. In a ring a bucket's bytes take longer than its latency if it has more than N × latency × bandwidth, here 2 × 15 ms × 0.04 GB/s = 1.2 MB. Take larger buckets than that, but still several in a step. DDP's 25 MiB are a good start: 64 ranks over the InfiniBand of chapter 02 (5 us, 25 GB/s) need 8 MB. With more ranks take more.
 #
 # ### Exercise 1: build the buckets
 #
@@ -359,6 +359,8 @@ speedup.score(shared[4])
 # </details>
 
 # %% [markdown] sections="10.2.1, 19.2.1"
+# *Here the first half ends. If you want a break, take it now.*
+#
 # ## A mean of means
 #
 # DDP takes the mean of the ranks' gradients. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
@@ -556,7 +558,7 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours. (We try it on the CPU; the script below names the device.)
+# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours.
 
 
 # %%
@@ -609,7 +611,11 @@ saved = torch.load(folder / "last.pt", map_location=torch.get_default_device())
 model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 
 # %% [markdown] sections="S2, S12"
-# (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+# <details><summary>If your model has BatchNorm</summary>
+#
+# On GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.
+#
+# </details>
 #
 # ### The same under torchrun
 #
@@ -664,7 +670,7 @@ print(*nodes.logs, sep="\n")
 # %% [markdown]
 # ## When is it worth it?
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. (The states alone are 18 bytes for each parameter, 121 GB, so the GPUs have 141.)
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. (The states alone are 18 bytes for each parameter, 121 GB, so these cards have 141.)
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
@@ -679,9 +685,9 @@ plans = {"8 sequences per GPU": many, "1 sequence per GPU": many.but(batch=64)}
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# The all-reduce (119 ms) and the update (53 ms) do not shrink with the batch, and the planner, which is cautious, hides nothing of them. One all-reduce for eight sequences is an eighth of the step together with the update. With one sequence they are half of it, and 64 GPUs would be only 31 times as fast as one.
+# The all-reduce (*data parallel*, 119 ms) and the update (*optimizer*, 53 ms) do not shrink with the batch; the planner is cautious and hides neither. With eight sequences per all-reduce they are an eighth of the step. With one they are half of it, and 64 GPUs are only 31 times as fast as one.
 #
-# And look at the card's bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# And the card's bars of memory have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the messages hide under the backward, or are short beside the compute of a step. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
@@ -695,7 +701,7 @@ lab.show(planner.time_bars(plans))
 #
 # So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on. The **bound** says how many steps a worker may be ahead of the slowest one: 0 is synchronous training, no bound is asynchronous, and in between it is called stale-synchronous (Ho et al. 2013).
 #
-# Every update makes a new version of the weights. A gradient that was computed with version 5 and arrives at version 8 is 3 updates late, which is its **[staleness](GLOSSARY.md#staleness)**. Here is the server; the line with `bound` is all that differs between the modes. What workers sent that must wait joins the next update.
+# Every update makes a new version of the weights. A gradient that was computed with version 5 and arrives at version 8 is 3 updates late, which is its **[staleness](GLOSSARY.md#staleness)**. Here is the server; the line with `bound` is all that differs between the modes. The gradient of a worker that has to wait joins the next update.
 
 
 # %%
@@ -738,18 +744,22 @@ lab.table({"name": name, **run[0]} for name, run in runs.items())
 latest.score(runs["asynchronous"][0]["latest"])
 
 # %% [markdown]
-# By their stated times the three modes take 576, 408 and 192 ms. The synchronous one waits for worker 3 in all of its six steps. With a bound of 2 the fast workers run ahead at first; once they are three steps ahead, they go at worker 3's speed. Without a bound nobody waits for another worker:
+# By their stated times the three modes would take 576 ms, 408 ms and 192 ms. The synchronous one waits for worker 3 in all of its six steps. With a bound of 2 the fast workers run ahead at first; once they are three steps ahead, they go at worker 3's speed. Without a bound nobody waits for another worker:
 
 # %%
 runs["asynchronous"].timeline()
 
 # %% [markdown]
-# (Rank 0 is the server: it only adds and answers, which is counted as idle. The hatched gaps between steps are this machine's, whose few cores they share. The steps under way at the 18th gradient are drawn to their end, and dropped.)
+# <details><summary>How to read this picture</summary>
+#
+# Rank 0 is the server: it only adds and answers, which is counted as idle. The hatched gaps between steps are this machine's, whose few cores they share. Steps that are under way at the 18th gradient are drawn to their end, and dropped.
+#
+# </details>
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### The price
 #
-# Gradients are late: see the other columns of the table. While worker 3 computes one gradient, the others have changed the weights many times. A bound limits that, and gives back most of the time that it saved. (*Latest* may exceed the bound, which counts a worker's own steps and not updates.)
+# Gradients are late: see the other columns of the table. While worker 3 computes one gradient, the others have changed the weights many times. A bound limits that, at the price of time. (*Latest* may exceed the bound, which counts a worker's own steps, and not updates.)
 #
 # <details><summary>How lateness bounds the learning rate</summary>
 #
