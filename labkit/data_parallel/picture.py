@@ -54,23 +54,21 @@ def _scheme(num_ranks: int, share: int, words: dict[str, str]) -> Sketch:
     wide_px = (WIDTH_PX - _LEFT_PX) / num_ranks
     shapes = _names([names[row] for row in ("batch", "weights", "gradients")])
     shapes += _names(["all-reduce", names["update"]], 3)
-    model, mean = style("forward"), style("all_reduce")
+    model = style("forward")
+    mean = style("all_reduce")
     for rank in range(num_ranks):
         x_px = _LEFT_PX + rank * wide_px
-        colour, hatch = CYCLE[1 + rank % 7]
+        colour, _ = CYCLE[1 + rank % 7]
         name = names["rank"].format(rank)
         shapes.append(Words(x_px + wide_px / 2, _TOP_PX - 8, name, anchor="middle", bold=True))
-        for each in range(share):
-            part_px = (wide_px - 8) / share
-            box = (x_px + each * part_px, _TOP_PX, part_px - 1, _BOX_PX)
-            shapes.append(Box(*box, colour, hatch, (str(rank * share + each),)))
+        shapes += _samples(range(rank * share, (rank + 1) * share), x_px, wide_px - 8, colour)
         for row, look, text in (
-            (1, (model.colour, model.hatch), "same"),
-            (2, (colour, hatch), "own"),
-            (4, (model.colour, model.hatch), "same"),
+            (1, model.colour, "same"),
+            (2, colour, "own"),
+            (4, model.colour, "same"),
         ):
             box = (x_px, _TOP_PX + row * _ROW_PX, wide_px - 9, _BOX_PX)
-            shapes.append(Box(*box, *look, (names[text],)))
+            shapes.append(Box(*box, look, "", (names[text],)))
     whole = (_LEFT_PX, _TOP_PX + 3 * _ROW_PX, WIDTH_PX - _LEFT_PX - 9, _BOX_PX)
     shapes.append(Box(*whole, mean.colour, mean.hatch, (names["mean"],)))
     rows = [(names["rank"].format(""), names["batch"])]
@@ -85,6 +83,16 @@ def _scheme(num_ranks: int, share: int, words: dict[str, str]) -> Sketch:
         table=tuple(rows),
         language=words["code"],
     )
+
+
+def _samples(numbers: range, x_px: float, width_px: float, colour: str) -> list[Shape]:
+    """A rank's samples, side by side."""
+    part_px = width_px / len(numbers)
+    found: list[Shape] = []
+    for place, number in enumerate(numbers):
+        box = (x_px + place * part_px, _TOP_PX, part_px - 1, _BOX_PX)
+        found.append(Box(*box, colour, "", (str(number),)))
+    return found
 
 
 def _filling(step: Step, words: dict[str, str]) -> Sketch:
