@@ -5,6 +5,7 @@ runs.
 on links of a given speed, so that one sees how much communication hides under the backward.
 ``step`` is the experiment: ``run`` takes it with DistributedDataParallel on real ranks, layers
 paced, gradients checked.
+``picture`` draws the scheme, and how gradients fill buckets.
 ``board`` is the widget that shows both, ``check`` holds the exercises (dealing samples, averaging
 uneven batches, filling buckets). Chapter 03.
 """
@@ -23,10 +24,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ring_us",
             "simulate",
         ],
+        "picture": [
+            "filling",
+            "scheme",
+        ],
         "step": [
             "LINK",
             "Step",
             "shaped",
+            "speedup",
         ],
     },
 )

@@ -3,8 +3,9 @@
     run = server_run.launch(serve, 18, bound=2)
     run[0]["latest"]
 
-``serve(weights, total, bound)`` is the server itself: it takes gradients, answers with weights, and
-returns how late each gradient was. Chapter 03 writes it.
+``serve(weights, total, bound)`` is the server itself: it takes gradients and answers with weights,
+until it has all of them. It returns how late each was, and which workers wait for an answer.
+Chapter 03 writes it.
 """
 
 import time
@@ -30,8 +31,9 @@ def launch(serve: Callable, total: int, bound: int) -> "Run":
     """Three workers train one linear layer of 64 x 64 against ``serve(weights, total, bound)`` on
     rank 0: 24 ms for a step, four times as long on worker 3.
 
-    ``run[0]`` is a dict: took_ms (until the last gradient had been answered), mean lateness,
-    latest. Each rank warms up before the clock and the recording's first action.
+    ``run[0]`` is a dict: took_ms (until the last gradient was there; the steps then under way are
+    not counted), mean lateness, latest. Each rank warms up before the clock and the recording's
+    first action.
     """
     check_whole(1, 100_000, total=total)
     check_whole(0, 10**9, bound=bound)
@@ -84,8 +86,10 @@ def _serve_or_work(serve: Callable, total: int, bound: int) -> dict | None:
     began_s = time.perf_counter()
     if rank > 0:
         return _work(net, paced)
-    late = serve(net.weight.detach().flatten(), total, bound)
+    weights = net.weight.detach().flatten()
+    late, waiting = serve(weights, total, bound)
     took_ms = 1e3 * (time.perf_counter() - began_s)
+    finish(stamped(weights, -1), waiting)
     return {"took_ms": took_ms, "mean lateness": sum(late) / len(late), "latest": max(late)}
 
 

@@ -2,7 +2,7 @@
 real DistributedDataParallel does it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from reprlib import repr as brief
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from labkit.collectives.network import Link
 from labkit.data_parallel import buckets
 from labkit.data_parallel.buckets import Layer
 from labkit.experiment import Experiment
-from labkit.timeline import Timeline
+from labkit.timeline import Timeline, step_us
 from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
@@ -139,3 +139,29 @@ def shaped(parts: Sequence[float], total_mb: float, forward_ms: float) -> tuple[
         )
         for index, part in enumerate(parts)
     )
+
+
+def speedup(whole: Step, ranks: Sequence[int]) -> tuple[dict[int, float], dict[int, float]]:
+    """How much faster N ranks are predicted to be than one, as two dicts N -> factor: where they
+    share one rank's batch, so that each computes 1/N of ``whole``; and in samples per second where
+    every rank takes such a batch. Raises ValueError where no link is stated, or for no ranks."""
+
+    def us(num_ranks: int, parts: int) -> float:
+        layers = tuple(
+            replace(
+                layer, forward_us=layer.forward_us / parts, backward_us=layer.backward_us / parts
+            )
+            for layer in whole.model()
+        )
+        return step_us(whole.but(ranks=num_ranks, layers=layers).predict())
+
+    counts = tuple(ranks)
+    if not counts:
+        raise ValueError("speedup takes numbers of ranks; got none")
+    check_whole(1, 10_000, **{f"ranks[{at}]": each for at, each in enumerate(counts)})
+    alone_us = us(1, 1)
+    if not alone_us:
+        raise ValueError("a step that takes no time gets no faster")
+    shared = {num: alone_us / us(num, num) for num in counts}
+    grown = {num: num * alone_us / us(num, 1) for num in counts}
+    return shared, grown

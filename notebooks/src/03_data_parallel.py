@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter. You need chapters 00 and 02. No GPU is needed.*
 #
-# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain can be gone. When should the messages travel?
+# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, so a card that really does 548 TFLOP/s would need **887 days**. So we take 64 cards, give each the same model and a part of every batch, and hope for two weeks. But after every backward each card has 27 GB of gradients (in fp32) that must become one mean. If all cards stop for that, much of the gain can be gone. When should the messages travel?
 
 # %%
 import labkit as lab
@@ -26,18 +26,30 @@ lab.begin("en")
 data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).board()
 
 # %% [markdown]
-# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Here it is a single bucket, so it waits for the end of the backward. Make the buckets smaller. When do they slip under the backward, and when does the step end soonest? (A rank that only waits is idle.)
+# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Here it is a single bucket, so it waits for the end of the backward. Make the buckets smaller. When do they slip under the backward, and when does the step end soonest?
+#
+# <details><summary>The answer</summary>
+#
+# From 16 MiB down a part of the messages lies under the backward. The step ends soonest with buckets of 4 MiB, after 160 ms in place of 230. Still smaller ones make it longer again, up to 184 ms: there are more messages, and each takes the link's latency. (Below 1 MiB nothing changes any more, because a layer's gradient is not cut.)
+#
+# </details>
 #
 # **When you are done** you can
 #
 # - train a model on several ranks with a few more lines, and say why the result is that of one process;
-# - choose a bucket size, deal the data, accumulate gradients, log and save without the usual mistakes;
-# - say what you give up when ranks no longer wait for each other.
+# - choose a bucket size, deal the data, accumulate gradients, log and save;
+# - say how late gradients come when ranks no longer wait for each other.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Training with DDP
 #
-# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch. (`lab.launch` has started the processes and their group; a script does that itself.)
+# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch):
+
+# %%
+lab.show(data_parallel.scheme())
+
+# %% [markdown]
+# Only the gradients differ, and all ranks take their mean. torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch.
 
 
 # %%
@@ -87,7 +99,7 @@ lab.table(
 apart.score("by rounding")
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# Only rounding is left: a sum of four parts is added up in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So equal weights stay equal, and DDP has to send them round only once, when it wraps the model.
+# Four ranks add up the same sum in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So equal weights stay equal, and DDP has to send them round only once, when it wraps the model.
 #
 # ## What DDP does, by hand
 #
@@ -137,50 +149,59 @@ def average(tensors):
 
 
 # %%
-def per_weight(grads):
-    for grad in grads:
-        average([grad])
+def small_net():
+    torch.manual_seed(0)
+    return model.Transformer(4, 64, 4, max_len=32)
 
 
-WAYS = {"per weight": per_weight, "DDP": lambda grads: None}
+def per_weight(tokens, targets):
+    net = small_net()
+    model.loss(net(tokens), targets).backward()
+    with traffic.count() as counted:
+        for weight in net.parameters():
+            average([weight.grad])
+    return net, counted
+
 
 # %% [markdown]
-# The second way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# Against it we put DDP with buckets of a quarter of a MiB. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
 
 
 # %%
-def third_step(name):
-    """Gradients and messages of a model's third step."""
-    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
-    torch.manual_seed(0)
-    net = model.Transformer(4, 64, 4, max_len=32)
-    run = DDP(net, bucket_cap_mb=0.25) if name == "DDP" else net
+def in_buckets(tokens, targets):
+    net = small_net()
+    ddp = DDP(net, bucket_cap_mb=0.25)
     for _ in range(3):  # DDP has settled its buckets after the first step
         net.zero_grad()
         with traffic.count() as counted:
-            model.loss(run(tokens), targets).backward()
-            WAYS[name]([weight.grad for weight in net.parameters()])
-    grads = {part: weight.grad for part, weight in net.named_parameters()}
-    num_calls = counted.calls["all_reduce"]
-    return grads, {"all-reduces": num_calls, "wire_bytes": counted.sent_bytes}
+            model.loss(ddp(tokens), targets).backward()
+    return net, counted
 
 
 # %%
-found = lab.launch(lambda: {name: third_step(name) for name in WAYS}, ranks=2)[0]
-by_weight = found["per weight"][0]
+def measured(way):
+    net, counted = way(*model.story_tokens(4, 32, seed=dist.get_rank()))
+    grads = {name: weight.grad for name, weight in net.named_parameters()}
+    calls, sent = counted.calls["all_reduce"], counted.sent_bytes
+    return grads, {"all-reduces": calls, "wire_bytes": sent}
+
+
+ways = per_weight, in_buckets
+found = lab.launch(lambda: {way.__name__: measured(way) for way in ways}, ranks=2)[0]
+by_weight = found["per_weight"][0]
 lab.table(
-    {"name": name, **counts, "from per weight": lab.difference(grads, by_weight)}
+    {"way": name, **counts, "from per_weight": lab.difference(grads, by_weight)}
     for name, (grads, counts) in found.items()
 )
 
 # %%
-num_calls.score(found["DDP"][1]["all-reduces"])
+num_calls.score(found["in_buckets"][1]["all-reduces"])
 
 # %% [markdown]
-# The gradients are the same, with two ranks to the bit. What differs is the number of messages: on the [wire](GLOSSARY.md#wire) each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB.
+# The gradients are the same, with two ranks to the bit. The bytes hardly differ: on the [wire](GLOSSARY.md#wire) each further all-reduce costs some 570 bytes of its own. (A bucket closes with the gradient that takes it to a quarter of a MiB, 0.26 MB.)
 
 # %% [markdown]
 # ## Sending during the backward
@@ -199,35 +220,54 @@ def during_the_backward():
         weight.register_post_accumulate_grad_hook(send)
     tokens, targets = model.story_tokens(4, 32)
     model.loss(net(tokens), targets).backward()
-    num_started = len(under_way)  # before we wait for any
     for _, work in under_way:
         work.wait()
-    return {"started": num_started, "first": under_way[0][0], "last": under_way[-1][0]}
+    return {"calls": len(under_way), "first": under_way[0][0], "last": under_way[-1][0]}
 
 
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
-# When the backward ended, all 53 messages had been started. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
+# All 53 messages were started by hooks, inside the backward. The first is near the model's output and the last is its input, because a backward walks through the model from its end. (This only sums. To train with it, begin with equal weights, give each rank other data, and divide by the number of ranks after the wait.)
 #
-# DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. (Name a size, as at the top, and it counts for the first one, too.) In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
+# DDP does the same with buckets. Here are 12 layers of 0.5 MiB, in buckets of 1.5 MiB:
+
+# %%
+lab.show(
+    data_parallel.filling(data_parallel.Step(layers=12, layer_mb=0.5, bucket_mb=1.5))
+)
+
+# %% [markdown] sections="19.2.2a"
+# By default a bucket closes at 25 MiB, and the first one already at 1 MiB, so that something is under way early. (Name a size, and it counts for the first one, too.)
+#
+# In its first step DDP does not know the order yet and sends a single bucket. From then on the buckets follow the order in which gradients became ready. So our runs below begin with warm-up steps, which are not drawn.
 
 # %% [markdown] sections="19.2.2a"
 # ## How large should a bucket be?
 #
-# Now with links that take time. Let us make up a step that is small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.1 GB/s with 4 ms of latency. **Guess** which bucket size gives the shortest *predicted* step.
+# Now with links that take time. Let us make up a step: 12 layers with 0.5 MiB of gradients each, 10 ms forward and 20 ms backward a layer, two ranks, and a slow link of 0.04 GB/s with 15 ms of latency. **Guess** which bucket size gives the shortest *predicted* step.
 
 # %%
 sizes_mb = (0.5, 1, 2, 4, 8)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. (*Overran*: the machine was too busy to keep to these times. [Pretend device](GLOSSARY.md#pretend-device): the CPU played the GPU.)
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over, and on busy cores a little longer.
+#
+# <details><summary>How to read this picture and the next two</summary>
+#
+# - *overran*: the machine was too busy to keep to some stated times, so the dots lie above the curve.
+# - *[pretend device](GLOSSARY.md#pretend-device)*: the CPU played the GPU.
+# - *exposed*: communication while this rank computes nothing. *nothing under way*: neither of the two.
+# - The dashed line is the predicted end.
+# - Two rows of messages on a measured rank: their boxes overlap in time.
+#
+# </details>
 
 # %%
-link = collectives.Link(alpha_us=4000, bandwidth_gb_per_s=0.1)
+link = collectives.Link(alpha_us=15_000, bandwidth_gb_per_s=0.04)
 step = data_parallel.Step(
-    layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
+    layers=12, layer_mb=0.5, forward_ms=10, ranks=2, bucket_mb=2, link=link, num_steps=1
 )
 by_size = lab.sweep(
     step,
@@ -242,21 +282,21 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# (The guess is scored by the curve. The dots lie higher, because busy cores keep neither the layers' nor the links' times. They may even come in another order, as single runs on a busy machine do; the pictures below show where their extra time went.)
-#
-# Why are both ends of the curve high? First the small one. With buckets of 0.5 MiB the link never rests from the first one on. It is busy for 159 ms, of which 96 are latency (12 all-reduces, each of two sends of 4 ms, one after the other). The dashed line is the predicted end. *Exposed* communication is what no compute hides. (In what is measured, a second row of messages only means that two boxes overlap in time.)
+# Why are both ends high? First the small one. With buckets of 0.5 MiB the link never rests from the first one on. It is busy for 517 ms, of which 360 are latency: 12 all-reduces, each of two sends of 15 ms, one after the other.
 
 # %%
 step.but(bucket_mb=0.5).compare()
 
 # %% [markdown]
-# One large bucket pays the latency once, but starts only when the backward is over: 108 ms of compute and then 71 ms of link. The best lies in between. How much of its messages is under the backward?
+# One large bucket pays the latency once, but starts only when the backward is over: 360 ms of compute and then 187 ms of link. The best lies in between. How much of its messages is under the backward?
 
 # %%
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). The line under the picture says what the measured run's extra time is made of. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), so that its bytes take more of the time than its latency; and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
+# Here both costs are moderate: three buckets pay 90 ms of latency, and the first starts 160 ms before the backward ends (as predicted).
+#
+# So a rule. In a ring a bucket's bytes take longer than its latency if it has more than N × latency × bandwidth, here 2 × 15 ms × 0.04 GB/s = 1.2 MB. Take larger buckets than that, but still several in a step. DDP's 25 MiB are a good start: 64 ranks over the InfiniBand of chapter 02 (5 us, 25 GB/s) need 8 MB. With more ranks take more.
 #
 # ### Exercise 1: build the buckets
 #
@@ -298,21 +338,19 @@ speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
 faster = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
 whole_step = step.but(forward_ms=5, bucket_mb=1, link=faster)
 counts = (1, 2, 3, 4, 6, 8)
-shared = {n: whole_step.but(ranks=n, forward_ms=5 / n) for n in counts}
-shared_us = {n: lab.sweep(shared[n], ranks=[n]).line[n] for n in counts}
-grown_us = lab.sweep(whole_step, ranks=counts).line
+shared, grown = data_parallel.speedup(whole_step, counts)
 lines = {
     "ideal": {n: n for n in counts},
-    "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
-    "the batch grows with N": {n: n * grown_us[1] / grown_us[n] for n in counts},
+    "one batch, shared": shared,
+    "the batch grows with N": grown,
 }
 lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 
 # %%
-speedup.score(shared_us[1] / shared_us[4])
+speedup.score(shared[4])
 
 # %% [markdown] sections="10.2.1, S1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each further rank adds latency and a little traffic. If instead every rank takes as much as one rank did, so that the batch grows with N, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew), up to where more samples help less (chapter 12).
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and each further rank only adds latency. If instead the batch grows with N, every rank computes as much as one rank did, and the samples per second stay near the ideal. So large clusters take large batches, up to where more samples help less (chapter 12).
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
@@ -321,6 +359,8 @@ speedup.score(shared_us[1] / shared_us[4])
 # </details>
 
 # %% [markdown] sections="10.2.1, 19.2.1"
+# *Here the first half ends. If you want a break, take it now.*
+#
 # ## A mean of means
 #
 # DDP takes the mean of the ranks' gradients. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
@@ -351,7 +391,17 @@ lab.table(
 )
 
 # %% [markdown]
-# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half, so each of rank 1's counts three times as much. By the table, only weighting by the shares gives the gradients of the whole batch. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
+# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half, so each of rank 1's counts three times as much. Only weighting by the shares gives the gradients of the whole batch.
+
+# %%
+each = {
+    "1/2 and 1/2": {"on rank 0": 1 / 2 / 6, "on rank 1": 1 / 2 / 2},
+    "6/8 and 2/8": {"on rank 0": 6 / 8 / 6, "on rank 1": 2 / 8 / 2},
+}
+lab.bars(each, unit="share", title="What one sequence counts", badge="computed")
+
+# %% [markdown]
+# What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks with different numbers of them, weight by tokens. With DDP, which divides by N, multiply this rank's loss by N × its tokens / all tokens.
 #
 # ### Exercise 2: unequal shares
 #
@@ -419,13 +469,14 @@ shares = {
 }
 right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0], dtype=torch.float64)
 accuracy = {name: right[sum(dealt, [])].mean().item() for name, dealt in shares.items()}
-lab.table(
+rows = [
     {"name": name, "accuracy_share": accuracy[name], "shares": shares[name]}
     for name in shares
-)
+]
+lab.table(rows, heads={"accuracy_share": "accuracy"})
 
 # %% [markdown]
-# Seven of ten are right, so only the last row tells the truth. So to evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
+# Seven of ten are right, so only the last row tells the truth. To evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
 
 # %% [markdown]
 # ### Exercise 3, if you like: deal the samples
@@ -447,15 +498,6 @@ check.shard_indices(my_indices)
 
 # %%
 check.hint("shard_indices")
-
-# %% [markdown] sections="10.2.4"
-# (Boxes like the next one correct a section of a textbook, or of its demo project where the number has an S; skip them if you know neither.)
-#
-# <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
-#
-# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
-#
-# </details>
 
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
@@ -516,12 +558,12 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours. (We try it on the CPU; the script below names the device.)
+# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours.
 
 
 # %%
 def train(num_epochs, path, device="cpu"):
-    torch.manual_seed(0)
+    torch.manual_seed(dist.get_rank())  # other dropout; DDP sends rank 0's weights
     data = TensorDataset(*model.story_tokens(64, 32))
     sampler = DistributedSampler(data)  # asks the process group for rank and size
     loader = DataLoader(data, batch_size=8, sampler=sampler)
@@ -560,14 +602,20 @@ lab.table(
 )
 
 # %% [markdown] sections="10.2.4, S12"
-# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the epoch's, and both know it. We saved `ddp.module.state_dict()`: in the wrapper's own every name begins with `module.`, and the bare model would not take such a file. It takes ours:
+# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the mean of all batches of the epoch, and both know it. (Ours have equal sizes. Where yours do not, add up loss × tokens and tokens, and all-reduce both.)
+#
+# We saved `ddp.module.state_dict()`: in the wrapper's own every name begins with `module.`, and the bare model would not take such a file. It takes ours:
 
 # %%
 saved = torch.load(folder / "last.pt", map_location=torch.get_default_device())
 model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 
 # %% [markdown] sections="S2, S12"
-# (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+# <details><summary>If your model has BatchNorm</summary>
+#
+# On GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.
+#
+# </details>
 #
 # ### The same under torchrun
 #
@@ -606,7 +654,7 @@ dist.destroy_process_group()
 #     --master_addr=10.0.0.1 --master_port=29500 train.py last.pt
 # ```
 #
-# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines: two torchruns with one rank each, on the CPU.
+# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines: two torchruns with one rank each, on the CPU (`nodes=(2, 2)`: two at least, and at most).
 
 # %%
 script, path = folder / "train.py", str(folder / "again.pt")
@@ -618,38 +666,28 @@ print(*nodes.logs, sep="\n")
 
 # %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
 # The means are those of above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
-#
-# <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
-#
-# The textbook prints `loss.item()` on rank 0. That is the column *last batch*: one batch of one rank. Run it: the cell that calls `train`.
-#
-# </details>
-#
-# <details><summary>Erratum S2, S12: printing and saving if local_rank == 0</summary>
-#
-# The demo project prints, and S12 also saves, `if local_rank == 0`. With two machines every line comes twice, and two processes write one file. Run it: the cell above, where both say `is local rank 0`.
-#
-# </details>
-#
-# <details><summary>Erratum 8.3.1: mp.spawn with init_method="env://"</summary>
-#
-# The textbook starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. But `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`, so the call fails until you set both. Run it: `dist.init_process_group("gloo", init_method="env://", rank=0, world_size=2)` raises a ValueError that names `MASTER_ADDR`.
-#
-# </details>
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. The states alone (weights, gradients, and what the optimizer keeps: 2 + 4 + 12 bytes for each parameter, 121 GB) do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. (The states alone are 18 bytes for each parameter, 121 GB, so these cards have 141.)
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. (This card is predicted to do 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; the rest is mostly the all-reduce; the planner is cautious and counts it as not hidden at all. That it costs so little is the accumulation's doing: one all-reduce for eight sequences. With one sequence per GPU the compute would take an eighth, about 0.16 s, and the rest as long as before, 0.17 s: half of the gain would be gone.
+# 64 GPUs are 56 times as fast as one. Where does the rest go? Here is their step, and beside it one with a single sequence per GPU:
+
+# %%
+many = one.but(gpus=64)
+plans = {"8 sequences per GPU": many, "1 sequence per GPU": many.but(batch=64)}
+lab.show(planner.time_bars(plans))
+
+# %% [markdown]
+# The all-reduce (*data parallel*, 119 ms) and the update (*optimizer*, 53 ms) do not shrink with the batch; the planner is cautious and hides neither. With eight sequences per all-reduce they are an eighth of the step. With one they are half of it, and 64 GPUs are only 31 times as fast as one.
 #
-# But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# And the card's bars of memory have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the messages hide under the backward, or are short beside the compute of a step. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
@@ -661,59 +699,73 @@ planner.card(one, one.but(gpus=64))
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ## Without waiting: asynchronous training
 #
-# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
+# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on. The **bound** says how many steps a worker may be ahead of the slowest one: 0 is synchronous training, no bound is asynchronous, and in between it is called stale-synchronous (Ho et al. 2013).
 #
-# How far ahead may a fast worker run? With a **bound** of 0 all wait for all: synchronous training. Without one the server answers at once: asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
-#
-# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; `finish` drops the gradients that are still under way and sends the workers home.)
+# Every update makes a new version of the weights. A gradient that was computed with version 5 and arrives at version 8 is 3 updates late, which is its **[staleness](GLOSSARY.md#staleness)**. Here is the server; the line with `bound` is all that differs between the modes. The gradient of a worker that has to wait joins the next update.
 
 
 # %%
 def serve(weights, total, bound):
-    """Takes `total` gradients of three workers; returns how late each of them was."""
+    """Takes `total` gradients; returns how late each was, and which workers wait."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
     waiting, late, version = [], [], 0
-    message = server_run.stamped(weights, version)
+    message = server_run.stamped(weights, version)  # values and a version
+    taken = torch.zeros_like(weights)
     while True:
         worker = dist.recv(message)  # from whoever comes first
-        weights -= 0.1 * message[:-1]
         late.append(version - int(message[-1]))
+        taken += message[:-1]
         steps[worker] += 1
         waiting.append(worker)
         if len(late) == total:
-            break
+            return late, waiting
         go = [each for each in waiting if steps[each] - min(steps.values()) <= bound]
         if go:
+            weights -= 0.1 * taken  # one update
+            taken.zero_()
             version += 1
         for each in go:
             waiting.remove(each)
             dist.send(server_run.stamped(weights, version), each)
-    server_run.finish(message, waiting)
-    return late
 
 
 # %% [markdown]
-# `server_run.launch` adds the workers: three of them train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
+# `server_run.launch` adds three workers, which train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). The clock stops when the server has 18 gradients. **Guess** how many updates late the latest of them is if nobody waits.
+
+# %%
+latest = lab.guess("The latest asynchronous gradient, in updates", between=(0, 17))
 
 # %%
 bounds = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
 runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.items()}
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
+# %%
+latest.score(runs["asynchronous"][0]["latest"])
+
 # %% [markdown]
-# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms: in each of them ranks 1 and 2 wait for rank 3. The asynchronous one has its 18 gradients after 192 ms; the step that rank 3 is in then still runs, up to 288 ms.
-#
-# Here is the asynchronous one as a picture: no worker waits for another. (Rank 0 is the server; it only adds and answers, and is counted as idle.) The hatched gaps between steps are this machine's: server and workers want the same few cores. At the end all wait for the last gradients, which are dropped.
+# By their stated times the three modes would take 576 ms, 408 ms and 192 ms. The synchronous one waits for worker 3 in all of its six steps. With a bound of 2 the fast workers run ahead at first; once they are three steps ahead, they go at worker 3's speed. Without a bound nobody waits for another worker:
 
 # %%
 runs["asynchronous"].timeline()
 
+# %% [markdown]
+# <details><summary>How to read this picture</summary>
+#
+# Rank 0 is the server: it only adds and answers, which is counted as idle. The hatched gaps between steps are this machine's, whose few cores they share. Steps that are under way at the 18th gradient are drawn to their end, and dropped.
+#
+# </details>
+
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### The price
 #
-# Gradients are late: see the other columns of the table. A bound limits both columns. (*Latest* may exceed it: the bound counts a worker's own steps, lateness the versions that all workers made.) But it does not help much against a rank that is always slow: with a bound of 2, once the others are three steps ahead, they go at its speed.
+# Gradients are late: see the other columns of the table. While worker 3 computes one gradient, the others have changed the weights many times. A bound limits that, at the price of time. (*Latest* may exceed the bound, which counts a worker's own steps, and not updates.)
 #
-# And lateness bounds the learning rate. On the simplest of all losses, $x^2/2$, it must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 updates late, as with five equally fast workers, that is 0.35, about a sixth of the 2 that gradient descent allows when nothing is late.
+# <details><summary>How lateness bounds the learning rate</summary>
+#
+# On the simplest of all losses, $x^2/2$, the learning rate must stay below $2\sin\frac{\pi}{4d+2}$ if every gradient is $d$ updates late (Levin and May 1976). With $d = 4$ that is 0.35, about a sixth of the 2 that gradient descent allows when nothing is late.
+#
+# </details>
 #
 # <details><summary>More: Hogwild!</summary>
 #
@@ -735,7 +787,7 @@ runs["asynchronous"].timeline()
 # - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples make an accuracy wrong.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
 # - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
-# - Asynchronous training does not wait, and its gradients are late.
+# - Asynchronous training does not wait, and its gradients are late. A bound limits both.
 #
 # **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness).
 #
@@ -749,6 +801,39 @@ runs["asynchronous"].timeline()
 # - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
 #
 # **Next**: [chapter 04](04_accelerate.ipynb) lets Accelerate write these lines for you.
+
+# %% [markdown] sections="8.3.1, 10.2.4, S2, S12"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read, or its demo project where the number has an S. If you haven't, skip it.)
+#
+# <details><summary>Four errata</summary>
+#
+# <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
+#
+# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
+#
+# </details>
+#
+# <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
+#
+# The textbook prints `loss.item()` on rank 0. That is the column *last batch*: one batch of one rank. Run it: the cell that calls `train`.
+#
+# </details>
+#
+# <details><summary>Erratum S2, S12: printing and saving if local_rank == 0</summary>
+#
+# The demo project prints, and S12 also saves, `if local_rank == 0`. With two machines every line comes twice, and two processes write one file. Run it: the cell with two torchruns, where both say `is local rank 0`.
+#
+# </details>
+#
+# <details><summary>Erratum 8.3.1: mp.spawn with init_method="env://"</summary>
+#
+# The textbook starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. But `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`, so the call fails until you set both. Run it: `dist.init_process_group("gloo", init_method="env://", rank=0, world_size=2)` raises a ValueError that names `MASTER_ADDR`.
+#
+# </details>
+#
+# </details>
 #
 # *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, 19.2.2 (buckets and asynchronous training), S1, S2 and S12 of the source material.*
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit as lab
+from labkit import data_parallel
 from labkit.data_parallel import buckets
 from labkit.data_parallel.buckets import MIB, Layer, assign, simulate
 from labkit.timeline import COMM, COMPUTE, busy_us, hidden_comm, step_us
@@ -183,3 +184,18 @@ def test_what_cannot_be_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             simulate(layers(4), [(0,)], lambda n: 1.0, **wrong)
+
+
+def test_a_speedup_is_ideal_without_messages_and_bends_where_none_can_be_hidden():
+    whole = data_parallel.Step(layers=4, layer_mb=1, forward_ms=5, overlap=False)
+    shared, grown = data_parallel.speedup(whole, (1, 2, 4, 64))
+    assert shared[1] == grown[1] == 1
+    assert shared[64] < shared[4] < 4 and grown[64] > grown[4] > shared[4]
+    alone_us = step_us(whole.but(ranks=1).predict())
+    assert grown[4] == pytest.approx(4 * alone_us / step_us(whole.but(ranks=4).predict()))
+    quarter = whole.but(ranks=4, forward_ms=whole.forward_ms / 4)
+    assert shared[4] == pytest.approx(alone_us / step_us(quarter.predict()))
+    with pytest.raises(ValueError, match="got none"):
+        data_parallel.speedup(whole, ())
+    with pytest.raises(ValueError, match="gets no faster"):
+        data_parallel.speedup(whole.but(forward_ms=0), (2,))
