@@ -347,7 +347,7 @@ def zero3(num_steps):
 #
 # ### Run all four
 #
-# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. `memory.watch` follows every storage that torch holds; `traffic.count` counts what is sent.
+# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. `memory.watch` follows every storage that torch holds, `marked` tells it where forward, backward and update begin, and `traffic.count` counts what is sent.
 
 
 # %%
@@ -476,9 +476,8 @@ def sent_by(program):
 
 
 # %%
-sent = lab.launch(lambda: {each.__name__: sent_by(each) for each in by_hand}, ranks=4)[
-    0
-]
+on_ring = lab.launch(lambda: {p.__name__: sent_by(p) for p in by_hand}, ranks=4)
+sent = on_ring[0]
 volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
@@ -555,9 +554,8 @@ def trained(configs):
     return lab.launch(lambda: {name: train(configs[name]) for name in configs}, ranks=4)
 
 
-handed = trained(configs)[0]
-
 # %%
+handed = trained(configs)[0]
 reducing.score(next(call for call in handed["ZeRO 2"] if "reduce" in call))
 lab.table({"configuration": name} | row for name, row in handed.items())
 
@@ -566,11 +564,11 @@ lab.table({"configuration": name} | row for name, row in handed.items())
 #
 # Stages 1 and 2 reduce a whole [bucket](GLOSSARY.md#bucket) of gradients at once (DeepSpeed 0.19). With `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone, in a call of its own.
 #
-# <details><summary>The column <em>states</em>, and the two rows of ZeRO 3</summary>
+# <details><summary>Where do the numbers of <em>states</em> come from?</summary>
 #
 # Stages 1 to 3 keep a second copy of the parameters, even in fp32. So `held(4, 2, weight=4, gradient=4, optimizer=12)` gives the 8 of stage 2. (Stage 1 has by then let go of the gradients of others.)
 #
-# Stage 3's default keeps a weight of less than 100,000 elements whole once it has been gathered. Those are all of ours: it holds 4 bytes more and gathers less.
+# The 4 bytes more of ZeRO 3's default are parameters: it keeps a weight of less than 100,000 elements whole once it has been gathered, and all of ours are smaller.
 #
 # </details>
 #
@@ -609,7 +607,7 @@ title = "What a step sends, in multiples of stage 0"
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 gloo and DeepSpeed both come to (2 + 1)/2 = 1.5, for different reasons. The [backend](GLOSSARY.md#backend) [gloo](GLOSSARY.md#gloo) has no reduce-scatter and runs a whole all-reduce in its place; NCCL has one. But DeepSpeed, the *library*, asks for the whole all-reduce, so no backend can help.
+# In stages 1 and 2 gloo and DeepSpeed both come to (2 + 1)/2 = 1.5, for different reasons. The [backend](GLOSSARY.md#backend) [gloo](GLOSSARY.md#gloo) has no reduce-scatter and runs a whole all-reduce in its place; NCCL has one. But DeepSpeed, the *library*, asks for the whole all-reduce, so no backend can help. (Its stage 3 comes to 1 because all our weights are small enough to stay whole. Set to keep nothing, it comes to 1.5.)
 #
 # With `false` the bytes are back at 1, in one call for each owner. On many ranks these are many small calls: time both before you choose.
 #
@@ -630,9 +628,9 @@ four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in (1, 2)}
 for stage in (2, 3):
     configs[f"ZeRO {stage}, set"] = config(stage, accumulate=4, **SET[stage])
-accumulated = trained(configs)[0]
 
 # %%
+accumulated = trained(configs)[0]
 asked = in_models({"ZeRO 0": handed["ZeRO 0"]} | accumulated)
 four_times.score(asked["ZeRO 2"])
 lab.table(
@@ -825,7 +823,7 @@ lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 # | weights up, during the update | 2 bytes | 25 GB/s |
 # | the update, in the host's memory | 30 bytes | 100 GB/s |
 #
-# If all goes on at once, how many times as long as computing alone is the step?
+# If in each phase all goes on at once, how many times as long as computing alone is the step?
 
 # %%
 slower = lab.guess("a step with offload, in times of computing alone", between=(1, 20))
@@ -835,6 +833,8 @@ offload = stages.Offload(mode="zero2", model="7B", ranks=1)
 phases = offload.predict().phases
 computing_us = sum(phase.device_us for phase in phases)
 slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
+
+# %%
 offload.board()
 
 # %% [markdown] sections="8.5.3"
