@@ -154,12 +154,12 @@ class ZeroBoard(_Engines):
         return step.drawn(self.prediction(step), self.found(step), self.language)
 
     def page(self, step: Stages, at: None) -> str:
-        """The picture, the bill and the volume."""
+        """The picture and the bill; after a run, the volume and what was measured. (Before one a
+        reader is asked for the volume.)"""
         held = self.found(step)
         notes = [self._bill(step)]
-        if step.ranks > 1:
-            notes.append(self._volume(step))
         if held is not None:
+            notes += [self._volume(step)] if step.ranks > 1 else []
             notes += self._told(step, self.prediction(step), held)
         return svg.html(self._drawn(step)) + paragraphs(*notes)
 
@@ -191,7 +191,7 @@ class OffloadBoard(_Engines):
     reads which shard lies where."""
 
     options: ClassVar = {
-        "tokens": (512, 1024, 2048, 4096, 8192, 16384),
+        "tokens": (512, 1024, 2048, 4096, 8192),
         "phase": ("all", "forward", "backward", "step"),
         "mode": MODES,
         "model": tuple(MODELS),

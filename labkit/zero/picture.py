@@ -4,7 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, origin, said, short, ticks
+from labkit.pictures.sketch import (
+    Box,
+    Line,
+    Said,
+    Shape,
+    Sketch,
+    Words,
+    legend,
+    origin,
+    said,
+    short,
+    ticks,
+)
 from labkit.pictures.style import style
 from labkit.units import check_real, format_us
 from labkit.words import catalogue, speaking
@@ -85,9 +97,10 @@ class _Times:
             begin_us += lasts_us
             x = self.x_px(begin_us)
             shapes.append(Line(((x, _TOP_PX - 4), (x, self._bottom_px)), dash=(2, 3), opacity=0.5))
+        keys, end_px = legend(self._samples(names), 0, self._bottom_px + 26)
         return Sketch(
-            shapes=(*shapes, *self._axis()),
-            height_px=self._bottom_px + 26,
+            shapes=(*shapes, *keys, *self._axis()),
+            height_px=end_px,
             heading=said(self.title, words["code"]) or names["times"],
             badge=origin(self.badge, words),
             numbers=self._numbers(names),
@@ -116,6 +129,14 @@ class _Times:
             if self.in_turn:
                 begin_us += lasts_us
         return bars
+
+    def _samples(self, names: dict[str, str]) -> list[tuple[tuple[Box, ...], str]]:
+        """The legend's entries: the colours of the device's forward and backward."""
+        found: list[tuple[tuple[Box, ...], str]] = []
+        for phase, kind in LOOKS["device"].items():
+            look = style(kind)
+            found.append(((Box(0, -7, 22, 14, look.colour, look.hatch),), names[phase]))
+        return found
 
     def _axis(self) -> list[Shape]:
         """Round numbers below the rows."""

@@ -22,7 +22,7 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model, planner
-from labkit.zero import check, order_picture, stages
+from labkit.zero import check, config_run, order_picture, phases_run, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -32,15 +32,15 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # **When you are done** you can
 #
 # - write each of the three stages by hand, and say what it saves and what it sends before you run it;
-# - hand the same work to DeepSpeed, and see what it really sends;
-# - say what it costs to move states to the host, and measure it.
+# - hand the same work to DeepSpeed, and see what it asks the network for;
+# - say what it costs to move states to the host.
 
 # %% [markdown] sections="8.5.1"
 # ## The bill
 #
 # Let's count what a rank holds for each [parameter](GLOSSARY.md#parameter), in 16-bit training with Adam: 2 bytes for the parameter, 2 for its gradient, and 12 for the optimizer (a copy in fp32, the momentum and the variance). Together they are the [model states](GLOSSARY.md#model-states), 16 bytes. Under data parallelism every rank has all of them.
 #
-# ZeRO (the *zero redundancy optimizer*) keeps one copy for everybody, and each rank holds one part of it, its [shard](GLOSSARY.md#shard). There are three [stages](GLOSSARY.md#zero-stage): first only the optimizer is sharded, then the gradients too, and in the end the parameters as well.
+# ZeRO (the *zero redundancy optimizer*) keeps one copy for everybody, and each rank holds one part of it, its [shard](GLOSSARY.md#shard). In [stage](GLOSSARY.md#zero-stage) 1 only the optimizer is sharded, in stage 2 the gradients too, in stage 3 the parameters as well.
 
 
 # %%
@@ -52,18 +52,22 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 leaves 38.5 GB on each (the board at stage 1). Suppose we rent eight times as many. How many GB does each of the 64 cards hold?
+# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less (the board at stage 1). Suppose we rent a thousand cards. How many times less than 112 GB does each of them hold?
 
 # %%
-first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
+first = lab.guess("ZeRO 1 on 1,000 cards, times less on each", between=(1, 1000))
 
 # %%
-first.score(7 * held(ranks=64, stage=1))
+first.score(held(1, 0) / held(ranks=1000, stage=1))
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
-# Eight times the cards, and not even a quarter less: only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
+# <details><summary>Why?</summary>
+#
+# Only the 12 bytes of the optimizer are divided. Parameters and gradients, 4 bytes, stay whole on every card.
 #
 # So "4 times" for stage 1 and "8 times" for stage 2, which you will often read, are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
+#
+# </details>
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
@@ -74,7 +78,7 @@ first.score(7 * held(ranks=64, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# The boxes show the order, not the time; only messages are as long as what they send. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed. (Ours gathers layer 1 twice in a row; a real engine can keep it.)
+# The boxes show the order, not the time; only messages are as long as what they send. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed.
 #
 # ### Stage 0: everyone has everything
 #
@@ -112,7 +116,7 @@ def plain(num_steps):
 
 
 # %% [markdown]
-# We average each gradient. (To average the loss instead is a common mistake: then no rank learns from the others.)
+# We average each gradient, not the loss: an averaged loss changes no gradient, so no rank would learn from the others.
 #
 # ### Stage 1: the optimizer is sharded
 #
@@ -138,7 +142,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# With them, three places of the program change. The optimizer is given this rank's parts and nothing else, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts.
+# Three places of the program change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts.
 
 
 # %%
@@ -165,12 +169,12 @@ def zero1(num_steps):
 # %% [markdown]
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model; the check runs it on 2, 3 and 4 ranks.
+# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW for any model; the check runs it on 2, 3 and 4 ranks.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
-# - **Memory**: a rank has momentum and variance for 1/N of the parameters; one weight over is allowed.
-# - **Traffic**: a step sends what an all-reduce of the gradients would; 5 % over is allowed.
+# - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
+# - **Traffic**: on average a rank sends no more in a step than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes; 5 % over is allowed. Each call counts as what a ring needs for it, not as gloo's wire.
 #
 # You may cut weights, or give whole ones to owners, with `dist.reduce` and `dist.broadcast`.
 
@@ -209,7 +213,7 @@ check.hint("shard_adamw")
 # %% [markdown] sections="10.2.5, 19.4.1"
 # ### Stage 2: gradients too
 #
-# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? torch can call us as soon as a gradient is complete: such a function is a *hook*, and `register_post_accumulate_grad_hook` puts it on a weight. In it we reduce the gradient, clone our own part (a view would keep the whole gradient alive) and let go of the rest.
+# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? A *hook* is a function that torch calls as soon as a weight's gradient is complete. In it we reduce the gradient, clone our own part (a view would keep the whole gradient alive) and let go of the rest.
 
 
 # %%
@@ -239,11 +243,21 @@ def zero2(num_steps):
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the whole model. Before a layer computes, its weights are gathered; afterwards they are freed (the last row of the picture).
+# Now no rank has the whole model. A layer's weights are gathered before it computes, and freed afterwards (the last row of the picture).
 #
-# How can we free weights that the backward still needs? autograd keeps the tensors that the forward has used, so we leave these alone and resize their *storage*: `resize_(0)` gives the bytes back, and before the backward we fill the same storage again.
+# How can we free weights that the backward still needs? autograd holds on to the *tensors* that the forward has used. So we leave these alone and change the *storage* behind them. It belongs to `whole`, a layer's weights end to end, which make one message:
 #
-# That storage belongs to `whole`, a tensor with a layer's weights end to end, so that a layer needs one message and not one per weight. The weights then lie in it. (An ordinary view shares its counter of changes with `whole`, so after a gather autograd would refuse it. `vector_to_parameters` sets `weight.data`, which keeps the counters apart.)
+# | moment | storage of `whole` | the layer's weights, which lie in it |
+# | --- | --- | --- |
+# | `gather()` before the forward | a layer's bytes | have their values; autograd keeps them for the backward |
+# | `free()` | 0 bytes | still there, without values |
+# | `gather()` before the backward | a layer's bytes, the same values | what autograd has kept is right again |
+#
+# <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
+#
+# A view shares its counter of changes with `whole`. A gather writes into `whole`, and autograd would refuse a weight that has changed since the forward. `vector_to_parameters` sets `weight.data`, which has a counter of its own.
+#
+# </details>
 
 
 # %%
@@ -281,7 +295,13 @@ def reduce_layer(sharded):
 
 
 # %% [markdown]
-# `net(tokens)` is nothing but its layers one after the other, so we call these ourselves. To run each layer's backward by itself, we cut the graph between two layers with `detach`. So each value exists twice: `outputs` has it with its graph; `inputs` has it cut off, and there the next layer's backward leaves the gradient.
+# To run one layer's backward at a time, we call the layers ourselves and cut the graph between them with `detach`:
+#
+# ```
+# inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
+# ```
+#
+# Both sides of a cut have the same values. The backward of the right side leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
 
 
 # %%
@@ -327,63 +347,93 @@ def zero3(num_steps):
 #
 # ### Run all four
 #
-# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. Does it? We run two steps, because only in the second does a forward meet Adam's states. `memory.watch` reads every storage that torch holds, and `traffic.count` counts what is sent.
+# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. `memory.watch` follows every storage that torch holds, `marked` tells it where forward, backward and update begin, and `traffic.count` counts what is sent.
 
 
 # %%
 import gc
 
 from labkit.measure import memory, traffic
+from labkit.sharding import engines
 
 
 # %%
-def watched(stage):
-    with memory.watch() as seen, traffic.count() as sent:
-        seen.mark("training")
-        losses, *kept = stage(2)
+def weights_of(net, sharded=()):
+    """All weights end to end; those of stage 3 are gathered first."""
+    for layer in sharded:
+        layer.gather()
+    return torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+
+
+# %%
+def watched(program):
+    with memory.watch() as seen, traffic.count() as sent, phases_run.marked(seen):
+        losses, net, optimizer, *layers = program(3)
         gc.collect()
         live_bytes = seen.live_bytes
+    highest = seen.footprint()
     return {
-        "losses": torch.tensor(losses),
         "live_bytes": live_bytes,
-        "peak_bytes": seen.footprint().peak_bytes,
+        "highest_bytes": dict(zip(highest.labels, highest.totals.tolist())),
         "wire_bytes": sent.sent_bytes,
+        "weights": weights_of(net, *layers),
     }
 
 
 # %%
 by_hand = (plain, zero1, zero2, zero3)
-four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
-runs = four[0]
+ranks = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
+runs = ranks[0]
 
 # %%
-count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
+count = runs["plain"]["weights"].numel()
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
-lab.bars(
-    {
-        name: {
-            "predicted": bytes_due,
-            "measured": run["live_bytes"] / count,
-            "measured, peak": round(run["peak_bytes"] / count, 1),
-        }
-        for bytes_due, (name, run) in zip(due, runs.items())
-    },
-    title="Live bytes per parameter, rank 0 of 4",
-    badge="predicted / measured",
-)
+live = [run["live_bytes"] / count for run in runs.values()]
+
+# %%
+title = "Live bytes per parameter after a step, rank 0 of 4"
+rows = {
+    name: {"predicted": predicted, "measured": measured}
+    for name, predicted, measured in zip(runs, due, live)
+}
+lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# The first two bars of each stage are equally long: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Here it hardly falls from stage 1 to stage 3. Do stages 2 and 3 save nothing, then?
-#
-# At the peak of `zero1` and `zero2`, the end of the forward, there are 4 bytes for the parameter, 2 for Adam and no gradient yet. The other 5.6 of the 11.6 are activations, which ZeRO does not touch. At the peak of `zero3`, in the backward, there are activations too, and one whole block with its gradients. These hide the savings, because our model is small beside its batch. For a large model the first bars decide.
-#
-# But did we still train the same model? The second loss comes after an update, so let's compare:
+# The formula holds for real ranks. But what has to fit is the highest point of a step. Here it is, phase by phase, in bytes per parameter:
+
 
 # %%
-max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.values())
+def per_parameter(highest):
+    return {phase: round(each / count, 1) for phase, each in highest.items()}
+
+
+# %%
+highest = {name: per_parameter(run["highest_bytes"]) for name, run in runs.items()}
+lab.table({"program": name} | phases for name, phases in highest.items())
+
+# %% [markdown]
+# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stages 2 and 3 save, because our model is small beside its batch. For a large model with a moderate batch the bars above decide.
+#
+# <details><summary>And why is <code>plain</code> highest in the update?</summary>
+#
+# There torch's AdamW makes a tensor as large as all the weights that it updates, 4 bytes more. With a sharded optimizer that tensor is sharded, too. (In `zero3` the logits and their gradient are still alive as well.)
+#
+# </details>
+#
+# Did we still train the same model? We compare the weights of all ranks after three updates with those of `plain`:
+
+
+# %%
+def apart(name):
+    """The largest difference of a weight from plain's, over all ranks."""
+    right = runs["plain"]["weights"]
+    return max(lab.difference(rank[name]["weights"], right) for rank in ranks)
+
+
+lab.table({"program": name, "largest difference": apart(name)} for name in runs)
 
 # %% [markdown] sections="10.2.5, D-train"
-# The losses of all four are equal to the last bit, the second ones too.
+# `zero1` and `zero2` are equal to the last bit. `zero3` is off by rounding: with a whole layer in one message, the four gradients of a weight are added up in another order, and Adam enlarges that where a gradient is almost 0. It is small beside an update, which moves a weight by up to about 0.01.
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -394,9 +444,7 @@ max(lab.difference(run["losses"], runs["plain"]["losses"]) for run in runs.value
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# We count three times: what the *method* needs, then what the *backend* carries, and in the second half what a *library* asks for.
-#
-# For the method we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs call these names, so they need no change.
+# To find out, we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs stay as they are:
 
 
 # %%
@@ -421,43 +469,26 @@ def all_gather(tensor):
 
 
 # %%
-def sent_by(stage):
+def sent_by(program):
     with traffic.count() as counted:
-        stage(1)
+        program(1)
     return counted.payload_bytes["send"]
 
 
 # %%
-four = lab.launch(lambda: {each.__name__: sent_by(each) for each in by_hand}, ranks=4)
-sent = four[0]
+on_ring = lab.launch(lambda: {p.__name__: sent_by(p) for p in by_hand}, ranks=4)
+sent = on_ring[0]
 volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
-# Half as much again: stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7).
-#
-# ### What goes over the wire
-#
-# Does the network agree? With torch's own calls, `runs` has counted what went over the [wire](GLOSSARY.md#wire). In multiples of `plain`:
+# Stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7). Stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place.
 
-# %%
-ddp = runs["plain"]
-lab.table(
-    {
-        "program": name,
-        "our ring": sent[name] / sent["plain"],
-        "wire": run["wire_bytes"] / ddp["wire_bytes"],
-    }
-    for name, run in runs.items()
-)
-
-# %% [markdown] sections="8.5.1, 10.2.5, S5"
-# On our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce. (So rows 0 to 2 of the picture end at the same place: a message's box is as long as what it sends.) But the wire has carried more, because of the [backend](GLOSSARY.md#backend): [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs a whole all-reduce in its place. (NCCL has a real one.) For stage 1 that makes (2 + 1)/2 = 1.5, for stage 3 (2 + 1 + 1)/2 = 2. (Measured is 1.9: every message carries some extra bytes, and `zero3`, with one message per layer, sends fewer messages.)
+# %% [markdown]
+# *Here the first half ends. A good place for a pause.*
 #
 # ## DeepSpeed
 #
-# *The second half. A good place for a pause.*
-#
-# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*.
+# [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*.
 
 
 # %%
@@ -486,99 +517,133 @@ def train(settings):
             for microbatch in range(engine.gradient_accumulation_steps()):
                 loss = model.loss(engine(tokens), targets)
                 engine.backward(loss)
+                states = engines.shards(engine)  # what this rank holds
                 engine.step()
-    told = {"loss": f"{loss.item():.5f}", "calls": sent.calls.total()}
-    return told | dict(sent.payload_bytes)
+    own = states.select(states.kind != "buffer").num_bytes.sum()
+    told = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
+    return told | {"calls": sent.calls.total()} | dict(sent.payload_bytes)
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that? (`KEEP_NOTHING` makes stage 3 behave like our `zero3`.)
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that by default?
 
 # %%
-# no weight stays whole, none is gathered early, none is kept for the backward
-KEEP_NOTHING = {
+calls = ("all_reduce", "reduce", "reduce_scatter")
+reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
+
+# %% [markdown]
+# We run DeepSpeed's defaults, and in the rows named "set" settings of our own:
+
+# %%
+TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
+KEEP_NOTHING = {  # like our zero3: no weight stays whole, none is gathered early
     "stage3_param_persistence_threshold": 0,
     "stage3_prefetch_bucket_size": 0,
     "stage3_max_live_parameters": 0,
     "stage3_max_reuse_distance": 0,
 }
-configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
-for stage in (1, 2):
-    each_part = config(stage, use_multi_rank_bucket_allreduce=False)
-    configs[f"ZeRO {stage}, reduce"] = each_part
-configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
-rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
-
-# %% [markdown]
-# The bytes that the last step handed to each collective:
+SET = {1: TO_OWNERS, 2: TO_OWNERS, 3: KEEP_NOTHING}
 
 # %%
-lab.table({"configuration": name} | row for name, row in rows.items())
+configs = {f"ZeRO {stage}": config(stage) for stage in range(4)}
+configs |= {f"ZeRO {stage}, set": config(stage, **SET[stage]) for stage in SET}
+
+
+# %%
+def trained(configs):
+    return lab.launch(lambda: {name: train(configs[name]) for name in configs}, ranks=4)
+
+
+# %%
+handed = trained(configs)[0]
+reducing.score(next(call for call in handed["ZeRO 2"] if "reduce" in call))
+lab.table({"configuration": name} | row for name, row in handed.items())
 
 # %% [markdown]
-# In stages 1 and 2 DeepSpeed (0.19) calls no reduce-scatter but one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients. In the rows "reduce", with `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone. (The 4 and 8 bytes are norms.)
+# *states* are the bytes per parameter that rank 0 holds before the update; the last columns are the bytes that a step hands to each collective.
 #
-# What would a ring of N ranks send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. (Each of them times (N - 1)/N, which multiples of stage 0 don't show.) These sums are from 2 ranks, and stand here beside the two earlier counts, from 4, in multiples of stage 0:
+# Stages 1 and 2 reduce a whole [bucket](GLOSSARY.md#bucket) of gradients at once (DeepSpeed 0.19). With `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone, in a call of its own.
+#
+# <details><summary>Where do the numbers of <em>states</em> come from?</summary>
+#
+# Stages 1 to 3 keep a second copy of the parameters, even in fp32. So `held(4, 2, weight=4, gradient=4, optimizer=12)` gives the 8 of stage 2. (Stage 1 has by then let go of the gradients of others.)
+#
+# The 4 bytes more of ZeRO 3's default are parameters: it keeps a weight of less than 100,000 elements whole once it has been gathered, and all of ours are smaller.
+#
+# </details>
+#
+# ### Method, backend, library
+#
+# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. Beside these sums stand two counts: our ring's, and what went over the [wire](GLOSSARY.md#wire) when the four programs ran with torch's calls.
 
 
 # %%
-def on_a_ring(handed, ranks=2):
-    """Bytes that a ring sends for these payloads, up to a common factor."""
+def in_models(handed, ranks=4):
+    """What a ring sends for these payloads, in multiples of ZeRO 0."""
     times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
-    return sum(times[call] * handed.get(call, 0) for call in times)
-
-
-# %%
-def in_models(rows):
-    """The sums, in multiples of ZeRO 0."""
-    ddp = on_a_ring(rows["ZeRO 0"])
-    return {name: on_a_ring(row) / ddp for name, row in rows.items()}
-
-
-# %%
-asked = in_models(rows)
-lab.table(
-    {
-        "stage": f"ZeRO {stage}",
-        "our ring": sent[name] / sent["plain"],
-        "gloo's wire": run["wire_bytes"] / ddp["wire_bytes"],
-        "DeepSpeed": asked[f"ZeRO {stage}"],
-        "DeepSpeed, reduce": asked.get(f"ZeRO {stage}, reduce"),
+    sums = {
+        name: sum(times[c] * row.get(c, 0) for c in times)
+        for name, row in handed.items()
     }
-    for stage, (name, run) in enumerate(runs.items())
-)
+    return {name: each / sums["ZeRO 0"] for name, each in sums.items()}
+
+
+# %%
+asked = in_models(handed)
+ddp = runs["plain"]["wire_bytes"]
+bars = {
+    f"ZeRO {stage}": {
+        "our ring (counted)": sent[name] / sent["plain"],
+        "gloo's wire (counted)": runs[name]["wire_bytes"] / ddp,
+        "DeepSpeed (asked, on a ring)": asked[f"ZeRO {stage}"],
+    }
+    for stage, name in enumerate(runs)
+}
+
+# %%
+for stage in SET:
+    bars[f"ZeRO {stage}"]["DeepSpeed, set"] = asked[f"ZeRO {stage}, set"]
+title = "What a step sends, in multiples of stage 0"
+lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# DeepSpeed's 1.5 for stages 1 and 2 is the same sum as gloo's. But now the *library* asks for a whole all-reduce, so no backend can help. The setting does: with `false` we are back at 1.
+# In stages 1 and 2 gloo and DeepSpeed both come to (2 + 1)/2 = 1.5, for different reasons. The [backend](GLOSSARY.md#backend) [gloo](GLOSSARY.md#gloo) has no reduce-scatter and runs a whole all-reduce in its place; NCCL has one. But DeepSpeed, the *library*, asks for the whole all-reduce, so no backend can help. (Its stage 3 comes to 1 because all our weights are small enough to stay whole. Set to keep nothing, it comes to 1.5.)
+#
+# With `false` the bytes are back at 1, in one call for each owner. On many ranks these are many small calls: time both before you choose.
+#
+# <details><summary>Why is gloo's wire not at 2 for stage 3?</summary>
+#
+# The sum is (2 + 1 + 1)/2 = 2. We think that the rest is what every message carries besides its data: `zero3` sends one message per layer, `plain` one per weight, so `plain` has more of it.
+#
+# </details>
 #
 # ### When gradients accumulate
 #
-# And with four microbatches in a step? Stage 1 keeps whole gradients, stage 2 only its own part. So how much does stage 2 send with DeepSpeed's default, the all-reduce, if ZeRO 0 is 1?
+# And with four microbatches in a step? Stage 1 keeps gradients until the last one, stage 2 only its own part. How much does stage 2 then send with the all-reduce, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-longer = {f"ZeRO {n}, 4 microbatches": config(n, accumulate=4) for n in (0, 1, 2)}
-each_part = config(2, accumulate=4, use_multi_rank_bucket_allreduce=False)
-longer["ZeRO 2, reduce, 4 microbatches"] = each_part
-longer["ZeRO 3, 4 microbatches"] = config(3, accumulate=4, **KEEP_NOTHING)
-more = lab.launch(lambda: {name: train(each) for name, each in longer.items()})[0]
-asked = in_models({"ZeRO 0": rows["ZeRO 0"]} | more)
-lab.table(
-    {"configuration": name, "on a ring": asked[name]} | row
-    for name, row in more.items()
-)
+configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in (1, 2)}
+for stage in (2, 3):
+    configs[f"ZeRO {stage}, set"] = config(stage, accumulate=4, **SET[stage])
 
 # %%
-four_times.score(asked["ZeRO 2, 4 microbatches"])
+accumulated = trained(configs)[0]
+asked = in_models({"ZeRO 0": handed["ZeRO 0"]} | accumulated)
+four_times.score(asked["ZeRO 2"])
+lab.table(
+    {"4 microbatches": name, "on a ring": asked[name]} | row
+    for name, row in accumulated.items()
+)
 
 # %% [markdown] sections="10.7.2"
-# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, and gathers once a step. With the default that is (4 x 2 + 1)/2 = 4.5; with `false` it is (4 + 1)/2 = 2.5. Stage 3 has to gather and to reduce in each microbatch: four times 1.5 is 6.
+# Stage 1 reduces once a step. Stage 2 must reduce in each microbatch, and gathers once a step: (4 x 2 + 1)/2 with the all-reduce, (4 + 1)/2 with `false`. Stage 3 gathers and reduces in each microbatch, four times 1.5. (The loss is as above, because here each microbatch is the same batch, so the mean gradient is the same.)
 #
 # ### Exercise 2. Which stage is running?
 #
-# A colleague swears that the job runs with ZeRO 2. You have only a row of such a table, for one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed with its defaults, but in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
+# A colleague swears that the job runs with ZeRO 2. You have only a row's bytes (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed with its defaults, but in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
 
 
 # %%
@@ -619,7 +684,8 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 # | `gradient_clipping` | largest norm of all gradients together; **1.0 if you say nothing**, 0 is off |
 # | `bf16.enabled`, `fp16.enabled` | train in 16 bit with an fp32 copy of the parameters; one of the two |
 # | `reduce_bucket_size`, `allgather_bucket_size` | elements (not bytes) per message |
-# | `use_multi_rank_bucket_allreduce` | true if you say nothing: an all-reduce per bucket, as measured above; false: each part goes to its owner alone |
+# | `reduce_scatter` | true if you say nothing. In stages 1 and 2 it calls no reduce-scatter, but lets the next field choose; in stage 3 it does. false: an all-reduce, in all three |
+# | `use_multi_rank_bucket_allreduce` | true if you say nothing: an all-reduce per bucket, as above; false: each part goes to its owner alone |
 # | `overlap_comm` | reduce while the backward still runs |
 # | `offload_optimizer`, `offload_param` | where the states, or stage 3's parameters, lie: `cpu` or `nvme`; `pin_memory` for faster copies |
 # | `stage3_param_persistence_threshold` | a parameter smaller than this stays whole once it has been gathered |
@@ -637,38 +703,22 @@ typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0"
 
 
 # %%
-def read(files):
-    import deepspeed
-
-    deepspeed.init_distributed()  # DeepSpeedConfig asks how many ranks there are
-    rows = []
-    for name, content in files.items():
-        try:
-            found = deepspeed.runtime.config.DeepSpeedConfig(content)
-        except Exception as error:
-            rows.append({"file": name, "stage": "refused", "why": type(error).__name__})
-            continue
-        stage = str(int(found.zero_optimization_stage))
-        micro, clip = found.train_micro_batch_size_per_gpu, found.gradient_clipping
-        rows.append({"file": name, "stage": stage, "micro": micro, "clipping": clip})
-    return rows
-
-
-# %%
 rest = {name: file[name] for name in file if name != "zero_optimization"}
 files = {
     "as above": file,
     "typo inside": file | {"zero_optimization": zero | {"reduce_bucket": 2e8}},
-    "typo on top": rest | {"zero_optimisation": zero},
+    "typo at the top": rest | {"zero_optimisation": zero},
 }
-readings = lab.launch(read, files, ranks=4)[0]
-lab.table(readings)
 
 # %%
+readings = lab.launch(config_run.read, files, ranks=4)[0]
 typo.score(readings[2]["stage"])
+lab.table(readings)
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()`. And look at *clipping*: it is 1, which nobody has asked for.
+# DeepSpeed itself has read each file (`config_run.read` asks its `DeepSpeedConfig`). Inside `zero_optimization` an unknown field raises an error. At the top level it is **ignored**, without a word. So print `engine.zero_optimization_stage()`.
+#
+# And look at *clipping*: it is 1, which nobody has asked for. Our runs above clipped, too: the 4 and 8 bytes of their all-reduces are norms.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -716,7 +766,7 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). Compared with `plain`, two things are new: the host's copy of the weights, which the optimizer gets, and two loops that cross the link. (There is one rank, so nothing is reduced.)
+# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). Two things are new beside `plain`: the host's copy of the weights, which the optimizer gets, and two loops that cross the link.
 
 
 # %%
@@ -728,7 +778,7 @@ def on_host(num_steps):
     # new: a copy on the host
     kept = {weight: weight.detach().cpu() for weight in net.parameters()}
     optimizer = torch.optim.AdamW(kept.values(), lr=0.01)
-    losses, copies_us = [], []
+    losses = []
     for step in range(num_steps):
         net.zero_grad()
         loss = model.loss(net(tokens), targets)
@@ -740,66 +790,91 @@ def on_host(num_steps):
         optimizer.step()
         for weight, own in kept.items():
             weight.data.copy_(own)  # new: the weights come up
-        copies_us.append(pretend.copied().took_us)
-    return losses, net, optimizer, copies_us
+    return losses, net, optimizer, pretend.copied()
+
+
+# %% [markdown]
+# We run both with the model on a [pretend device](GLOSSARY.md#pretend-device), which counts its memory and its copies:
 
 
 # %%
 def weighed(program):
-    losses, net, optimizer, *copies_us = program(6)
+    losses, net, optimizer, *copied = program(3)
     told = {"program": program.__name__, "loss": f"{losses[-1]:.5f}"}
     told["device_memory_bytes"] = torch.accelerator.memory_allocated()
-    return told | {"copies_us": min(copies_us[0])} if copies_us else told
+    for copies in copied:
+        told |= {"down_bytes": copies.to_host_bytes, "up_bytes": copies.to_device_bytes}
+    return told
 
+
+# %%
+on_one = {"ranks": 1, "devices": lab.pretend()}
+lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 
 # %% [markdown]
-# We run it with the model on a [pretend device](GLOSSARY.md#pretend-device), which has a link of 0.002 GB/s. Each of our 134,912 parameters (`count`) moves 4 bytes down as a gradient and 4 bytes up as a weight. About how many milliseconds do the copies of a step take? (The fastest of six steps counts.)
-
-# %%
-crossing = lab.guess("copies of a step over 0.002 GB/s", unit="ms")
-
-# %%
-slow = lab.pretend(link_gb_per_s=0.002)
-programs = (plain, on_host)
-found = [lab.launch(weighed, each, ranks=1, devices=slow)[0] for each in programs]
-crossing.score(found[1]["copies_us"] / 1000)
-
-# %%
-lab.table(found)
-
-# %% [markdown]
-# The same loss, and after the step half of the memory: momentum and variance are gone from the device. The bytes alone take 540 ms (`8 * count / 0.002e9`), and each copy a little more.
+# The same loss, and half of the memory: momentum and variance are gone from the device. In return each step moves gradients down and weights up, 4 bytes per parameter each way.
 #
-# And the 7 B model on its one card? With DeepSpeed's `offload_optimizer`, a step of one microbatch looks like this. (25 GB/s is about what PCIe 4 gives.)
+# How long does that take for the 7 B model on its one card? We reckon a step of 2,048 tokens with DeepSpeed's `offload_optimizer`:
+#
+# | | per parameter | at |
+# | --- | --- | --- |
+# | forward and backward, on the card | | 0.57 s in all |
+# | gradients down, during the backward | 4 bytes | 25 GB/s (about PCIe 4) |
+# | weights up, during the update | 2 bytes | 25 GB/s |
+# | the update, in the host's memory | 30 bytes | 100 GB/s |
+#
+# If in each phase all goes on at once, how many times as long as computing alone is the step?
 
 # %%
-stages.Offload(mode="zero2", model="7B", ranks=1).board()
+slower = lab.guess("a step with offload, in times of computing alone", between=(1, 20))
+
+# %%
+offload = stages.Offload(mode="zero2", model="7B", ranks=1)
+phases = offload.predict().phases
+computing_us = sum(phase.device_us for phase in phases)
+slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
+
+# %%
+offload.board()
 
 # %% [markdown] sections="8.5.3"
-# Now 14 GB instead of 112 lie on the card, the weights alone, so the model fits. (DeepSpeed sends each gradient down as it arises. Only a bucket of them is on the card at a time.) The price is 1.68 s of link in each step, and an update on the CPU. For each parameter that reads 16 bytes of the host's memory (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s. Neither depends on the microbatch, so make it large: a step then does more for the same price.
+# Now 14 GB instead of 112 lie on the card, so the model fits. But in the backward the card waits for the link, in the update for the host. Neither depends on the microbatch: turn up the tokens, and the wait becomes a smaller share.
+#
+# <details><summary>Where do the 30 bytes come from, and the 14 GB?</summary>
+#
+# The update reads 16 bytes of the host's memory for each parameter (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s.
+#
+# The 14 GB are the weights alone. DeepSpeed sends each gradient down as it arises, so only a bucket of them is on the card at a time.
+#
+# </details>
 #
 # ## When is it worth it?
 #
-# Back to eight cards, in one machine, and LLaMA 7B (6.7 billion parameters). ZeRO 1 (*before*) and ZeRO 3 (*after*) both fit. What does the memory that stage 3 frees cost in step time? The planner of chapter 18 predicts it, with constants measured on FSDP (chapter 07) and A100s:
+# Back to eight cards, now A100s with LLaMA 7B (6.7 billion parameters). ZeRO 1 and ZeRO 3 both fit. What does the memory that stage 3 frees cost in time? The planner of chapter 18 predicts it, with constants measured on FSDP (chapter 07), for a step of eight microbatches of 2,048 tokens. Inside a machine a card sends 300 GB/s, to another machine 25 GB/s, of which the planner expects half:
 
 # %%
 cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
 cards = cards.but(recipe="mixed")  # gradients in 16 bit
-planner.card(cards.but(zero=1), cards.but(zero=3))
-
-# %% [markdown]
-# Stage 3 frees about 22 GB, and the step takes hardly longer, 3.96 s instead of 3.91: inside one machine the links are fast enough to hide the gathers. And if the eight cards stand in two machines?
 
 # %%
-apart = cards.but(per_node=4)
-planner.card(apart.but(zero=1), apart.but(zero=3))
+plans = {"one machine": cards, "two machines": cards.but(per_node=4)}
+lab.table(
+    {
+        "eight cards in": place,
+        "stage": f"ZeRO {stage}",
+        "memory_bytes": plan.but(zero=stage).memory().peak_bytes,
+        "step_us": plan.but(zero=stage).time().step_us,
+    }
+    for place, plan in plans.items()
+    for stage in (1, 3)
+)
 
 # %% [markdown]
-# Now stage 3 costs 1.87 s in a step. Real networks can be much slower than predicted, so time it on yours. In short:
+# In one machine the gathers hide behind computing and cost hardly anything; between two machines stage 3 adds 1.87 s. Real networks can be much slower than predicted, so time it on yours. In short:
 #
 # - **Stage 1** if it fits: it can send as little as data parallelism.
 # - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter, but reduces in every microbatch.
-# - **Stage 3** if the parameters themselves are too large, or if you can use the memory, say for longer sequences. In *every* microbatch it sends 1.5 times what data parallelism sends in a step, and computing must hide that.
+# - **Stage 3** if the parameters themselves are too large, or if you can use the memory. In *every* microbatch it sends 1.5 times what data parallelism sends in a step, and computing must hide that.
 # - **Offload** if there is no other way to fit, and with large batches.
 
 # %% [markdown]
@@ -807,7 +882,7 @@ planner.card(apart.but(zero=1), apart.but(zero=3))
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
 # - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Library and backend may send more: count it.
-# - DeepSpeed ignores a misspelt field on top, and clips gradients unless you turn it off. Print the stage.
+# - DeepSpeed (0.19) ignores a misspelt field at the top level, and clips gradients at 1 unless you turn it off. Print the stage.
 # - Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
@@ -853,19 +928,19 @@ planner.card(apart.but(zero=1), apart.but(zero=3))
 #
 # <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
 #
-# On 4 ranks the file asks for a microbatch of **2** (the row "as above"). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
+# On 4 ranks the file asks for a microbatch of **2** (the row "as above"). The source hands it to a Trainer that has 8, but 8 x 4 x 4 is 128; with 8, the accumulation must be 1. Run it: `lab.launch(config_run.read, {"8": file | {"train_micro_batch_size_per_gpu": 8}}, ranks=4)[0]` is refused.
 #
 # </details>
 #
 # <details><summary>Erratum D-train: "train_batch_size": "auto"</summary>
 #
-# "auto" is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
+# "auto" is meant for the Hugging Face Trainer, which writes the numbers in before DeepSpeed reads them. DeepSpeed alone divides a word by a number. Run it: `lab.launch(config_run.read, {"auto": file | {"train_batch_size": "auto"}})[0]` shows the TypeError.
 #
 # </details>
 #
 # <details><summary>Erratum S5: <code>activation_checkpointing</code> with <code>enabled</code> and <code>checkpoints_per_rank</code></summary>
 #
-# DeepSpeed has neither of these fields, and says nothing about them, so the file changes nothing. Run it: `lab.launch(read, {"more": file | {"activation_checkpointing": {"enabled": True}}}, ranks=4)[0]` is read like the row "as above".
+# DeepSpeed has neither of these fields, and says nothing about them, so the file changes nothing. Run it: `lab.launch(config_run.read, {"more": file | {"activation_checkpointing": {"enabled": True}}}, ranks=4)[0]` is read like the row "as above".
 #
 # </details>
 #
