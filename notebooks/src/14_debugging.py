@@ -594,8 +594,9 @@ best.score(min(peaks, key=peaks.get))
 # The same two steps on two ranks, but with blocks of width 256, and with one sequence of 32 tokens on each. Here is the snapshot, without a cure:
 
 # %%
-wide = dict(width=256, num_sequences=1, length=32)
-lab.launch(lambda: cure_run.steps(["none"], **wide))[0]["none"].footprint
+sizes = dict(width=256, num_sequences=1, length=32)
+wide = lab.launch(lambda: cure_run.steps(["none"], **sizes))[0]["none"].footprint
+wide
 
 # %% [markdown] sections="8.11.1"
 # Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Foretell them by hand, to 5 %. (The table below the picture has the parts.)
@@ -605,7 +606,7 @@ lab.launch(lambda: cure_run.steps(["none"], **wide))[0]["none"].footprint
 def my_three():
     """(cure, bytes at step)"""
     ### BEGIN SOLUTION
-    return "FSDP", 34.9e6 / 2
+    return "FSDP", wide.peak_bytes / 2
     ### END SOLUTION
 
 
