@@ -5,8 +5,8 @@ them on real ranks and returns what was found. ``health`` asks ranks whether the
 that must agree, numbers that must be finite, orders that must change. ``broken_run`` launches what
 is expected to fail and gives its verdict; ``cure_run`` tries the cures for a full memory. What
 tells a deadlock from a death, and finds the odd rank, is ``labkit.launching.verdicts.diagnosis``.
-``check`` and ``hints.json`` (``spare_hints.json`` for those on no page) are the exercises: broken
-runs to explain and to mend. ``start_check`` holds those of chapter 00.
+``check`` and ``hints.json`` are the exercises: broken runs to explain and to mend. ``start_check``
+holds those of chapter 00.
 """
 
 import lazy_loader

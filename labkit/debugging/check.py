@@ -1,5 +1,5 @@
 """The exercises of chapter 14, debugging: a broken run each. Which rank, which line, what fault;
-and the run mended.
+and the run mended. Case three asks for a cure and for bytes.
 
 A mended function is called on real ranks, with other data and other numbers of ranks than the
 chapter shows. Each rank gets its own part of the data and nothing else, so what it returns can only
@@ -12,6 +12,7 @@ from math import isclose
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, on_ranks, over_budget, status, trace, wrong
+from labkit.debugging import cure_run
 from labkit.launching.run import Run
 from labkit.launching.verdicts.outcome import FAULTS
 from labkit.words import say
@@ -36,7 +37,7 @@ class Truth(NamedTuple):
     fault: str
     """a key of ``outcome.FAULTS``"""
     ranks: tuple[int, ...]
-    """the odd ones: those that the report marks"""
+    """the suspects: those that the report marks"""
     lines: tuple[str, ...]
     """the lines that a learner may name"""
 
@@ -50,7 +51,6 @@ TRUTH = {
         (2,),
         ("for name, value in metrics.items():", "dist.all_reduce(mean)"),
     ),
-    "case_three": Truth("uneven_inputs", (1,), ("dist.all_reduce(grad)", "for x in batches:")),
     "case_four": Truth("send_cycle", (0, 1, 2), ("dist.send(x, dst=after)",)),
     "case_five": Truth(
         "diverged_replica",
@@ -113,21 +113,27 @@ def _named(rank: int, loss: float, accuracy: float) -> dict[str, float]:
 
 
 @exercise
-def case_three(mended: Callable, finding: object = None) -> Found:
-    """``mended(batches)`` returns the weight after all batches of all ranks: each step by the mean
-    gradient of the ranks that still have a batch."""
-    if (yield from _found("case_three", finding)):
+def case_three(answer: Callable) -> Found:
+    """``answer()`` is the cure of a step whose states are the load, and the bytes that a rank then
+    holds at the update, to 5 %. The cure is tried on real ranks."""
+    said = answer()
+    is_pair = isinstance(said, (tuple, list)) and len(said) == 2
+    if not is_pair or not all(map(isinstance, said, (str, (int, float)))):
+        yield wrong("the answer is (cure, bytes at step); got {said!r}", said=said)
         return
-    for each in (
-        [[1.0, 5.0, 2.0], [3.0]],
-        [[], [2.0, 4.0], [8.0, 1.0, 6.0], [5.0]],
-        [[1.0, 2.0], [4.0, 6.0]],
-    ):
-        weight = 0.0
-        for step in range(max(map(len, each))):
-            present = [batches[step] for batches in each if step < len(batches)]
-            weight -= 0.5 * _mean([weight - batch for batch in present])
-        yield from _tried(mended, each, [weight] * len(each))
+    cure, num_bytes = said
+    if cure not in cure_run.CURES:
+        known = ", ".join(cure_run.CURES)
+        yield wrong("cure {cure!r} is none of {known}", cure=cure, known=known)
+        return
+    if cure in ("bf16", "half the length"):
+        yield wrong("{cure}: the update is no longer the same", cure=cure)
+        return
+    cured, num_weights = on_ranks(2, _at_the_update, cure, hang_s=30.0)[0]
+    if cured > 16 * num_weights:  # without a cure it holds 20 bytes for each
+        yield wrong("{cure}: at step a rank still holds {cured} bytes", cure=cure, cured=cured)
+    elif not abs(num_bytes - cured) <= 0.05 * cured:
+        yield wrong("{cure}: not {num_bytes:.4g} bytes at step", cure=cure, num_bytes=num_bytes)
 
 
 @exercise
@@ -220,7 +226,7 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
         )
     if ranks != list(truth.ranks):
         is_part = set(ranks) < set(truth.ranks)
-        why = say("some of the odd ones, not all") if is_part else say("not the odd one out")
+        why = say("some of the suspects, not all") if is_part else say("not the suspect")
         yield wrong("rank {rank!r}: {why}", rank=rank, why=why)
     named = "".join(str(line).split())
     if len(named) < 8 or not any(named in "".join(text.split()) for text in truth.lines):
@@ -304,6 +310,13 @@ def _with_tensor(losses: list[float], mended: Callable) -> object:
     import torch
 
     return mended(torch.tensor(losses))
+
+
+def _at_the_update(cure: str) -> tuple[int, int]:
+    """The bytes of a rank at the update of case three under a cure, and the model's weights."""
+    got = cure_run.steps([cure], width=256, num_sequences=1, length=32)[cure]
+    held = got.footprint.totals[got.footprint.labels.index("step")]
+    return int(held), len(got.weights)
 
 
 def _passed(mended: Callable, num: int) -> tuple[list[float] | str, int]:

@@ -2,9 +2,11 @@
 
     run = lab.launch(cure_run.steps, ("none", "microbatches", "FSDP"), ranks=2)
     run[0]["FSDP"].footprint.peak_bytes
+    lab.launch(lambda: cure_run.steps(["none"], width=256, num_sequences=1, length=32))
 
-The model is the transformer of the course, 2 blocks of width 128 with 4 sequences of 128 tokens on
-each rank. The first of two steps makes the optimizer's states, the second is watched.
+The model is the transformer of the course with 2 blocks; by default of width 128, with 4 sequences
+of 128 tokens on each rank. The first of two steps makes the optimizer's states, the second is
+watched.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit.footprint import Footprint
+from labkit.units import check_whole
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 CURES = ("microbatches", "checkpointing", "FSDP", "bf16", "half the length")
 """What can be done about a full memory without another machine"""
+MOST_TOKENS = 128
+"""The longest sequence that the model takes"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +40,29 @@ class Watched:
     """all of them after two steps, as one vector"""
 
 
-def steps(cures: Sequence[str] = ("none", *CURES)) -> dict[str, Watched]:
-    """In a rank: two steps under each cure, "none" without any. Collective: every rank calls it.
-    Raises ValueError for what is no cure."""
+def steps(
+    cures: Sequence[str] = ("none", *CURES),
+    *,
+    width: int = 128,
+    num_sequences: int = 4,
+    length: int = MOST_TOKENS,
+) -> dict[str, Watched]:
+    """In a rank: two steps under each cure, "none" without any, of blocks of ``width`` (a multiple
+    of 4) and on sequences of ``length`` tokens. Collective: every rank calls it. Raises ValueError
+    for what is no cure, or for sizes that the model can't have."""
     for cure in cures:
         if cure not in ("none", *CURES):
             raise ValueError(f"a cure is none, {', '.join(CURES)}; got {cure!r}")
-    return {cure: _watched(cure) for cure in cures}
+    check_whole(width=width, **{"number of sequences": num_sequences})
+    if width % 4 or not 2 <= length <= MOST_TOKENS:
+        raise ValueError(
+            f"the width is a multiple of 4, the length from 2 to {MOST_TOKENS}; got "
+            f"width={width}, length={length}"
+        )
+    return {cure: _watched(cure, width, num_sequences, length) for cure in cures}
 
 
-def _watched(cure: str) -> Watched:
+def _watched(cure: str, width: int, num_sequences: int, length: int) -> Watched:
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -53,9 +71,10 @@ def _watched(cure: str) -> Watched:
     from labkit.measure import memory
 
     torch.manual_seed(0)
-    net = model.Transformer(2, 128, 4, max_len=128)
-    length = 64 if cure == "half the length" else 128
-    batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
+    net = model.Transformer(2, width, 4, max_len=MOST_TOKENS)
+    kept = length // 2 if cure == "half the length" else length
+    told = model.story_tokens(num_sequences, length, seed=dist.get_rank())
+    batch = [part[:, :kept] for part in told]
     if cure == "checkpointing":
         _recompute(net)
     with memory.watch() as watched:

@@ -233,7 +233,7 @@ def footprint(
             height_px=end_px,
             heading=said(title, code) or names["steps"],
             badge=_badges(both, words),
-            table=((names["moment"], *badges), *(_totals(label, both, code) for label in labels)),
+            table=_bytes_table(both, labels, badges, names, code),
             numbers=numbers,
             language=code,
         )
@@ -248,10 +248,24 @@ def _renamed(named: Mapping[str, Said], code: str) -> dict[str, str]:
     return {**WORDS[code], **{part: said(name, code) for part, name in named.items()}}
 
 
-def _totals(label: str, both: Sequence[Footprint], code: str) -> tuple[str, ...]:
-    """A moment, and the bytes of each footprint then."""
-    at = translated(label, code)
-    return (at, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both))
+def _bytes_table(
+    both: Sequence[Footprint],
+    labels: Sequence[str],
+    badges: Sequence[str],
+    names: Mapping[str, str],
+    code: str,
+) -> tuple[tuple[str, ...], ...]:
+    """A row for each moment: the bytes of each footprint then, and of one that stands alone its
+    parts as well."""
+    parts = []
+    if len(both) == 1:
+        parts = [number for number in range(len(PARTS)) if both[0].num_bytes[:, number].any()]
+    rows = [(names["moment"], *badges, *(names[PARTS[number]] for number in parts))]
+    for label in labels:
+        found = [int(each.totals[each.labels.index(label)]) for each in both]
+        found += [int(both[0].num_bytes[both[0].labels.index(label), number]) for number in parts]
+        rows.append((translated(label, code), *(f"{num_bytes:,}" for num_bytes in found)))
+    return tuple(rows)
 
 
 def _footprint_keys(both: Sequence[Footprint], names: Mapping[str, str]) -> list[Key]:

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Debugging
 #
-# *Two sessions of 75 minutes: hangs and wrong numbers, with cases one and two; then memory, and case three. Cases four and five are for another day. You need chapters 02, 03 and 05; 06 and 07 help with memory. No GPU is needed.*
+# *Two sessions of 75 minutes: hangs and wrong numbers, with cases one and two; then memory, with case three. Cases four to six are for another day. You need chapters 02, 03 and 05; 06 and 07 help with memory. No GPU is needed.*
 #
 # It is three in the morning, and our 7 B model trains on 64 cards. The loss line stops. There is no error, and every card reports that it is busy. Ten minutes later 64 tracebacks run through one terminal, and nearly all say the same: a collective timed out. That wait took more than ten hours of card time. Which rank was it, and which line?
 #
@@ -18,9 +18,10 @@
 # %%
 import labkit as lab
 from labkit import model
-from labkit.debugging import check, cure_run
-from labkit.debugging.broken_run import places, verdict
+from labkit.debugging import check, cure_run, health
+from labkit.debugging.broken_run import numbered, places, verdict
 
+# whatever takes longer than 90 s is ended
 lab.begin("en", deadline_s=90)
 import os
 import time
@@ -30,6 +31,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+# %%
 def mean_length():
     words = ["data", "model", None, "loss"]
     length = torch.tensor(float(len(words[dist.get_rank()])))
@@ -40,15 +42,15 @@ def mean_length():
 verdict(mean_length, ranks=4)
 
 # %% [markdown]
-# This is a report, with a row per [rank](GLOSSARY.md#rank). Only the marked one, the *odd* rank, raised an exception of its own. The others waited for it in the all-reduce, and were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, but not why.
+# This is a report, with a row per [rank](GLOSSARY.md#rank). Only the framed one, the **suspect**, raised an exception of its own. The others waited for it in the all-reduce, and were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, but not why. (A `Cell In[…]` is the cell beside which Jupyter writes that number.)
 #
 # **When you are done** you can find the one rank and the one line that broke a run, here and on a cluster; mend hangs and wrong sums; trace a NaN, and choose a cure for a full memory.
 #
 # ## How a run ends
 #
-# In this chapter nearly every run fails, so `verdict` launches it and gives back what `lab.launch` would raise, the **[verdict](GLOSSARY.md#verdict)**. A cell that ends in one shows the report.
+# `verdict(f)` runs f and returns its failure as an object, the **[verdict](GLOSSARY.md#verdict)**; a cell that ends in it draws the report.
 #
-# Apart from the echo, a rank can be found in four states: it returned, it raised, it died, or it waits for ever. Which of them would leave you waiting, with nothing to read?
+# Apart from the echo, a rank can be found in four states: it returned, it raised, it died, or it waits for ever.
 
 
 # %%
@@ -67,13 +69,15 @@ def four_ways():
 verdict(four_ways, ranks=4)
 
 # %% [markdown] sections="8.11.2, 19.9"
-# The one that waits: no message, no exit code. (An arrow points from who waits to whom it waits for.) Rank 1 is marked because it was the first to fail. Rank 0 has *returned*, like a rank that has gone on to save or to evaluate.
+# The rank that waits says nothing: no message, no exit code. (Its arrow points to whom it waits for.) Rank 1 is the suspect because it failed first.
+#
+# Rank 0 has *returned*, and still rank 3 waits for it: labkit keeps a returned rank's process until all are done. In a script that ends there, the process is gone, and gloo gives rank 3 an echo instead.
 #
 # A rank that dies with exit code -9 or 137 was often ended by the system, because the host's memory was full.
 #
 # ## Collectives that do not match
 #
-# Ranks that wait for something that never comes **[hang](GLOSSARY.md#hang)**. Now rank 0 broadcasts, while the others reduce:
+# Ranks that wait for something that never comes **[hang](GLOSSARY.md#hang)**. Here rank 0 broadcasts, while the others reduce:
 
 
 # %%
@@ -88,11 +92,15 @@ def two_minds():
 verdict(two_minds, ranks=4)
 
 # %% [markdown]
-# All four wait, and torch itself says nothing: by default for half an hour with [gloo](GLOSSARY.md#gloo), and for ten minutes with [NCCL](GLOSSARY.md#nccl). labkit is faster because it reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Here number 1 is a broadcast on one rank and an all-reduce on the others, so they can never meet.
+# All four wait, and torch itself says nothing: by default for half an hour with [gloo](GLOSSARY.md#gloo), and for ten minutes with [NCCL](GLOSSARY.md#nccl). labkit needs no timeout. It reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group: number 1 is a broadcast on one rank and an all-reduce on the others, so they can never meet.
 #
-# A wrong *shape* is a mismatch, too. gloo then ends a process, not always the guilty one; NCCL may hang, or mix up memory.
+# <details><summary>And a wrong shape?</summary>
 #
-# Next, a barrier that only rank 0 reaches, after it has saved a file. Whom will the report mark, the one that waits or those that never come?
+# It is a mismatch, too. gloo then ends a process, not always the guilty one; NCCL may hang, or mix up memory.
+#
+# </details>
+#
+# Next, a barrier that only rank 0 reaches, after it has saved a file:
 
 
 # %%
@@ -105,31 +113,46 @@ def save_and_wait():
 verdict(save_and_wait, ranks=3)
 
 # %% [markdown]
-# The rank that waits only did what the code told it: the fault is the `if` above the barrier, which lets it in alone. So read the line that somebody waits in, and go up to the nearest `if` or loop. Move the barrier out of the `if`, and every rank reaches it.
+# The rank that waits only did what the code told it. The suspects are those that never come, and the fault is the `if` above the barrier. So read the line that somebody waits in, and go up to the nearest `if` or loop. Here the barrier must move out of the `if`.
 #
-# ### The wrong group
+# ### Two wait, two have returned
 #
-# Four ranks make a [process group](GLOSSARY.md#process-group) for two of them, and these two forget to pass it:
+# Another four ranks. This time you see no report, but only `places`, which lists where each rank is:
 
 
 # %%
-def forgotten_group():
+def pairs():
     x = torch.ones(1)
     group = dist.new_group([0, 1])  # every rank must call it, members or not
     if dist.get_rank() in (0, 1):
         dist.all_reduce(x)
 
 
-verdict(forgotten_group, ranks=4)
+error = verdict(pairs, ranks=4)
+lab.table(places(error), title="Two wait, two have returned")
+
+# %%
+halves = ("ranks 0 and 1", "ranks 2 and 3")
+suspects = lab.guess("the suspects", choices=halves)
+
+# %%
+error
+
+# %%
+suspects.score(halves[0])
 
 # %% [markdown] sections="19.9"
-# Without `group=` the call goes to all four ranks. The picture is that of `save_and_wait`, and yet the two that wait are marked. labkit guesses: they are exactly the members of a group that was made, so they probably forgot to pass it. No log of a cluster guesses that for you.
+# <details><summary>Why these two?</summary>
 #
-# This time the `if` was right and the call was wrong: `dist.all_reduce(x, group=group)` mends it. So check first in which group a line calls, then who reaches it.
+# Without `group=` the call goes to all four ranks. labkit guesses: ranks 0 and 1 are exactly the members of a [process group](GLOSSARY.md#process-group) that was made, so they probably forgot to pass it. `dist.all_reduce(x, group=group)` mends it. No log of a cluster guesses that for you.
 #
-# ### One batch less
+# </details>
 #
-# A hang that comes with the last batch: rank 0 has three batches, and rank 1 has four.
+# So check first in which group a line calls, then who reaches it.
+#
+# ### At the end of an epoch
+#
+# Here three steps go well, and then:
 
 
 # %%
@@ -144,14 +167,18 @@ def epoch():
 verdict(epoch)
 
 # %% [markdown]
-# Rank 1 waits in its fourth backward, because DDP reduces there: `[5]` are the four weights and the bias. So give every rank the same number of batches. A `DistributedSampler` does: by default it repeats some samples, with `drop_last=True` it drops the rest.
+# Rank 1 waits in its fourth backward, because DDP reduces there: `[5]` are the four weights and the bias. Rank 0 has no fourth batch. A `DistributedSampler` gives every rank the same number: by default it repeats some samples, with `drop_last=True` it drops the rest.
 #
-# Or use DDP's `with net.join():`, where a rank that is done brings zeros. By default the sum is still divided by **all** ranks, so the last batch of rank 1 would count half; with `divide_by_initial_world_size=False` it is divided by those that still bring a batch. In case three you do that by hand.
+# <details><summary>Where the batches can't be equal</summary>
+#
+# DDP has `with net.join():`, where a rank that is done brings zeros. By default the sum is still divided by **all** ranks, so the last batch of rank 1 would count half; with `divide_by_initial_world_size=False` it is divided by those that still bring a batch.
+#
+# </details>
 
 # %% [markdown]
 # ## Case one: the log
 #
-# Now you. An exercise here is a **case**, a broken run. In this one every rank should return the means over the ranks of every second loss, and rank 0 alone should print them. `places` lists where each rank is, and no more. Who is at fault?
+# Now you. An exercise here is a **case**, a broken run. In this one every rank should return the means over the ranks of every second loss, and rank 0 alone should print them. Whom do you suspect?
 
 
 # %%
@@ -172,11 +199,11 @@ lab.table(places(error), title="Case one")
 # %% [markdown]
 # First find three things, then mend the function. Its budget is at most one collective for each mean.
 #
-# - the odd **rank**: a number, or a tuple of several;
+# - the suspect **rank**: a number, or a tuple of several;
 # - the **line**, a piece of its text: the one that ranks wait in, or the one above it that is to blame (if several fit, each will do);
-# - the **fault**, a name of this table:
+# - the **fault**, a name of this table. Where two rows fit, take the lower, which says more.
 #
-# | what the ranks do | the odd ones | fault |
+# | what the ranks do | the suspects | fault |
 # | --- | --- | --- |
 # | one raises by itself | that one; of several, the first | `exception` |
 # | they call different operations | the minority | `mismatched_op` |
@@ -186,9 +213,9 @@ lab.table(places(error), title="Case one")
 #
 # <details><summary>More names, for the later cases</summary>
 #
-# | what the ranks do | the odd ones | fault |
+# | what the ranks do | the suspects | fault |
 # | --- | --- | --- |
-# | one raises because its memory is full, or because of a NaN | that one; of several, the first | `out_of_memory`, `nan` |
+# | one makes a NaN, and gives it to all | that one | `nan` |
 # | they bring different shapes | the minority | `mismatched_shape` |
 # | they make the same calls in another order | the minority | `swapped_order` |
 # | they send to each other, in a circle | all in the circle | `send_cycle` |
@@ -231,7 +258,7 @@ check.hint("case_one")
 # %% [markdown] sections="8.11.2"
 # ## Messages in a circle
 #
-# Here both ranks first send and then receive, a single number of 4 bytes. Will it pass, because the message is so small?
+# Here both ranks first send and then receive, a single number of 4 bytes.
 
 # %%
 passes = lab.guess(
@@ -252,7 +279,13 @@ verdict(cycle, hang_s=1)
 passes.score("a hang")
 
 # %% [markdown] sections="8.11.2"
-# It hangs, because gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one. A send has no number that labkit could compare, so it can only wait for silence: `hang_s=1` says for how long.) So let one of the two receive first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
+# <details><summary>Why?</summary>
+#
+# gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one. A send has no number that labkit could compare, so it can only wait for silence: `hang_s=1` says for how long.)
+#
+# </details>
+#
+# The cure: one of the two receives first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
 #
 # ## Same calls in another order
 #
@@ -280,19 +313,23 @@ run
 gets.score(run[0]["x"])
 
 # %% [markdown]
-# 12 is 1 + 10 + 1: rank 1's y went into the others' x. Nothing hung, nothing failed, and both sums are wrong, because torch pairs the calls by their numbers alone.
+# <details><summary>Why?</summary>
 #
-# How would you find that? The flight recorder also notes the line of each call, so `check.trace(run)` looks for a line that some ranks call under another number:
+# 12 is 1 + 10 + 1: rank 1's y went into the others' x.
+#
+# </details>
+#
+# Nothing hung and nothing failed. Calls are paired in the order in which each rank makes them; nothing compares names. But the flight recorder also notes the line of each call. Read this table by rows, and find the pairs:
 
 # %%
-check.trace(run)
+lab.table(numbered(run), title="Call by call")
 
 # %% [markdown] sections="8.11.2"
-# But the trace knows lines, not tensors. So where it finds nothing, that proves nothing.
+# A healthy run has the same line all along a row. But the table knows lines, not tensors: where the lines agree, tensors may still be mixed up.
 #
 # ## Case two: the dashboard
 #
-# Every rank should return the means of loss and accuracy over the ranks. The run ends well, its trace shows nothing, and the accuracy is above 1. Budget: two collectives.
+# Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of its table has one line, and the accuracy is above 1. Budget: two collectives.
 
 # %%
 METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
@@ -338,9 +375,18 @@ check.hint("case_two")
 # %% [markdown] sections="8.11.2"
 # ## The same on a real cluster
 #
-# So far a rank stood in the line that it waited in, because gloo blocks there. With NCCL the call only queues work for the card, which then reports that it is busy, because NCCL's kernel spins while it waits. Meanwhile Python goes on to the first line that needs a number, often `loss.item()`, and there a stack shows it. So on NCCL trust the **numbers** of the collectives, not the stacks.
+# So far a rank stood in the line that it waited in. On GPUs it does not:
 #
-# After its timeout torch's [watchdog](GLOSSARY.md#watchdog) for NCCL, a thread of each rank, prints a line with that number. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). If both are of one group, what do they tell?
+# | | gloo, here | NCCL, on GPUs |
+# | --- | --- | --- |
+# | the call | holds Python in its line | queues a kernel, and Python goes on |
+# | while it waits | the process sleeps | the kernel spins, and the card reports that it is busy |
+# | a stack shows | the collective | the first line that needs a number, often `loss.item()` |
+# | a peer is gone | an echo at once | often only the timeout: an echo, ten minutes late |
+#
+# So on NCCL trust the **numbers** of the collectives, not the stacks; and the 64 tracebacks of our scene are echoes, too.
+#
+# After its timeout torch's [watchdog](GLOSSARY.md#watchdog) for NCCL, a thread of each rank, prints a line with that number and ends its process. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). Say that both are of one group.
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -348,17 +394,25 @@ check.hint("case_two")
 # [Rank 3] Watchdog caught collective operation timeout:
 #          WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...
 # ```
+
+# %%
+tell = ("two operations under one number", "a slow rank", "a rank that never came")
+lines = lab.guess("what the two lines show", choices=tell)
+
+# %%
+lines.score(tell[0])
+
+# %% [markdown] sections="8.11.2"
+# **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same number and operation, look for the rank that printed none.
 #
-# Number 80078 is a broadcast on one rank and an all-reduce on the other, as in `two_minds`. **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same number and operation, look for the rank that printed none.
-#
-# "Raise the timeout" is the first advice that one finds. But a hang then only ends later. It helps where a rank is really that slow, say while it saves: `init_process_group(timeout=timedelta(minutes=30))`.
+# "Raise the timeout" is the first advice that one finds, but a hang then only ends later. It helps where a rank is really that slow, say while it saves: `init_process_group(timeout=timedelta(minutes=30))`.
 
 # %% [markdown]
 # ## Numbers that go wrong
 #
-# NaN plus anything is NaN. So if one rank's gradient has a NaN, all have it after the all-reduce. Where could you still see whose it was? **Before** the all-reduce. The cheapest look is at each rank's own loss: `loss.isfinite()`.
+# NaN plus anything is NaN. So if one rank's gradient has a NaN, all have it after the all-reduce. Whose it was shows only **before** the all-reduce. The cheapest look is at each rank's own loss: `loss.isfinite()`.
 #
-# But here the losses are fine. Rank 2's batch has a row of zeros, and the loss is the square root of a square: at zero it is 0, but its gradient is NaN (the root is infinitely steep there, the square is flat, and infinity times zero is NaN). So we look at the gradients. DDP reduces on its own, but it lets us in: a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
+# But here the losses are fine. Rank 2's batch has a row of zeros, and the loss is the square root of a square. At zero the root is infinitely steep and the square is flat, and infinity times zero is NaN. So we look at the gradients. DDP reduces on its own, but a [communication hook](GLOSSARY.md#communication-hook) gets each [bucket](GLOSSARY.md#bucket) just before it leaves, and has to send it.
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -389,44 +443,45 @@ error
 # %% [markdown] sections="19.9"
 # The right rank raises, although its loss is a number. Which tool you need depends on what you see:
 #
-# - A rank's own **loss** is NaN: the forward made it. Put `isfinite` into a forward hook of each layer.
-# - The loss is fine, a **gradient** is not: `health.guard(net)` of `labkit.debugging` is our hook, and names the weight.
-# - You want the **operation**: `torch.autograd.set_detect_anomaly(True)` names the line of the forward whose backward gave NaN.
+# | you see | take |
+# | --- | --- |
+# | a rank's own **loss** is NaN: the forward made it | `isfinite` in a forward hook of each layer |
+# | the loss is fine, a **gradient** is not | our hook |
+# | a NaN, but not the **operation** that made it | `torch.autograd.set_detect_anomaly(True)`: it names the line of the forward whose backward gave NaN |
 #
 # All three are slow. So repeat only the steps from the last checkpoint with them, on the same batches.
 #
 # ## Replicas that drift apart
 #
-# DDP's replicas stay equal, if all ranks make the same update. Here rank 1 adds a millionth to its bias, alone. Each rank returns its loss, rounded to four digits, and a **digest** of its weights: 16 characters that change with any bit. Which of the two will show the difference?
+# DDP's replicas stay equal, if all ranks make the same update. But here each rank looks at its **own** loss, and leaves a step out where it is high; rank 1's batch is ten times as large. Each rank returns what its net makes of ones, rounded, and a **digest** of its weights: 16 characters that change with any bit.
+
 
 # %%
-import hashlib
-
-
-def one_update_alone():
+def skip_high_losses():
     torch.manual_seed(0)
-    net = torch.nn.Linear(4, 1)
-    if dist.get_rank() == 1:
-        net.bias.data += 1e-6
-    weights = torch.cat([net.weight.flatten(), net.bias]).detach().cpu()
-    digest = hashlib.blake2b(weights.numpy().tobytes(), digest_size=8).hexdigest()
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, digest)
-    loss = f"{net(torch.ones(1, 4)).item():.4f}"
-    return {"loss": loss, "digest": digest, "same digest": everyone.count(digest)}
+    net = DDP(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    batch = torch.ones(2, 4) * (10 if dist.get_rank() == 1 else 1)
+    loss = net(batch).square().mean()
+    loss.backward()
+    if loss < 10:
+        optimizer.step()
+    output = round(net(torch.ones(1, 4)).item(), 3)
+    weights = torch.cat([weight.flatten() for weight in net.parameters()])
+    return {"output": output, "digest": health.digest(weights)}
 
 
-lab.launch(one_update_alone, ranks=3)
+lab.launch(skip_high_losses, ranks=3)
 
 # %% [markdown] sections="10.5.2, 19.9"
-# Only the digest does; the last column counts the ranks with this digest. (`health.compare(net.named_parameters())` does it tensor by tensor.) But a vote finds who differs, not who is right: two ranks may agree and both be wrong.
+# The outputs look alike, but the digests differ, because rank 1 took no step. All ranks must decide alike, so reduce the loss first and then look at it. And mind that a vote finds who differs, not who is right: two ranks may agree and both be wrong.
 
 # %% [markdown] sections="8.11.1, 19.9"
 # ## Out of memory
 #
 # *The second session. A good place for a pause.*
 #
-# Each rank has a [pretend device](GLOSSARY.md#pretend-device) of 14 MiB: a memory of its own, with a GPU's rules and a GPU's words when it is full. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. Where will it fail?
+# Each rank has a [pretend device](GLOSSARY.md#pretend-device) of 14 MiB: a memory of its own, with a GPU's rules and a GPU's words when it is full. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. Where will rank 1 fail?
 
 # %%
 moments = ("step 1, forward", "step 1, update", "step 2, forward")
@@ -458,10 +513,14 @@ full
 
 # %%
 print(full.logs[1])
-fails_in.score("step 2, forward")
+fails_in.score(moments[2])
 
 # %% [markdown] sections="8.11.1, 19.9"
-# In the first step there was room. Adam makes its momentum and variance only in the first update, and from then on they stay; so the second forward, where activations pile up until the loss, finds no room for them. One step that passes proves nothing: try two.
+# <details><summary>Why there?</summary>
+#
+# Adam makes its momentum and variance only in the first update, and from then on they stay. So the second forward, where activations pile up until the loss, is the first that finds them there. One step that passes proves nothing: try two.
+#
+# </details>
 #
 # <details><summary>On a GPU; what the message says; and memory that climbs</summary>
 #
@@ -481,18 +540,32 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes the same two steps without a limit, with long sequences on both ranks, and counts the bytes of the second. (It may take half a minute.) F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation. What is the largest part of the highest bar?
+# A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes our two steps six times, without a limit and with long sequences on both ranks: once as they are, and once with each of five cures. It counts the bytes of the second step. (It may take half a minute.)
+#
+# First the steps as they are. F0 to F3 are the forward, from the embedding to the head; then come the loss, the backward B3 to B0, and the update. *Temporary* is what lives inside one operation.
 
 # %%
 tried = lab.launch(cure_run.steps)[0]
 tried["none"].footprint
 
 # %% [markdown] sections="8.11.1"
-# Activations: more than half. They grow through the forward, and the backward frees them.
+# Activations are more than half of the highest bar. They grow through the forward, and the backward frees them.
+#
+# Now we can check step 1 by hand. It had no states of Adam yet, so its peak was 16.3 MB − 3.8 MB = 12.5 MB. The device has 14 MiB, which is 14.7 MB: enough for 12.5, too little for 16.3.
 #
 # ### Which cure first?
 #
-# The launch has also tried five cures, one at a time: `tried` has a snapshot for each. "microbatches" takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
+# Each cure changes a line of the step:
+#
+# | cure | the line | the update |
+# | --- | --- | --- |
+# | microbatches | `for some in tokens.chunk(4):` | the same, up to rounding |
+# | checkpointing | `x = checkpoint(block, x, use_reentrant=False)` | the same |
+# | FSDP | `fully_shard(block)` | the same |
+# | bf16 | `with torch.autocast("cuda", torch.bfloat16):` | rounded more coarsely |
+# | half the length | `tokens = tokens[:, :64]` | of another training |
+#
+# Which one lowers the peak most?
 
 # %%
 best = lab.guess("the cure that saves most", choices=cure_run.CURES)
@@ -506,28 +579,57 @@ lab.bars(peaks, unit="bytes", marks=limit, title="Peak of a rank, one cure at a 
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown] sections="8.11.1"
-# So yes: it was the right cure. Activations are the load, microbatches divide them, and they cost only time. [FSDP](GLOSSARY.md#fsdp) divides the states of the model, which are the smaller part, and a block's whole weights come on top while it works. So on two ranks it ends a hair below the dashed line, our device of 14 MiB (14.7 MB).
+# <details><summary>Why these peaks?</summary>
 #
-# And if rank 1 had one long sequence, not four? Then microbatches have nothing to divide, and checkpointing comes first.
+# Activations are the load, and microbatches divide them by four. [Checkpointing](GLOSSARY.md#activation-checkpointing) keeps one block's at a time, and here there are only two blocks. [FSDP](GLOSSARY.md#fsdp) divides the states of the model, which are the smaller part, and a block's whole weights come on top while it works; so on two ranks it ends a hair below the device's limit.
 #
-# So ask two things: which cures touch the largest part, and which of these is the cheapest?
+# </details>
 #
-# - Microbatches (equally large) with [accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing) and FSDP cost time, and leave the update as it is, up to rounding.
-# - bf16 rounds more coarsely. On a GPU it is faster as well, so most runs have it on from the start.
-# - Shorter sequences change what is trained.
-# - [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step.
+# So ask two things. Which cures touch the largest part of the highest bar? And which of them leave the update as it is? What they cost in time we have not measured.
+#
+# [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step. bf16 is faster on a GPU as well, so most runs have it on from the start.
+#
+# ## Case three: full again
+#
+# The same two steps on two ranks, but with blocks of width 256, and with one sequence of 32 tokens on each. Here is the snapshot, without a cure:
+
+# %%
+sizes = dict(width=256, num_sequences=1, length=32)
+wide = lab.launch(lambda: cure_run.steps(["none"], **sizes))[0]["none"].footprint
+wide
+
+# %% [markdown] sections="8.11.1"
+# Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Foretell them by hand, to 5 %. (The table below the picture has the parts.)
+
+
+# %%
+def my_three():
+    """(cure, bytes at step)"""
+    ### BEGIN SOLUTION
+    return "FSDP", wide.peak_bytes / 2
+    ### END SOLUTION
+
+
+# %%
+check.case_three(my_three)
+
+# %%
+check.hint("case_three")
 
 # %% [markdown] sections="8.11.2, 10.5.2"
 # ## Prepare before you need it
 #
 # On a cluster nobody asks the ranks where they are. So arrange three things before the start:
 #
-# - **A log of each rank**: `torchrun --redirects 3 --log-dir logs` writes a `stdout.log` and a `stderr.log` for each. Let your logging put rank and time into every line.
-# - **The flight recorder's files.** `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave one of each rank. `torchfrtrace -p trace_ /shared` compares operations, shapes and types in them, but not the lines, so it would pass `swapped`.
-# - **A clock for Python.** Call `faulthandler.dump_traceback_later(300)` at the start of every step. Each call winds it anew, so it shows a stack only if a step takes five minutes.
+# - **A log of each rank**, with rank and time in every line.
+# - **The flight recorder's files**: after a timeout each rank writes one.
+# - **A clock for Python**, which shows the stack of a step that takes five minutes.
 #
-# <details><summary>More helpers, and older names</summary>
+# <details><summary>How, with more helpers and older names</summary>
 #
+# - Logs: `torchrun --redirects 3 --log-dir logs` writes a `stdout.log` and a `stderr.log` for each rank.
+# - Recorder: set `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_`. `torchfrtrace -p trace_ /shared` compares operations, shapes and types in the files, but not the lines, so it would pass `swapped`.
+# - Clock: call `faulthandler.dump_traceback_later(300)` at the start of every step. Each call winds it anew.
 # - Who failed first: put `@record` of `torch.distributed.elastic.multiprocessing.errors` above `main`, and torchrun reports it.
 # - An error in place of a hang: with `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares operation, size and type before each call. That is for a search, not for training.
 # - Who never comes to a barrier: `dist.monitored_barrier(wait_all_ranks=True)` on a group of gloo names them.
@@ -578,71 +680,28 @@ bits.score(
 )
 
 # %% [markdown] sections="10.5.2, 19.9"
-# Four ranks add up the sum over the batch in another order. So compare bits between runs of one size, and with a tolerance between sizes.
+# <details><summary>Why?</summary>
+#
+# Four ranks add up the sum over the batch in another order.
+#
+# </details>
+#
+# So compare bits between runs of one size, and with a tolerance between sizes.
 #
 # ## Three in the morning
 #
-# Back to the 64 cards. Now you have five steps, in this order:
+# Back to the 64 cards. Now you have five steps, in this order. Step 2 needs a run that still hangs; once it has ended, you have the logs and the recorder's files.
 #
-# 1. **Is a process gone?** A dead rank, or the first that raised an error of its own, is the cause; the rest are echoes.
+# 1. **Is a process gone?** A rank that ended *before* the timeout is the cause. Exit code -6 straight after a watchdog's line, or -15 from torchrun, is an echo.
 # 2. **Slow or stuck?** Look twice at something that counts: the step in a log, or the recorder's highest number. If it moves, the run is slow. (On NCCL a healthy run, too, stands in `loss.item()`, so a stack does not tell.)
-# 3. **Do the numbers agree?** Compare group by group. A rank whose highest number is lower than the others' never came to the call that they wait in; one number with two operations, like 80078, is a mismatch.
-# 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: `py-spy dump --pid` shows it.
+# 3. **Do the numbers agree?** Group by group, take the lowest number that is not completed. Who never queued it? If all did, is it one operation everywhere? 80078 was two.
+# 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: while it hangs, `py-spy dump --pid` shows it.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 
 # %% [markdown]
 # ## Exercises
 #
 # Three more cases. The names of the faults stand at case one, some in its folded table.
-#
-# ### Case three: the last batch
-#
-# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. Some ranks may have fewer batches, or none. (A batch is one number, the gradient is the weight less that number. There is no budget.)
-
-
-# %%
-def one_epoch(batches):
-    weight = 0.0
-    for x in batches:
-        grad = torch.tensor(weight - x)
-        dist.all_reduce(grad)
-        weight -= 0.5 * grad.item() / dist.get_world_size()
-    return weight
-
-
-batches = ([3.0, 2.0, 6.0], [1.0, 4.0], [3.0, 2.0, 6.0])
-error = verdict(lambda: one_epoch(batches[dist.get_rank()]), ranks=3)
-lab.table(places(error), title="Case three")
-
-
-# %%
-def my_three(batches):
-    """The weight after all batches of all ranks."""
-    ### BEGIN SOLUTION
-    weight, step = 0.0, 0
-    while True:
-        has = step < len(batches)
-        both = torch.tensor([weight - batches[step] if has else 0.0, float(has)])
-        dist.all_reduce(both)
-        if both[1] == 0:
-            return weight
-        weight -= 0.5 * (both[0] / both[1]).item()
-        step += 1
-    ### END SOLUTION
-
-
-def finding_three():
-    """(rank, line, fault)"""
-    ### BEGIN SOLUTION
-    return 1, "dist.all_reduce(grad)", "uneven_inputs"
-    ### END SOLUTION
-
-
-# %%
-check.case_three(my_three, finding=finding_three)
-
-# %%
-check.hint("case_three")
 
 # %% [markdown]
 # ### Case four: the ring
@@ -745,12 +804,52 @@ check.case_five(my_five, finding=finding_five)
 check.hint("case_five")
 
 # %% [markdown]
+# ### Case six: not a number
+#
+# Meant: every rank returns the mean over all losses of all ranks; a rank may have none. Budget: two collectives. After the all-reduce every rank has NaN. Whose was it?
+
+
+# %%
+def mean_of_all(losses):
+    mean = losses.mean()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+losses = [1.0, 5.0, 3.0], [7.0, 2.0], []
+lab.launch(lambda: mean_of_all(torch.tensor(losses[dist.get_rank()])), ranks=3)
+
+
+# %%
+def my_six(losses):
+    """The mean over all losses of all ranks."""
+    ### BEGIN SOLUTION
+    both = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+    ### END SOLUTION
+
+
+def finding_six():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 2, "mean = losses.mean()", "nan"
+    ### END SOLUTION
+
+
+# %%
+check.case_six(my_six, finding=finding_six)
+
+# %%
+check.hint("case_six")
+
+# %% [markdown]
 # ## Summary
 #
-# - Most errors are echoes. Look for the rank that died, raised first, or never came.
-# - Different operations under one number usually hang; the same operation and shape in another order gives wrong sums in silence. So sort the names before you reduce a dict or a set, or send one tensor with all the numbers.
+# - Most errors are echoes. Look for the rank that ended before the timeout, or never came.
+# - Calls are paired by their order. Different operations under one number usually hang; the same operation and shape gives wrong sums in silence. So sort the names before you reduce a dict or a set, or send one tensor with all the numbers.
 # - NaN: look before the all-reduce. Replicas: compare digests.
-# - Out of memory: try two steps, read the snapshot, then take the cheapest cure of the largest part.
+# - Out of memory: try two steps, read the snapshot, then take a cure that touches the largest part and leaves the update as it is.
 #
 # Words learned: [hang](GLOSSARY.md#hang), echo, [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog), digest, snapshot.
 #
@@ -765,7 +864,7 @@ check.hint("case_five")
 #
 # <details><summary>Erratum 19.9: "all_reduce(tensor)" after "new_group([0, 1, 2, 3])", which "uses the default group"</summary>
 #
-# The example makes a group of ranks 0 to 3 and forgets it. On four ranks that is the default group anyway, and nothing happens; only from five ranks on does it hang. Run it with our group of two: `lab.launch(forgotten_group, ranks=2)` ends well, because there the group is everybody.
+# The example makes a group of ranks 0 to 3 and forgets it. On four ranks that is the default group anyway, and nothing happens; only from five ranks on does it hang. Run it with our group of two: `lab.launch(pairs, ranks=2)` ends well, because there the group is everybody.
 #
 # </details>
 #

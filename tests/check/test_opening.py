@@ -105,7 +105,7 @@ def test_every_exercise_belongs_to_a_chapter():
     assert all(place[:2].isdigit() for place in found)
     on_pages = {name for names in found.values() for name in names}
     spare = {"cut_evenly", "ring_order", "experiment", "follow_speeds", "where_to_cut"}
-    spare |= {"traffic", "model_state_gb", "case_six", "hybrid_plan", "diagnose"}
+    spare |= {"traffic", "model_state_gb", "hybrid_plan", "diagnose"}
     assert set(chapters.hints()) - on_pages == spare
 
 

@@ -39,3 +39,24 @@ def test_these_change_the_training(tried, cure):
 def test_a_cure_that_is_none_is_refused():
     with pytest.raises(ValueError, match="got 'prayer'"):
         cure_run.steps(["prayer"])
+
+
+def test_of_wide_blocks_and_one_short_sequence_the_states_are_the_load_and_only_fsdp_helps():
+    def wide():
+        cures = ("none", "microbatches", "checkpointing", "FSDP")
+        return cure_run.steps(cures, width=256, num_sequences=1, length=32)
+
+    got = lab.launch(wide, ranks=2, backend="gloo", timeout_s=120)[0]
+    plain = got["none"].footprint
+    assert plain.peak == "step"
+    for cure in ("microbatches", "checkpointing"):
+        assert got[cure].footprint.peak_bytes == plain.peak_bytes
+    sharded = got["FSDP"].footprint
+    at = sharded.labels.index("step")
+    assert sharded.totals[at] == pytest.approx(plain.peak_bytes / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("sizes", [{"width": 30}, {"length": 1}, {"length": 129}, {"width": 0}])
+def test_sizes_that_the_model_cannot_have_are_refused(sizes):
+    with pytest.raises(ValueError, match="width"):
+        cure_run.steps(["none"], **sizes)

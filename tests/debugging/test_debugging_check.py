@@ -16,7 +16,8 @@ from labkit.debugging import check, health
 from labkit.launching.verdicts import disagreement
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("case_one", "case_two", "case_three", "case_four", "case_five", "case_six")
+EXERCISES = ("case_one", "case_two", "case_four", "case_five", "case_six")
+"""Those with a broken run; case three asks for a cure and for bytes"""
 SOURCE = Path(__file__).resolve().parents[2] / "notebooks" / "src" / "14_debugging.py"
 FINDINGS = {
     name: (truth.ranks if len(truth.ranks) > 1 else truth.ranks[0], truth.lines[0], truth.fault)
@@ -32,23 +33,6 @@ def stub(*_):
     raise NotImplementedError("your turn")
 
 
-def mean_of_all(losses):
-    """Case six, which is on no page."""
-    mean = losses.mean()
-    dist.all_reduce(mean)
-    return mean.item() / dist.get_world_size()
-
-
-def my_six(losses):
-    both = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
-    dist.all_reduce(both)
-    return (both[0] / both[1]).item()
-
-
-def finding_six():
-    return 2, "losses.mean()", "nan"
-
-
 def solutions():
     """The chapter's own answers, and its broken functions: name -> function."""
     text = SOURCE.read_text(encoding="utf-8")
@@ -59,7 +43,7 @@ def solutions():
     return names
 
 
-BOOK = solutions() | {each.__name__: each for each in (mean_of_all, my_six, finding_six)}
+BOOK = solutions()
 
 
 @pytest.mark.a_few(2)
@@ -72,12 +56,11 @@ def test_without_a_finding_it_is_not_attempted_and_the_chapters_answer_passes(na
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", ""), verdict
 
 
-@pytest.mark.parametrize("name", ["case_one", "case_three", "case_four"])
+@pytest.mark.parametrize("name", ["case_one", "case_four"])
 def test_the_accepted_claims_are_what_the_report_says(name):
     inputs = {
         "case_one": ("log_losses", [[4.0, 3.0, 2.0]] * 3),
         "case_four": ("pass_on", [torch.ones(4)] * 3),
-        "case_three": ("one_epoch", [[3.0, 2.0, 6.0], [1.0, 4.0], [3.0, 2.0, 6.0]]),
     }
     broken, each = BOOK[inputs[name][0]], inputs[name][1]
     with pytest.raises(lab.LaunchError) as caught:
@@ -132,11 +115,10 @@ def test_the_accepted_claims_are_what_health_says():
 
 
 def test_every_line_that_is_accepted_stands_in_the_broken_function():
-    text = SOURCE.read_text(encoding="utf-8") + Path(__file__).read_text(encoding="utf-8")
+    text = SOURCE.read_text(encoding="utf-8")
     functions = {
         "case_one": "log_losses",
         "case_two": "dashboard",
-        "case_three": "one_epoch",
         "case_four": "pass_on",
         "case_five": "update",
         "case_six": "mean_of_all",
@@ -149,8 +131,8 @@ def test_every_line_that_is_accepted_stands_in_the_broken_function():
 @pytest.mark.parametrize(
     ("finding", "words"),
     [
-        ((0, "dist.all_reduce(mean)", "missing_rank"), "rank 0: not the odd one out"),
-        ((1, "dist.all_reduce(mean)", "missing_rank"), "rank 1: some of the odd ones, not all"),
+        ((0, "dist.all_reduce(mean)", "missing_rank"), "rank 0: not the suspect"),
+        ((1, "dist.all_reduce(mean)", "missing_rank"), "rank 1: some of the suspects, not all"),
         (({1, 2}, "print(", "missing_rank"), "line 'print(' is not where it goes wrong"),
         (((1, 2), "mean = torch.tensor(loss)", "missing_rank"), "is not where it goes wrong"),
         (
@@ -166,8 +148,8 @@ def test_every_line_that_is_accepted_stands_in_the_broken_function():
             ((1, 2), "dist.all_reduce(mean)", "uneven_inputs"),
             "fault 'uneven_inputs' (a rank has fewer batches): not what",
         ),
-        (("rank 1", "dist.all_reduce(mean)", "missing_rank"), "rank 'rank 1': not the odd one out"),
-        ((("a", 1), "dist.all_reduce(mean)", "missing_rank"), "rank ('a', 1): not the odd one out"),
+        (("rank 1", "dist.all_reduce(mean)", "missing_rank"), "rank 'rank 1': not the suspect"),
+        ((("a", 1), "dist.all_reduce(mean)", "missing_rank"), "rank ('a', 1): not the suspect"),
         ("missing_rank", "finding is (rank, line, fault); got 'missing_rank'"),
         (lambda: 3, "finding is (rank, line, fault); got 3"),
     ],

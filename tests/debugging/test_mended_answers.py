@@ -6,6 +6,9 @@ import torch
 from test_debugging_check import BOOK, EXERCISES, judged
 from torch import distributed as dist
 
+import labkit as lab
+from labkit.debugging import check, cure_run
+
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 
 
@@ -73,25 +76,6 @@ def dashboard_with_barriers(metrics):
     dist.barrier()
     dist.barrier()
     return BOOK["my_two"](metrics)
-
-
-def epoch_of_the_shortest(batches):
-    """Drops what the others have too much."""
-    shortest = torch.tensor(len(batches))
-    dist.all_reduce(shortest, op=dist.ReduceOp.MIN)
-    return BOOK["one_epoch"](batches[: shortest.item()])
-
-
-def epoch_with_zeros(batches):
-    """Goes on with zeros, but divides by all ranks."""
-    longest = torch.tensor(len(batches))
-    weight = 0.0
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    for step in range(longest.item()):
-        grad = torch.tensor(weight - batches[step] if step < len(batches) else 0.0)
-        dist.all_reduce(grad)
-        weight -= 0.5 * grad.item() / dist.get_world_size()
-    return weight
 
 
 def pass_by_gathering(x):
@@ -189,17 +173,6 @@ def one_number_each(losses):
         ("case_two", dashboard_by_rank_0, "right is {'loss': 3.0, 'accuracy': 0.5}"),
         ("case_two", lambda metrics: {}, "rank 0 returned {}, right is "),
         ("case_two", lambda metrics: [3.0, 0.5], "rank 0 returned [3.0, 0.5], right is "),
-        (
-            "case_three",
-            epoch_of_the_shortest,
-            "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned 1.0, right is ",
-        ),
-        (
-            "case_three",
-            epoch_with_zeros,
-            "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned ",
-        ),
-        ("case_three", lambda batches: 0.0, "rank 0 returned 0.0, right is "),
         ("case_four", pass_the_wrong_way, "smallest and largest; rank "),
         (
             "case_four",
@@ -236,7 +209,7 @@ def test_the_broken_function_itself_is_wrong(name):
     broken = dict(
         zip(
             EXERCISES,
-            ("log_losses", "dashboard", "one_epoch", "pass_on", "update", "mean_of_all"),
+            ("log_losses", "dashboard", "pass_on", "update", "mean_of_all"),
             strict=True,
         )
     )[name]
@@ -270,3 +243,31 @@ def test_an_answer_that_waits_for_ever_is_told():
 
     verdict = judged("case_four", waits)
     assert verdict.state == "wrong" and "no sign of life" in verdict.counterexample
+
+
+@pytest.mark.a_few(3)
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (("microbatches", 17.4e6), "microbatches: at step a rank still holds 3"),
+        (("checkpointing", 34.9e6), "checkpointing: at step a rank still holds 3"),
+        (("FSDP", 34.9e6), "FSDP: not 3.49e+07 bytes at step"),
+        (("FSDP", float("nan")), "FSDP: not nan bytes at step"),
+        (("bf16", 17.4e6), "bf16: the update is no longer the same"),
+        (("half the length", 17.4e6), "half the length: the update is no longer the same"),
+        (("prayer", 0), "cure 'prayer' is none of microbatches, checkpointing"),
+        ("FSDP", "the answer is (cure, bytes at step); got 'FSDP'"),
+        ((17.4e6, "FSDP"), "the answer is (cure, bytes at step); got (17400000.0, 'FSDP')"),
+    ],
+)
+def test_a_wrong_cure_or_wrong_bytes_are_told(said, words):
+    verdict = check.case_three(lambda: said)
+    assert verdict.state == "wrong" and words in verdict.counterexample, verdict
+
+
+def test_the_chapters_cure_and_bytes_pass():
+    def plain():
+        return cure_run.steps(["none"], width=256, num_sequences=1, length=32)["none"].footprint
+
+    BOOK["wide"] = lab.launch(plain, ranks=2, backend="gloo", timeout_s=120)[0]
+    assert check.case_three(BOOK["my_three"]).state == "passed"

@@ -116,6 +116,16 @@ def test_a_stack_is_as_high_as_its_bytes():
     assert len({tuple(rgb(colour)) for colour, _ in bytes_held.LOOKS.values()}) == len(PARTS)
 
 
+def test_the_table_of_one_footprint_has_its_parts():
+    step = moments.predict("fsdp", UNITS, 2)
+    head, *rows = bytes_held.footprint(step).table
+    assert len(rows) == len(step.labels)
+    for row in rows:
+        total, *parts = (int(cell.replace(",", "")) for cell in row[1:])
+        assert total == sum(parts) and len(row) == len(head)
+    assert "activations" in head and len(bytes_held.footprint(step, step).table[0]) == 3
+
+
 def test_two_runs_of_unlike_size_are_refused():
     with pytest.raises(ValueError, match=r"as many ranks; got \[2, 3\]"):
         bytes_held.shards(held("ddp", "none", 2), held("ddp", "none", 3))
