@@ -3,6 +3,7 @@ it does not show."""
 
 import functools
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from labkit.check import exercise, hint, on_ranks, over_budget, status, unlike, wrong
 from labkit.words import say
 
-__all__ = ["accumulate", "error_feedback", "experiment", "hint", "ring_order", "status"]
+__all__ = [
+    "accumulate",
+    "error_feedback",
+    "experiment",
+    "hint",
+    "ring_order",
+    "smallest_batch",
+    "status",
+]
 
 _KEYS = ("accumulate", "compression")
 _KINDS = {
@@ -203,6 +212,31 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
             off=off,
         )
     return ""
+
+
+@exercise
+def smallest_batch(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(computing_s, messages_s, most_s, overlap)`` gives the smallest whole m with which 64
+    sequences take at most ``most_s`` seconds, if their messages leave once in m times 64; None
+    where no m will do. With ``overlap`` they hide under the computing of 64 sequences.
+    """
+    chance = random.Random(11)
+    for number in range(40):
+        computing_s, messages_s, most_s = (chance.randint(1, 40) for _ in range(3))
+        overlap = number % 2 == 1
+        exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
+        right = 1 if exposed_s == 0 and most_s >= computing_s else None
+        if exposed_s and most_s > computing_s:
+            right = math.ceil(exposed_s / (most_s - computing_s))
+        given = answer(computing_s, messages_s, most_s, overlap)
+        if given != right:
+            case = f"{computing_s}, {messages_s}, {most_s}, {overlap}"
+            yield wrong(
+                "answer({case}) is {given!r:.60}; right is {right}",
+                case=case,
+                given=given,
+                right=right,
+            )
 
 
 @exercise

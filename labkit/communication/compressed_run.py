@@ -9,17 +9,19 @@ Future of the mean of the bucket over all ranks.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from labkit.collectives.network import Link, formula_us
 from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from labkit.launching.run import Run
+    from labkit.measure.traffic import Message
     from labkit.tables import Table
 
 READINGS = 8
@@ -35,16 +37,19 @@ def launch(
     num_steps: int = 64,
     accumulate: int = 1,
     learning_rate: float = 0.3,
+    link: Link | None = None,
 ) -> "Run":
     """Trains a small transformer on the story under DDP with a communication hook; None is DDP's
     own all-reduce. ``state`` is a dict, handed to the hook in every call. A step has ``accumulate``
-    microbatches of 8 passages, all but the last under ``no_sync``.
+    microbatches of 8 passages, all but the last under ``no_sync``. On a ``link`` each collective of
+    the hook takes a ring's time for its bytes, and its caller waits for it; None: the machine's own
+    time.
 
     ``run[r]`` is a dict: loss (of held-out passages, by the MB that the rank has handed in by
     then), last_loss (its last reading), handed_in_bytes (to collectives, in the last step),
     on_the_wire_bytes (what TCP counted then; None where it does not), hook_ms (the median of what
-    the hook took until its Future was there, at the machine's own pace), and every float that the
-    hook has left in ``state``.
+    the hook took until its Future was there), link_ms (what of it the ``link`` is stated to take;
+    0 without one), and every float that the hook has left in ``state``.
     """
     from labkit.launching import launcher
 
@@ -53,7 +58,7 @@ def launch(
     check_whole(ranks=ranks)
     check_real(0.0, 1e6, learning_rate=learning_rate)
     amounts = (num_steps, accumulate, learning_rate)
-    return launcher.start(_train, hook, dict(state or {}), amounts, ranks=ranks).wait()
+    return launcher.start(_train, hook, dict(state or {}), amounts, link, ranks=ranks).wait()
 
 
 def report(runs: Mapping[str, "Run"]) -> "Table":
@@ -114,7 +119,9 @@ def largest_with_feedback(
 # --- in the ranks ---
 
 
-def _train(hook: Callable | None, state: dict, amounts: tuple[int, int, float]) -> dict:
+def _train(
+    hook: Callable | None, state: dict, amounts: tuple[int, int, float], link: Link | None
+) -> dict:
     """One rank: updates by ``amounts`` (steps, microbatches of each, the rate), and the loss of
     held-out passages now and then."""
     import torch
@@ -128,13 +135,14 @@ def _train(hook: Callable | None, state: dict, amounts: tuple[int, int, float]) 
     torch.manual_seed(0)
     ddp = DistributedDataParallel(model.Transformer(1, 32, 2, max_len=32))
     took_s: list[float] = []  # a bucket of this model is a step
+    stated_us: list[float] = []
     ddp.register_comm_hook(state if hook else None, _clocked(hook or allreduce_hook, took_s))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=learning_rate)
     held_out, its_targets = model.story_tokens(64, 32, seed=99)
     losses = {}
     sent_bytes = []
     for step in range(num_steps):
-        with traffic.count() as counted:
+        with traffic.count() as counted, _on_links(link, stated_us):
             _backward(ddp, range(step * accumulate, (step + 1) * accumulate))
         optimizer.step()
         optimizer.zero_grad()
@@ -149,6 +157,7 @@ def _train(hook: Callable | None, state: dict, amounts: tuple[int, int, float]) 
         "handed_in_bytes": sent_bytes[-1],
         "on_the_wire_bytes": counted.sent_bytes,
         "hook_ms": 1e3 * median(took_s),
+        "link_ms": median(stated_us) / 1e3,
         **{key: value for key, value in state.items() if isinstance(value, float)},
     }
 
@@ -170,6 +179,23 @@ def _clocked(hook: Callable, took_s: list[float]) -> Callable:
         return answer
 
     return clocked
+
+
+@contextlib.contextmanager
+def _on_links(link: Link | None, stated_us: list[float]) -> Iterator[None]:
+    """The collectives of a step on such links; what they are stated to take is noted."""
+    from labkit.measure import links
+
+    def time_us(message: "Message") -> float | None:
+        size = len(message.ranks)
+        all_bytes = message.num_bytes * (size if message.name == "all_gather" else 1)
+        each_us = formula_us(message.name, "ring", size, all_bytes, link) or 0.0
+        stated_us[-1] += each_us
+        return each_us
+
+    stated_us.append(0.0)
+    with links.stated(time_us) if link else contextlib.nullcontext():
+        yield
 
 
 def _backward(ddp: "nn.Module", microbatches: range) -> None:

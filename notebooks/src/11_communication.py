@@ -2,20 +2,22 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.9.2", "10.4.3", "10.7.3", "19.1.3", "19.2.2b", "19.8.2", "S10"]
-#     needs: ["chapters 02 and 03"]
+#     needs: ["chapters 02, 03 and 06"]
 #     minutes: 90
 # ---
 
 # %% [markdown]
 # # Communication: hide it, and send less
 #
-# *About an hour and a half. You need chapters 02 and 03. No GPU is needed.*
+# *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner (28, if the cable were always full). We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner. We bought eight cards, and what we have is a very expensive network test.
 #
 # There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
 
 # %%
+import math
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,14 +35,14 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip below its messages. In the notebook, switch overlap on. Where do the messages go, and what is left of them at the end?
+# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits. (In the notebook, the board's *overlap* lets them leave earlier.)
 #
 # **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
 
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# First, what are the 71 seconds made of? The planner of chapter 18 knows our model. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32, and all-gathers the parameters in bf16. (Chapter 06 kept gradients in 2 bytes. Here they are kept and added up in fp32, 4 bytes.)
+# What are the 71 seconds made of? We ask the planner of chapter 18. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) each of the eight ranks keeps the optimizer states of an eighth of the parameters. So it [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, updates its eighth, and all-gathers the parameters in bf16.
 
 # %%
 small = planner.Plan(
@@ -49,29 +51,33 @@ small = planner.Plan(
 gradients_s, parameters_s = (us / 1e6 for us in small.time().data.values())
 messages_s = gradients_s + parameters_s
 computing_s = small.time().step_us / 1e6 - messages_s
-step_s = {
+bill_s = {
     "computing": computing_s,
     "gradients": gradients_s,
     "parameters": parameters_s,
 }
-lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
+lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
 # %% [markdown]
-# This is our bill, 74 seconds in all. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs.)
+# This is our bill, 74 seconds in all.
+#
+# - **Computing:** 8 sequences of 2,048 tokens on each card, at 207 TFLOP/s, two thirds of an A100's peak.
+# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, a figure fitted to another cluster's runs.
+# - **The gradients:** often they are sent in bf16 already (FSDP's `reduce_dtype`, or a hook of DDP below). Then the step takes 50 seconds.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). How much time does that hide? Our `step` trains by real DDP:
+# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP:
 #
 # ```python
 # ddp = DDP(net, bucket_cap_mb=0.9)
 # ddp(inputs).sum().backward()  # the buckets leave in here
 # ```
 #
-# Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are sent, and then wait until a link of 80 MB/s would have carried them.
+# Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients in a bucket of its own, on a link of 80 MB/s.
 #
-# Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. How many milliseconds should such a step take, if all keep to their times?
+# What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. On the board four layers computed for 120 ms, and then all 78 ms of messages were exposed. Now take six layers, with overlap. How many milliseconds should a step take?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -84,7 +90,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are buckets 0 to 5 from left to right; bucket 0 holds the gradients of layer 5. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is more, because three processes share a few cores (*overran*: too busy to keep to the stated times). A message that begins before the last one has ended is drawn one line lower.
+# Predicted above, measured below. The strips are buckets 0 to 5 from left to right; bucket 0 holds the gradients of layer 5. By the prediction only the last bucket sticks out, so six layers with overlap take hardly longer than four without. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -96,14 +102,14 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. By the prediction that is most of the 78 ms of messages at 80 MB/s (58 ms), and less than a third of 194 ms at 30 MB/s.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of the 78 ms of messages at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
 #
-# And on our bill? Let everything hide under the 3 seconds of computing, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
+# And on our bill? Let gradients hide under the backward and parameters under the next forward: of 74 seconds 71 remain. Overlap costs next to nothing, but here there is too little to hide under.
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (Here *busy* counts only messages, and *sent* is what a rank gives to its all-reduces.)
+# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy* counts only messages here.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -118,25 +124,11 @@ waits.score(f"rank {slow_rank}")
 
 # %% [markdown] sections="19.1.3"
 # The all-reduces of the others begin early and mostly last longer, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
-#
-# (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
-#
-# <details><summary>Erratum 19.1.3: hooks hide communication "almost entirely"</summary>
-#
-# At best they hide all buckets but one, and only where the link keeps up with the backward. Run it: after `from labkit import timeline`, `timeline.hidden_comm(hidden.predicted)` for our link, and `timeline.hidden_comm(step.but(overlap=True, link=narrow).predict())` for the narrow one.
-#
-# </details>
-#
-# <details><summary>Erratum 19.1.3: a chart of overlap in which nothing overlaps</summary>
-#
-# The textbook draws one row: compute layer N, all-reduce the gradient of N-1, compute layer N+1. The boxes follow one another, so nothing is hidden, and the order is not that of a backward: while layer N-1 computes, the gradient of layer N is on its way. `hidden.predicted` draws it as it happens.
-#
-# </details>
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, but then somebody must. Here are three ways that people have tried, on two ranks with four microbatches each:
+# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, but then somebody must. Here are three wrong or wasteful ways, on two ranks with four microbatches each:
 
 
 # %%
@@ -168,13 +160,13 @@ lab.bars(off, unit="share", title="Largest error, over the largest right gradien
 # %% [markdown]
 # - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
 # - **Reduced each time.** What has been summed once is summed again in the next round.
-# - **Reduced and divided each time.** This is right, because the mean of what is already equal doesn't change it. But it sends four times as much as necessary.
+# - **Reduced and divided each time.** Right, since a mean of equal numbers changes nothing, but it sends four times as much as necessary.
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
 # So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets). They may differ in size, but a list has as many samples in all on every rank. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
 #
-# (*Over budget* in a verdict means right, but wasteful. `check.hint(name)` helps, here and in the later exercises.)
+# (*Over budget* in a verdict means right, but wasteful.)
 
 
 # %%
@@ -201,7 +193,20 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves
 #
-# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, on two ranks with overlap: by the prediction they compute for 60 ms, and 52 ms of messages stick out (`step.but(layers=2, ranks=2, link=narrow, overlap=True).predict()` draws it). In a step of m microbatches each pays 52/m of them: 112 ms alone, 73 with m = 4, 66.5 with 8. So most is won from 1 to 4.
+# With m microbatches a rank communicates once instead of m times. Here is our toy again, on the narrow link and with overlap:
+
+# %%
+queued = step.but(overlap=True, link=narrow)
+per_microbatch = {}
+for m in (1, 4, 8):
+    whole_step = queued.but(accumulate=m).predict()
+    per_microbatch[f"m = {m}"] = whole_step.end_us.max() / m
+marks = {"computing alone": 120_000}
+title = "Time per microbatch"
+lab.bars(per_microbatch, unit="us", title=title, badge="predicted", marks=marks)
+
+# %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
+# Messages leave in the last microbatch only. So 134 ms stick out once in a step, whatever m is, and each microbatch pays 134/m. Most is won from 1 to 4.
 #
 # ### What it costs
 #
@@ -225,26 +230,20 @@ losses = {
 lab.bars(losses, title="Loss after 64 microbatches")
 
 # %% [markdown]
-# With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. Does that go on, with m = 8 and 8 times the rate?
+# With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. And with m = 8 and 8 times the rate?
 
 # %%
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
-#
-# <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
-#
-# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
-#
-# </details>
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
 # Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, and does training bear it?
 #
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `bf16_compress_hook`):
+# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (`bf16_compress_hook` in the library; DDP's hooks do not work with FSDP):
 
 
 # %%
@@ -268,14 +267,22 @@ compressed_run.report(runs)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation maps values to the whole numbers from -127 to 127, a byte each. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
+# Quantisation maps values to the whole numbers from -127 to 127, a byte each. How would you round? Take a value of 0.3 that comes in ten steps running:
 #
-# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme: three levels, -1, 0 and 1. They would fit into two bits; our code sends a byte for each, so the table will show a quarter of the bytes, not a sixteenth.
+# | rounding | what is sent | sum |
+# | --- | --- | --- |
+# | none | ten times 0.3 | 3 |
+# | to the **nearest** | 0 0 0 0 0 0 0 0 0 0 | 0 |
+# | **stochastic**: up with a probability of 0.3 | 0 1 0 0 0 1 0 0 1 0, say | 3 on average |
+#
+# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats.
+#
+# We go to the extreme: three levels, -1, 0 and 1. (Two bits would hold them; our code sends a byte for each, a quarter of a float.)
 
 
 # %%
 def quantised(state, bucket):
-    gradient, size, most = bucket.buffer(), dist.get_world_size(), state["levels"]
+    gradient, size, most = bucket.buffer(), dist.get_world_size(), state["most"]
     scale = gradient.abs().max().clamp(min=1e-30) / most
     if state["stochastic"]:
         numbers = torch.floor(gradient / scale + torch.rand_like(gradient))
@@ -292,16 +299,31 @@ def quantised(state, bucket):
 
 
 # %%
-nearest = {"levels": 1, "stochastic": False}
-stochastic = {"levels": 1, "stochastic": True}
+nearest = {"most": 1, "stochastic": False}
+stochastic = {"most": 1, "stochastic": True}
 runs["3 levels, nearest"] = compressed_run.launch(quantised, nearest)
 runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
 # Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost.
+
+# %% [markdown] sections="19.2.2b, 10.4.3"
+# ### More ranks: in two steps
 #
-# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure is what a ring does, too, in two steps. First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums. A rank of many sends about 2 bytes for each value, and not 8: a quarter, with any number of ranks.
+# A gather passes everybody's part on to everybody. The cure is what a ring does, too. First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums. Counted, not run: the bytes that a rank sends for each value.
+
+# %%
+rows = []
+for n in (2, 8, 64):
+    ring = 2 * (n - 1) / n
+    rows.append(
+        {"ranks": n, "gathered": n - 1, "in two steps": ring, "floats": 4 * ring}
+    )
+lab.table(rows)
+
+# %% [markdown]
+# With eight ranks, gathered bytes save nothing against a ring of floats, and with 64 they are eight times as much. Two steps stay at a quarter. (We trained with three levels, harsher than 8 bits, but gathered; two steps we have not tried.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
 # ### Top-k
@@ -335,7 +357,7 @@ share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
 # %% [markdown]
-# A place costs four bytes, like a value, so 2 % is handed in. And on the wire, with two ranks and with four?
+# A place costs four bytes, like a value. And on the wire, with two ranks and with four?
 
 # %%
 plain_four = compressed_run.launch(ranks=4, num_steps=8)
@@ -349,30 +371,49 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which never exceeds twice 4n. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (The bars have somewhat more, because headers come on top.)
+# With N ranks, n values and k of them chosen, top-k sends $Nk/n$ of what an all-reduce sends: 2 % with two ranks, 4 % with four, half with fifty. (Headers come on top.)
 #
-# <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
+# <details><summary>Where the ratio comes from</summary>
 #
-# The textbook's hook writes zeros over the small entries and all-reduces the whole tensor: as many bytes as before. It also forgets to divide by the number of ranks, which would double the learning rate on two. Run it: `torch.zeros(1000).nbytes` is what 1,000 other numbers take.
-#
-# </details>
-#
-# <details><summary>Erratum S10: decompress by dividing by the mask</summary>
-#
-# The textbook returns the gradient times a mask, still as many bytes, and then divides by the mask. Where the mask is 0 that is 0 / 0. Run it: `torch.tensor([3.0, 0.0]) / torch.tensor([1.0, 0.0])` gives 3 and NaN.
-#
-# </details>
-#
-# <details><summary>Erratum 19.2.2: the top 1 % saves "more than 99 %"</summary>
-#
-# It saves 98 % of what a rank hands in, because places travel too: `1 - share`. Of what it sends, it saves 92 % with eight ranks, and with a hundred ranks nothing.
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which never exceeds twice 4n.
 #
 # </details>
 
 # %% [markdown] sections="19.2.2b"
-# ### Exercise 2. Lose nothing
+# ### Lose nothing
 #
-# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
+# An entry whose gradient stays small is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
+#
+# By hand: the gradient is 5, 2, 2, 2 in every step, and one value may be sent (k = 1). In which step is a small entry sent for the first time?
+
+# %%
+first_small = lab.guess("the step that sends a small entry", between=(1, 20))
+
+# %%
+gradient, memory = torch.tensor([5.0, 2, 2, 2]), torch.zeros(4)
+for number in range(1, 20):
+    memory += gradient
+    place = memory.abs().argmax()
+    if place > 0:
+        break
+    memory[place] = 0
+first_small.score(number)
+
+# %% [markdown] sections="19.2.2b"
+# <details><summary>Step by step</summary>
+#
+# | step | gradient + memory | sent | kept |
+# | --- | --- | --- | --- |
+# | 1 | 5 2 2 2 | 5 | 0 2 2 2 |
+# | 2 | 5 4 4 4 | 5 | 0 4 4 4 |
+# | 3 | 5 6 6 6 | 6, the second entry | 5 0 6 6 |
+# | 4 | 10 2 8 8 | 10, twice 5 | 0 2 8 8 |
+#
+# Each entry leaves late, but whole: 6 is three times 2.
+#
+# </details>
+#
+# ### Exercise 2. Error feedback
 #
 # Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
@@ -395,6 +436,9 @@ def my_reduce(gradient, memory, k):
 # %%
 check.error_feedback(my_reduce)
 
+# %%
+check.hint("error_feedback")
+
 # %% [markdown] sections="19.2.2b"
 # ### Loss and bytes
 #
@@ -414,7 +458,9 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes handed in, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values for good stays behind; what makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss that ends within the spread of seeds or at its edge (one run each, 64 steps). Without feedback small values are dropped for good, and the loss ends above.
+#
+# The memory costs a float for each entry of a rank's gradient: on our 7 B model 27 GB more on each card, which may decide whether it fits.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -441,9 +487,39 @@ lab.curves(
 # %% [markdown] sections="10.4.3"
 # ### And is it faster?
 #
-# It pays as long as the link needs longer for the saved bytes than the processor for compressing. On our network it should: an A100 reads and writes 2,000 GB/s, and the network sends 1.25, so a rounding takes next to no time; to find the largest 1 % takes more. Inside a machine, where links carry hundreds of GB/s, the same rounding may cost more than it saves. We measured bytes here, not times: measure where you train. And a message that was hidden anyway saves no time if it gets smaller.
+# It is, as long as the link needs longer for the saved bytes than the processor for compressing. So let the hooks' messages take the time of a slow link, and then of a fast one; each waits 0.5 ms besides. Predicted is what the link needs, measured what the whole hook took:
+
+# %%
+slow_link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.002)
+fast_link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=1)
+
+
+def hook_ms(link, hook=None, state=None):
+    run = compressed_run.launch(hook, state, num_steps=8, link=link)
+    return {"predicted": run[0]["link_ms"], "measured": run[0]["hook_ms"]}
+
+
+# %%
+took = {
+    "slow, all-reduce": hook_ms(slow_link),
+    "slow, bf16": hook_ms(slow_link, bf16),
+    "slow, 3 levels": hook_ms(slow_link, quantised, stochastic),
+    "slow, top-1 %": hook_ms(slow_link, top_k),
+    "fast, all-reduce": hook_ms(fast_link),
+    "fast, top-1 %": hook_ms(fast_link, top_k),
+}
+badge = "predicted / measured, paced links"
+lab.bars(took, unit="ms", title="A hook, in each step", badge=badge)
+
+# %% [markdown] sections="10.4.3"
+# On the slow link bytes are the time, so there is much to save. On the fast one hardly anything is left: the waits remain. Measured, the hook's own work comes on top, and whatever else this machine does.
 #
-# Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
+# Our hooks with gathers wait for their messages before they return, so the backward stands still, and the overlap is lost. A production hook would gather with `async_op=True` and go on in `.then`, as `bf16` does. (And to shrink a message that was hidden anyway saves no time.)
+
+# %% [markdown] sections="10.4.3"
+# ### Eight bits on our bill
+#
+# ZeRO 1 reduce-scatters the gradients. An all-to-all in bytes, straight to the rank that adds them up, would be a quarter of that. (DDP's hooks replace an all-reduce, so the framework itself must offer this. We have not run it.) What would be left of the 74 seconds?
 
 # %%
 eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
@@ -452,32 +528,43 @@ eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
 eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# More than half of it, because the 24 seconds of parameters stay. (ZeRO++, a form of ZeRO 3, gathers them in 8 bits, and sends gradients in 4. With 8 for both, 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left here.)
+# The 24 seconds of parameters stay: compressed gradients don't touch them.
+#
+# <details><summary>ZeRO++: the parameters, too</summary>
+#
+# ZeRO++, a form of ZeRO 3, gathers parameters in 8 bits, and sends gradients in 4. With 8 for both, 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left here.
+#
+# </details>
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money. First: are those that we have used well? Take two machines (*islands* in the picture) of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
+# The fourth way, better links, costs money. Are those that we have used well? Our planner counts on two fifths of the cable. Always full, it would leave 31 seconds of the 74, which is better than 8 bits.
+#
+# One way to waste a cable is a ring's order. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.01)
 between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.002)
 machines = collectives.islands(6, 3, inside=inside, between=between, shared=True)
 straight = collectives.Call(ranks=6, num_bytes=600_000, network=machines)
-zigzag = straight.but(order=(0, 3, 1, 4, 2, 5))
-lab.show([straight.way(), zigzag.way()])
+straight.way()
 
 # %% [markdown]
-# Both rings send the same bytes per rank. How many times as long does the second one take?
+# Another ring goes to and fro, 0 3 1 4 2 5. Every rank sends as many bytes as before. How many times as long does it take?
 
 # %%
 longer = lab.guess("the second ring over the first one", unit="ratio")
 
 # %%
+zigzag = straight.but(order=(0, 3, 1, 4, 2, 5))
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
+# %%
+zigzag.way()
+
 # %% [markdown]
-# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three times the traffic. Can it be less? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
+# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -487,11 +574,11 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB do, because each machine first adds up its own. The price is three collectives in the place of one, and small messages may not win it back.
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB do, because each machine first adds up its own. The price is three collectives in the place of one. On our eight machines with one card each this changes nothing; with eight cards in each it would.
 #
-# ### Who sees to the order?
+# ### Whose job is the order?
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Machines it joins in the order in which their ranks are numbered. So two things stay your job: sort the ranks by rack, then by machine, so that the ring crosses each cable as seldom as possible; and let those ranks that talk most share a machine (chapter 18).
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine, so that the ring crosses each cable as seldom as possible. And let those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -499,10 +586,100 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 #
 # </details>
 
+# %% [markdown] sections="19.8.2"
+# ## When is it worth it?
+#
+# Here is the whole bill, computed from the three numbers of the first one, without a run. (The fast network is taken to be two fifths full as well, and the top 1 % to be 2 % of the gradients.)
+
+
+# %%
+def step_s(m=1, gradients=1.0, speed=1.0, overlap=False):
+    """Seconds for 64 sequences, if the ranks exchange once in m times as many."""
+    messages = (gradients * gradients_s + parameters_s) / speed
+    exposed = max(0, messages - computing_s) if overlap else messages
+    return computing_s + exposed / m
+
+
+# %%
+ways_s = {
+    "as it is": step_s(),
+    "overlap": step_s(overlap=True),
+    "bf16 gradients": step_s(gradients=1 / 2),
+    "gradients in 8 bits": step_s(gradients=1 / 4),
+    "cable always full": step_s(speed=5 / 2),
+    "top-1 %": step_s(gradients=0.02),
+    "16 times the batch": step_s(m=16),
+    "200 Gbit/s": step_s(speed=20),
+    "200 Gbit/s, overlap": step_s(speed=20, overlap=True),
+}
+
+# %%
+rates = {way: 64 * 2048 / seconds for way, seconds in ways_s.items()}
+marks = {"computing alone": 64 * 2048 / computing_s}
+lab.bars(rates, title="Tokens per second", marks=marks, badge="predicted")
+
+# %% [markdown] sections="10.7.3"
+# A batch 16 times as large (1,024 sequences) gives nearly as much as a network twenty times as fast, and for nothing, **if** the training bears it. Our toy did not bear 8 times the learning rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. Compression alone stays far behind.
+#
+# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. Say that training bears m = 4. What do all four leave, with a full cable and gradients in bf16?
+
+# %%
+all_four = lab.guess("64 sequences, all four ways, m = 4", unit="s")
+
+# %%
+all_four.score(step_s(m=4, gradients=1 / 2, speed=5 / 2, overlap=True))
+
+# %%
+in_order = {
+    "as it is": step_s(),
+    "overlap": step_s(overlap=True),
+    "and m = 4": step_s(m=4, overlap=True),
+    "and a full cable": step_s(m=4, speed=5 / 2, overlap=True),
+    "and bf16 gradients": step_s(m=4, gradients=1 / 2, speed=5 / 2, overlap=True),
+}
+lab.bars(in_order, unit="s", title="64 sequences, way by way", badge="predicted")
+
+# %% [markdown] sections="10.7.3"
+# The larger batch does most of it, and compressing least: less is left for it to shrink. (At best: no cable is always full, and a card must take its 8 sequences as one microbatch, since messages leave in the last one only.)
+#
+# ### Exercise 3. How small a batch will do?
+#
+# The bill wants a large batch, the loss a small one. Find the smallest whole m with which 64 sequences take at most `most_s` seconds, if the ranks exchange once in m times 64. With `overlap`, up to `computing_s` of each exchange are hidden. Return None where no m will do.
+#
+# First by hand: our bill with overlap, a full cable and bf16 gradients has 3.2 seconds of computing and 18.9 of messages. Which m brings it to 5 seconds?
+
+
+# %%
+def my_smallest_m(computing_s, messages_s, most_s, overlap):
+    """The smallest m, or None"""
+    ### BEGIN SOLUTION
+    exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
+    spare_s = most_s - computing_s
+    if exposed_s == 0 and spare_s >= 0:
+        return 1
+    return max(1, math.ceil(exposed_s / spare_s)) if spare_s > 0 else None
+    ### END SOLUTION
+
+
+# %%
+check.smallest_batch(my_smallest_m)
+
+# %%
+check.hint("smallest_batch")
+
+# %% [markdown] sections="10.7.3"
+# <details><summary>The answer by hand, and one more to try: an experiment</summary>
+#
+# Of 18.9 seconds 15.7 are exposed, and 1.8 may be left of them: 15.7 / 1.8 is 8.7, so m = 9.
+#
+# An experiment: which combination of compression and accumulation gives the most samples per second? Write `my_experiment(measure, settings)` in a cell of your own. `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, return the best, and try it by `check.experiment(my_experiment)`.
+#
+# </details>
+
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# You will need one environment variable, set before `init_process_group`: `NCCL_DEBUG=INFO` makes NCCL say what it does.
+# One environment variable you will need: `NCCL_DEBUG=INFO`, set before `init_process_group`, makes NCCL say what it does.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -522,54 +699,13 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # To hear it, launch this on GPUs: `os.environ["NCCL_DEBUG"] = "INFO"`, `os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,GRAPH,TUNING"`, `os.environ["NCCL_DEBUG_FILE"] = "/dev/stdout"`, then any collective. Its lines stand in the run's `logs`.
 #
 # </details>
-#
-# <details><summary>Erratum 8.9.2: four settings that "optimise" NCCL</summary>
-#
-# After NVIDIA's documentation, not a run: `NCCL_IB_DISABLE=0` changes nothing, and `NCCL_DEBUG=INFO` is right for looking and too much for every day. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and as a prefix it also selects eth01 (`NCCL_SOCKET_IFNAME==eth0`, with two equals signs, means exactly eth0; yours are `[name for _, name in socket.if_nameindex()]`). `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs.
-#
-# </details>
-
-# %% [markdown] sections="19.8.2"
-# ## When is it worth it?
-#
-# Here is the whole bill: each way alone, a network of 200 Gbit/s, and two pairs of ways. (Every bar is the three numbers of the first bill, divided: no run is behind it, and the fast network is taken to be used as badly, two fifths, as the slow one. The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
-
-# %%
-bill = {
-    "as it is": computing_s + messages_s,
-    "overlap": max(computing_s, messages_s),
-    "16 times the batch": computing_s + messages_s / 16,
-    "bf16, 16 times the batch": computing_s + (gradients_s / 2 + parameters_s) / 16,
-    "gradients in 8 bits": computing_s + gradients_s / 4 + parameters_s,
-    "top-1 %": computing_s + 0.02 * gradients_s + parameters_s,
-    "200 Gbit/s": computing_s + messages_s / 20,
-    "200 Gbit/s, overlap": max(computing_s, messages_s / 20),
-}
-marks = {"computing alone": computing_s}
-title = "Our step, for 64 sequences"
-lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
-
-# %% [markdown] sections="10.7.3"
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, its messages are nearly free. (At best: gradients leave in the last microbatch only, so with several there is less to hide them under.)
-#
-# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. With bf16 gradients as well it even beats that network, as long as that has no overlap. Compression alone stays far behind, even if parameters were sent in 8 bits, too.
-#
-# So there is an order: overlap first, because it costs next to nothing; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
-#
-# In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP).
-#
-# <details><summary>An exercise more, if you like: an experiment</summary>
-#
-# Which combination of compression and accumulation gives the most samples per second? Write `my_experiment(measure, settings)` in a cell of your own. `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, return the best, and try it by `check.experiment(my_experiment)`.
-#
-# </details>
 
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward.
+# - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation divides the bytes per sample by m. It is a larger batch, with fewer updates.
-# - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
+# - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias to begin with.
 # - On a shared cable the order decides. Compression pays on slow links: measure first.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
@@ -586,6 +722,57 @@ lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
 #
 # **Next:** [large batches](12_large_batches.ipynb), and how large a batch the training bears.
+
+# %% [markdown] sections="8.9.2, 10.4.3, 19.1.3, 19.2.2b, S10"
+# ## Errata of the textbook
+#
+# (A box called *erratum* corrects a textbook that many readers have read. If you haven't, skip it.)
+#
+# <details><summary>Seven errata</summary>
+#
+# <details><summary>Erratum 19.1.3: hooks hide communication "almost entirely"</summary>
+#
+# At best they hide all buckets but one, and only where the link keeps up with the backward. Run it: after `from labkit import timeline`, `timeline.hidden_comm(hidden.predicted)` for our link, and `timeline.hidden_comm(step.but(overlap=True, link=narrow).predict())` for the narrow one.
+#
+# </details>
+#
+# <details><summary>Erratum 19.1.3: a chart of overlap in which nothing overlaps</summary>
+#
+# The textbook draws one row: compute layer N, all-reduce the gradient of N-1, compute layer N+1. The boxes follow one another, so nothing is hidden, and the order is not that of a backward: while layer N-1 computes, the gradient of layer N is on its way. `hidden.predicted` draws it as it happens.
+#
+# </details>
+#
+# <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
+#
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
+#
+# </details>
+#
+# <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
+#
+# The textbook's hook writes zeros over the small entries and all-reduces the whole tensor: as many bytes as before. It also forgets to divide by the number of ranks, which would double the learning rate on two. Run it: `torch.zeros(1000).nbytes` is what 1,000 other numbers take.
+#
+# </details>
+#
+# <details><summary>Erratum S10: decompress by dividing by the mask</summary>
+#
+# The textbook returns the gradient times a mask, still as many bytes, and then divides by the mask. Where the mask is 0 that is 0 / 0. Run it: `torch.tensor([3.0, 0.0]) / torch.tensor([1.0, 0.0])` gives 3 and NaN.
+#
+# </details>
+#
+# <details><summary>Erratum 19.2.2: the top 1 % saves "more than 99 %"</summary>
+#
+# It saves 98 % of what a rank hands in, because places travel too: `1 - share`. Of what it sends, it saves 92 % with eight ranks, and with a hundred ranks nothing.
+#
+# </details>
+#
+# <details><summary>Erratum 8.9.2: four settings that "optimise" NCCL</summary>
+#
+# After NVIDIA's documentation, not a run: `NCCL_IB_DISABLE=0` changes nothing, and `NCCL_DEBUG=INFO` is right for looking and too much for every day. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and as a prefix it also selects eth01 (`NCCL_SOCKET_IFNAME==eth0`, with two equals signs, means exactly eth0; yours are `[name for _, name in socket.if_nameindex()]`). `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs.
+#
+# </details>
+#
+# </details>
 #
 # *Sections 8.9.2, 10.4.3, 10.7.3, 19.1.3, 19.2.2 (compression), 19.8.2 and S10 of the source material.*
 

@@ -2,6 +2,8 @@
 "over budget"."""
 
 import contextlib
+import functools
+import math
 import statistics
 
 import pytest
@@ -12,7 +14,7 @@ from torch.nn.functional import mse_loss
 from labkit.communication import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment")
+EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment", "smallest_batch")
 
 
 def mean_of(ddp, x, y, microbatches):
@@ -156,8 +158,18 @@ def second_best(measure, settings):
     return fastest(measure, [setting for setting in settings if setting != best])
 
 
+def smallest(computing_s, messages_s, most_s, overlap, whole=math.ceil, hidden_each_time=False):
+    """The reference for smallest_batch, and two that fall short."""
+    if hidden_each_time and overlap:
+        return whole(messages_s / most_s) if most_s >= computing_s else None
+    exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
+    if exposed_s == 0 and most_s >= computing_s:
+        return 1
+    return max(1, whole(exposed_s / (most_s - computing_s))) if most_s > computing_s else None
+
+
 _calls = 0
-REFERENCES = dict(zip(EXERCISES, (accumulated, sparse, by_place, fastest), strict=True))
+REFERENCES = dict(zip(EXERCISES, (accumulated, sparse, by_place, fastest, smallest), strict=True))
 
 
 @pytest.mark.again
@@ -232,6 +244,10 @@ def test_the_reference_passes(name):
         ),
         ("experiment", second_best, "you chose"),
         ("experiment", lambda measure, settings: None, "you chose None"),
+        ("smallest_batch", functools.partial(smallest, whole=math.floor), "right is"),
+        ("smallest_batch", functools.partial(smallest, hidden_each_time=True), "right is"),
+        ("smallest_batch", lambda c, m, most, overlap: smallest(c, m, most, False), "True) is"),
+        ("smallest_batch", lambda c, m, most, overlap: smallest(c, m, c + 1, overlap), "right is"),
     ],
 )
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):

@@ -60,6 +60,16 @@ def test_more_microbatches_are_the_same_gradients_at_once():
     assert losses(run) != losses(compressed_run.launch(noted, num_steps=8))
 
 
+def test_a_stated_link_is_waited_for(dense):
+    from labkit.collectives.network import Link
+
+    run = compressed_run.launch(num_steps=8, link=Link(alpha_us=500, bandwidth_gb_per_s=0.005))
+    stated_ms = 2 * 0.5 + dense[0]["handed_in_bytes"] / 0.005e6
+    assert run[0]["link_ms"] == pytest.approx(stated_ms, rel=0.05)
+    assert run[0]["hook_ms"] >= 0.99 * stated_ms
+    assert dense[0]["link_ms"] == 0
+
+
 def test_a_report_has_a_row_for_each_run(dense):
     told = str(compressed_run.report({"as it is": dense, "again": dense}))
     lines = told.splitlines()
