@@ -60,7 +60,7 @@ share.score(peak_bytes[0] / peak_bytes[1])
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
+# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -211,7 +211,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and peaks in `F5`, when every layer is whole. `Freed` climbs by the activations and one layer at a time, and peaks in `B4`.
+# DDP starts high: weights, momentum and gradients, all of them whole. `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations and one layer at a time, and peaks in `B4`.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
 #
@@ -353,7 +353,7 @@ queues
 #
 # </details>
 #
-# They take the same time in a deeper model: with 32 such blocks the idle share falls from 9.1 % to about 1.5 %.
+# A deeper model has no more of them: with 32 such blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # Why the gap before the first `g4`? A gather lands in a buffer, and is copied from there into the unit's weights, just before the unit computes. In the forward FSDP has two such buffers, which take turns. `g4` takes the buffer of `g2`, so it waits until `F2` begins.
 #
@@ -403,7 +403,7 @@ lab.table({"way": way, **row} for way, row in found.items())
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits), with as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root comes last, and no layer is left to it.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes`, with as few units as you can. Each layer alone fits. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward, the default. The root comes last, and no layer is left to it.
 
 
 # %%
@@ -504,7 +504,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch. If the second loss equals the first, the step did not change the model: look which weights the optimizer holds.
+# It stands still, to the last digit, since every step here has the same batch; fresh batches would hide the mistake. So if a loss does not fall, train twice on one batch. If the second loss equals the first, look which weights the optimizer holds.
 #
 # ### Accumulation
 #
@@ -521,7 +521,6 @@ left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
 
 # %%
 def accumulate(reduce_once, gather_once):
-    torch.manual_seed(0)
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     with memory.watch() as watched, traffic.count() as counted:
         net = model.Transformer(3, 64, 4, max_len=32)
@@ -531,23 +530,21 @@ def accumulate(reduce_once, gather_once):
             net.set_requires_gradient_sync(k == 3 or not reduce_once)
             net.set_reshard_after_backward(k == 3 or not gather_once)
             (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    gathers, scatters = (
-        counted.calls[name] for name in ("all_gather", "reduce_scatter")
-    )
-    peak_bytes = watched.footprint().peak_bytes
-    return {"gathers": gathers, "scatters": scatters, "peak_bytes": peak_bytes}
+    calls, peak_bytes = counted.calls, watched.footprint().peak_bytes
+    return calls["all_gather"], calls["reduce_scatter"], peak_bytes
 
 
 # %%
 ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
 found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
-left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
+left.score(sum(found["reduced"][:2]))
 
 # %%
-lab.table({"once": name, **row} for name, row in found.items())
+rows = [(name, *row) for name, row in found.items()]
+lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB; whole weights in 16 bits, as in the third row, 14 GB more.
+# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB; whole weights in 16 bits, as in the third row, 14 GB more.
 #
 # ### Exercise 3. Repair a training
 #
@@ -635,7 +632,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # %% [markdown]
 # <details><summary>Where the number comes from</summary>
 #
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. But a ring sends only 7/8 of the bytes, and the planner's card reaches 167 TFLOP/s, not 200: 16 × 7/8 × 167/200 is 11.7.
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s.
 #
 # </details>
 #
@@ -761,7 +758,7 @@ lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
 
 # %% [markdown] sections="8.4.2, S6"
 # - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed. 4.9 s are computation, the second forward included. The rest is waiting.
-# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card; gradients in fp32 take 13.5 GB more.
+# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
 # - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
 #
 # ### Exercise 4. Before you rent
@@ -844,7 +841,7 @@ lab.table(
 #
 # ## Loading from rank 0
 #
-# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0. We count each rank's bytes, on host and device together:
+# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, which alone reads. A rank's bytes, on host and device together:
 
 
 # %%
@@ -874,11 +871,11 @@ def load():
 lab.table(enumerate(lab.launch(load)), heads=["rank", "peak_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# Rank 0 has the whole model for a moment, rank 1 never. Buffers outside the state dict stay undefined: fill them after `to_empty`.
+# Rank 0 has the whole model for a moment, rank 1 never.
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
-# Start: `torchrun --nproc-per-node 8 train.py`. Put `sharded` and `setup_fsdp_model` where `...` stands. `Model`, `loss` and `batches`, which yields tensors on the device, are your own.
+# Start: `torchrun --nproc-per-node 8 train.py`. Put `sharded` and `setup_fsdp_model` where `...` stands. `Model`, `loss` and `batches`, which yields tensors on the device, are your own. Buffers outside the state dict stay undefined: fill them after `to_empty`.
 #
 # ```python
 # import os
@@ -921,18 +918,18 @@ fed = lab.guess("cards that a step of 131,072 tokens can feed", between=(1, 128)
 fed.score(131_072 // 8_000)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, its gathers no longer hide, and the card waits. That is FSDP's limit at a fixed batch, and chapter 08's beginning. What if memory is short before that?
+# With more cards each has fewer tokens, and its gathers no longer hide. That is FSDP's limit at a fixed batch, and where chapter 08 begins. What if memory is short before that?
 #
 # - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
-# - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory. [Chapter 06](06_zero_deepspeed.ipynb) measures what such copies cost.
+# - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory, at the price that [chapter 06](06_zero_deepspeed.ipynb) measures.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
 # - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit: make each block a unit.
 # - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type and a step has one microbatch, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So at a fixed batch the number of ranks has a limit.
+# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
 #
