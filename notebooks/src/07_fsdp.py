@@ -763,7 +763,7 @@ lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
 #
 # ### Exercise 4. Before you rent
 #
-# Say the quickest way on machines that you have not seen: strategy, sequences of a microbatch, and `recompute`, "none" or "full".
+# Say the quickest way on machines that you have not seen: strategy, sequences of a microbatch (`mbs` divides those of a card), and `recompute`, "none" or "full".
 #
 # - `plan` is FULL_SHARD, with `gpus`, `per_node`, `nic_gb_per_s` and `batch`. `plan.fits` says whether it fits, `plan.but(...)` makes another.
 # - HYBRID_SHARD fits if one machine with its part of the batch fits. Its step takes as long as there; then $2\frac{m-1}{m}$ times all gradients in 16 bits leave each of the $m$ machines, unhidden, at half of what its cards' networks have.
