@@ -1,8 +1,9 @@
 """The exercises of chapter 07, FSDP. Answers run on real ranks, at sizes that the chapter does not
-show."""
+show; a choice for rented machines is compared with the planner's quickest."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from reprlib import repr as brief
 from typing import TYPE_CHECKING
 
 from labkit.check import (
@@ -15,13 +16,22 @@ from labkit.check import (
     unlike,
     wrong,
 )
+from labkit.planner.plan.plan import Plan
 from labkit.sharding.partition import rows_elements
 from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["hint", "sharded_step", "status", "train_sharded", "wrap_within"]
+__all__ = ["choose_strategy", "hint", "sharded_step", "status", "train_sharded", "wrap_within"]
+_RENTED = (  # model, GPU, GPUs, GPUs of a machine, GB/s of each out of it, sequences of a step
+    ("LLaMA 7B", "A100 80 GB", 16, 4, 3, 96),
+    ("LLaMA 13B", "A100 80 GB", 16, 4, 12, 192),
+    ("LLaMA 13B", "A100 80 GB", 16, 4, 3, 192),
+    ("LLaMA 7B", "A100 40 GB", 16, 8, 6, 96),
+)
+Choice = tuple[str, int, str]
+"""a strategy, sequences of a microbatch, what is recomputed"""
 
 
 @exercise
@@ -120,6 +130,62 @@ def train_sharded(answer: Callable) -> Iterator[tuple[str, str]]:
                     max_norm=max_norm,
                 )
                 yield wrong("{case}, rank {rank}: {fault}", case=case, rank=rank, fault=fault)
+
+
+@exercise
+def choose_strategy(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(plan)`` is the quickest choice that fits: ("FULL_SHARD" or "HYBRID_SHARD", mbs,
+    recompute), for a plan of FULL_SHARD on several machines.
+
+    HYBRID_SHARD takes a step of one machine with its part of the sequences, and an all-reduce of
+    16-bit gradients between the machines, at half of what their networks have.
+    """
+    for name, gpu, gpus, per_node, nic, batch in _RENTED:
+        plan = Plan(
+            model=name, gpu=gpu, gpus=gpus, per_node=per_node, nic_gb_per_s=nic, batch=batch, zero=3
+        )
+        case = say(
+            "{model} on {gpus} x {gpu}, {nic:g} GB/s out of the node, {batch} sequences",
+            model=name,
+            gpus=gpus,
+            gpu=gpu,
+            nic=nic,
+            batch=batch,
+        )
+        steps_s = _steps_s(plan)
+        mine = answer(plan)
+        if mine not in list(steps_s):
+            yield wrong(
+                "{case}: {mine} is none of the choices that fit", case=case, mine=brief(mine)
+            )
+        elif steps_s[mine] > min(steps_s.values()):
+            yield over_budget(
+                "{case}: {mine} takes {taken:.2f} s a step; {best:.2f} s can be had",
+                case=case,
+                mine=mine,
+                taken=steps_s[mine],
+                best=min(steps_s.values()),
+            )
+
+
+def _steps_s(plan: Plan) -> dict[Choice, float]:
+    """Choice -> seconds of a step, for those that fit."""
+    machines = plan.gpus // plan.per_node
+    machine = plan.but(gpus=plan.per_node, batch=plan.batch // machines)
+    reached = plan.per_node * plan.nic_gb_per_s / 2 * 1e9
+    between_s = 2 * (machines - 1) / machines * 2 * plan.shape.params / reached
+    most = plan.batch // plan.gpus
+    found = {}
+    for mbs in (size for size in range(1, most + 1) if most % size == 0):
+        for recompute in ("none", "full"):
+            for name, one, more_s in (
+                ("FULL_SHARD", plan, 0.0),
+                ("HYBRID_SHARD", machine, between_s),
+            ):
+                each = one.but(mbs=mbs, recompute=recompute)
+                if each.fits:
+                    found[name, mbs, recompute] = each.time().step_us / 1e6 + more_s
+    return found
 
 
 def _fewest(sizes: Sequence[int], budget: int) -> int:

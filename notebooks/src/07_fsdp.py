@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
 #     needs: ["chapters 02, 03 and 05"]
-#     minutes: 85
+#     minutes: 100
 # ---
 
 # %% [markdown]
 # # FSDP
 #
-# *Part 1, FSDP and its training loop, takes about 60 minutes; Part 2, FSDP between machines, about 25 minutes, the exercises not counted. You need chapters 02, 03 and 05. No GPU is needed.*
+# *Part 1, FSDP and its training loop, takes about 60 minutes; Part 2, FSDP between machines, about 40 minutes, the exercises not counted. You need chapters 02, 03 and 05. No GPU is needed.*
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
 #
@@ -23,22 +23,23 @@ import torch.distributed as dist
 from labkit import fsdp, model, planner, sharding
 from labkit.fsdp import check
 from labkit.measure import memory, traffic
+from labkit.timeline import exposed_comm_us
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward.
+# `F3` is the forward of layer 3, `B3` its backward. In the upper picture a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own.
 #
-# The bars are the bytes of rank 0 in a second microbatch, so the gradients of the first lie there already. They are predicted; a button in the notebook trains the small model for real.
+# The bars are rank 0's bytes in a second microbatch, so the gradients of the first lie there already. They are predicted; a button in the notebook trains the small model for real. The menu's other strategies come in Part 2.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank. We train a small transformer with both on four ranks, so an FSDP rank holds a quarter of every part. Is the highest point of its step a quarter of DDP's, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank. On four ranks each holds a quarter of every part. We train a small transformer with both. Is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -49,13 +50,17 @@ peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and about four blocks' worth of weights and gradients. One is the block itself, *gathered for a while*. The others are *temporary*: the next block, gathered early, the gradients, and the buffers of messages.
+# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states; above them block 3, *gathered for a while*, and [activations](GLOSSARY.md#activations), which nobody shards. *Temporary* is a little workspace and three times the bytes of a block:
 #
-# Here a block is a fifth of the model, so they weigh much. In our 7 B model it is a thirtieth, and the states count for more.
+# - block 2, gathered early,
+# - the gradients of block 3,
+# - the gradients of block 4, in the buffer from which they are reduced.
+#
+# Here a block is a fifth of the model. In our 7 B model it is only a thirtieth, but activations and buffers take its place: of the 27.8 GB that Part 2 finds, 13.5 are states.
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
+# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -78,7 +83,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters one after another in one flat tensor, pad it to a multiple of the number of ranks, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
+# Now a layer. We lay its parameters into one flat tensor, pad it to a multiple of the number of ranks, and keep one part. That is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
 #
 # `functional_call` runs a layer's code with weights that we hand it. So the layer's own weights may go, to `meta`: a device of shapes without bytes.
 
@@ -107,7 +112,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. To do better, we use two facts about autograd:
+# That is complete, and correct. But when the forward ends, all layers are whole. Two facts about autograd help:
 #
 # - It has saved *views* of the gathered tensor, and they all share one storage. `resize_(0)` takes the bytes from all of them; filling the storage again gives them back.
 # - It counts writes to what it has saved, and refuses to go on after one. So the second gather goes through `.data`, where nobody counts.
@@ -144,26 +149,25 @@ def in_layers(net, wrap):
     return net
 
 
-def train(wrap, num_steps=3):
+def flat(layer):
+    return torch.cat([each.detach().flatten() for each in layer.parameters()])
+
+
+# %%
+def train(wrap):
     torch.manual_seed(0)
     with memory.watch() as watched:
         net = model.Transformer(4, 64, 4, max_len=32)
         engine = in_layers(net, wrap)
+        watched.layers(net.layers)  # a mark at each forward and backward
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
-        for step in range(num_steps):
-            if step == num_steps - 1:
-                watched.layers(net.layers)  # a mark at each forward and backward
-            seed = dist.get_world_size() * step + dist.get_rank()
-            tokens, targets = model.story_tokens(2, 32, seed=seed)
+        for step in range(3):
+            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
             with traffic.count() as counted:
                 model.loss(engine(tokens), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
-    weights = [
-        torch.cat([each.detach().flatten() for each in layer.parameters()])
-        for layer in net.layers
-    ]
-    return weights, watched.footprint(), counted
+    return [*map(flat, net.layers)], watched.footprint(), counted
 
 
 # %%
@@ -198,21 +202,22 @@ lab.table(rows, title="Difference from DDP's weights")
 peaks = {name: found[1].totals for name, found in runs[0].items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment: 0 to 5 are F0 to F5, 6 to 11 are B5 to B0",
+    x="moment: F0 to F5, then B5 to B0",
     y="rank 0",
     unit="bytes",
     title="Bytes over a step, by hand",
     joined=True,
+    at={"F5": 5, "B4": 7},
 )
 
 # %% [markdown]
-# DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and peaks at 5 (`F5`), when every layer is whole. `Freed` climbs by the activations and one layer at a time, and peaks at 7, in `B4`.
+# DDP starts high: weights, momentum and gradients, all of them whole. `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations and one layer at a time, and peaks in `B4`.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
 #
 # ### Exercise 1. A step in slices
 #
-# Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. (About half an hour; you can come back to it.)
+# Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. It takes about half an hour; you can come back to it.
 #
 # - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. So pad each to `ceil(num_rows[i] / N)` rows.
 # - `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
@@ -307,10 +312,7 @@ def sharded(net, **options):
 #
 # ### In which order
 #
-# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). In the forward it does so only if told to: gather, compute, next. And in the backward? Is layer 2 gathered again before layer 3 computes its backward (`B3`), or after it?
-
-# %%
-when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
+# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -321,39 +323,45 @@ def fsdp_step():
         model.loss(net(tokens), targets).backward()
 
 
-# %% [markdown]
-# We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
-
 # %%
 moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
-# %%
-again = moves.index("g2", moves.index("F4"))
-when.score("before B3" if again < moves.index("B3") else "after B3")
-
 # %% [markdown]
-# In the backward FSDP prefetches without being asked. (The `g4` right after `F4` is waste: `reshard_after_forward=False` for the last layer saves it.)
+# In the forward the order is plain: gather, compute, next. In the backward FSDP prefetches without being asked: `g2` comes before `B3`.
 #
 # ### Messages that hide
 #
-# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work that runs beside others. The Python thread only fills the queues, and is far ahead of the GPU. So gathers run early, even in the plain order.
+# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work that runs beside others. The Python thread only fills the queues, far ahead of the GPU, so gathers run early even in the plain order.
 #
-# How early? A gather lands in a buffer, and is copied from there into the unit's weights, just before the unit computes. In the forward FSDP has two such buffers, which take turns. `g2` takes the buffer of `g0`, so it waits until `F0` begins.
-#
-# Here is the order that we have measured, replayed on two queues. The durations are those of a block of our 7 B model: 4 ms for a forward of 2,048 tokens, 2 ms for a message at 200 GB/s.
+# We replay this order on two queues, with the durations of a block of our 7 B model. On a card that really computes 200 TFLOP/s a forward of 2,048 tokens takes 4 ms, on a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
 # %%
-fsdp.replay(moves, forward_us=4_000, message_us=2_000)
+alone = lab.guess("messages that stand alone", between=(0, 15))
+
+# %%
+queues = fsdp.replay(moves, forward_us=4_000, message_us=2_000)
+alone.score(exposed_comm_us(queues)[0] / 2_000)
+
+# %%
+queues
 
 # %% [markdown] sections="8.4.2"
-# The step hardly waits. Three messages stand alone: the first gather, the `g4` at the turn (layer 4 is freed after `F4`, and gathered anew), and the last reduce. (The first `g4` waits for the buffer of `g2`, until `F2` begins.)
+# <details><summary>Which ones, and why</summary>
+#
+# The first gather, the `g4` at the turn, and the last reduce. Layer 4 is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
+#
+# </details>
+#
+# A deeper model has no more of them: with 32 such blocks the idle share falls from 9.1 % to about 1.5 %.
+#
+# Why the gap before the first `g4`? A gather lands in a buffer, and is copied from there into the unit's weights, just before the unit computes. In the forward FSDP has two such buffers, which take turns. `g4` takes the buffer of `g2`, so it waits until `F2` begins.
 #
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken before. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
+# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
 #
-# Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
+# Here is a model of eight layers, wrapped in four ways. Which has the lowest peak?
 
 # %%
 WRAPS = {
@@ -391,11 +399,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but three times as many messages pay their latency. So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but there are three times as many messages, and each has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes` (each layer alone fits), with as few units as you can. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward (the default). The root comes last, and no layer is left to it.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes`, with as few units as you can. Each layer alone fits. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward, the default. The root comes last, and no layer is left to it.
 
 
 # %%
@@ -425,7 +433,7 @@ check.hint("wrap_within")
 # %% [markdown] sections="S6"
 # ## The training loop
 #
-# DDP copies the weights of rank 0 to all; FSDP cuts what each rank has. So set the same seed on every rank, or load from rank 0 (Part 2).
+# DDP copies the weights of rank 0 to all; FSDP cuts what each rank has. So all ranks must begin with the same weights: seed them alike, as `launch` does, or load from rank 0 (Part 2).
 #
 # The loop is torch's own, but four places matter, numbered below.
 
@@ -437,6 +445,7 @@ def own_norm(net):
     return torch.nn.utils.get_total_norm([w.grad.to_local() for w in net.parameters()])
 
 
+# %%
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     mine = slice(dist.get_rank(), None, dist.get_world_size())  # this rank's rows
@@ -465,14 +474,14 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient, before it is clipped to 0.5. It is the same on all ranks and in one process (the last row). What if you get one of the four places wrong?
+# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient before clipping, the same on all ranks and in one process. What if you get one of the four places wrong?
 #
 # 1. With the root *before* its children, `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you. (Accelerate's `prepare` mends that.)
-# 3. `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
+# 3. `clip_grad_norm_` on DTensors sums over all ranks: the norms of slices add as squares, *joined*. Clip by your own, and every rank clips by another factor.
 # 4. Only rank 0 gets the tensors, but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
-# The second one is the most treacherous. What does its loss look like?
+# What does the loss look like in the second case?
 
 
 # %%
@@ -490,11 +499,12 @@ def optimizer_first(num_steps):
     return losses
 
 
+# %%
 rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit, since every step here has the same batch. With fresh batches it would wander, and hide the mistake. So if a loss does not fall, train twice on one batch: if the second loss equals the first, and the learning rate is not 0, the step did not change the model: look first at which weights the optimizer holds.
+# It stands still, to the last digit, since every step here has the same batch; fresh batches would hide the mistake. So if a loss does not fall, train twice on one batch. If the second loss equals the first, look which weights the optimizer holds.
 #
 # ### Accumulation
 #
@@ -511,7 +521,6 @@ left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
 
 # %%
 def accumulate(reduce_once, gather_once):
-    torch.manual_seed(0)
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     with memory.watch() as watched, traffic.count() as counted:
         net = model.Transformer(3, 64, 4, max_len=32)
@@ -521,21 +530,21 @@ def accumulate(reduce_once, gather_once):
             net.set_requires_gradient_sync(k == 3 or not reduce_once)
             net.set_reshard_after_backward(k == 3 or not gather_once)
             (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    counts = {"gathers": counted.calls["all_gather"]}
-    counts["scatters"] = counted.calls["reduce_scatter"]
-    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
+    calls, peak_bytes = counted.calls, watched.footprint().peak_bytes
+    return calls["all_gather"], calls["reduce_scatter"], peak_bytes
 
 
 # %%
 ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
 found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
-left.score(found["reduced"]["gathers"] + found["reduced"]["scatters"])
+left.score(sum(found["reduced"][:2]))
 
 # %%
-lab.table({"once": name, **row} for name, row in found.items())
+rows = [(name, *row) for name, row in found.items()]
+lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters is left, but every gather is still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory for whole gradients, and in the third row for whole weights: in our 7 B model 28 GB in fp32, and 14 GB in 16 bits.
+# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB; whole weights in 16 bits, as in the third row, 14 GB more.
 #
 # ### Exercise 3. Repair a training
 #
@@ -592,7 +601,9 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.2"
-# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. (The planner counts master weights as part of the optimizer.) On the right it fits; `zero=3` is the planner's FULL_SHARD. But what if links are slower?
+# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. On the right it fits; `zero=3` is the planner's FULL_SHARD. Of its 27.8 GB, 13.5 are states and 8.6 activations; the rest is gathered weights, logits and CUDA's own.
+#
+# But what if links are slower?
 #
 # ### When does a gather hide?
 #
@@ -600,22 +611,14 @@ planner.card(before, sharded_plan)
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute:
+# With 200 TFLOP/s, as before:
 #
 # | link | bytes/s | tokens of a rank |
 # | --- | --- | --- |
 # | NVLink, in a machine | 200 GB/s | 200,000 / 200 = 1,000 |
 # | network, of a whole machine | 25 GB/s | 200,000 / 25 = 8,000 |
 #
-# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. (With gradients reduced in fp32 it takes 1.5 times as many tokens.)
-#
-# Now a step between machines with half of the 8,000 tokens. Its forwards take 8 ms, its messages 16:
-
-# %%
-fsdp.replay(moves, forward_us=8_000, message_us=16_000)
-
-# %% [markdown] sections="8.4.2"
-# The card waits half of the time. Another order could save at most 8 ms: the 15 messages alone take 240 of the 248. It takes more tokens, fewer bytes, or a faster link.
+# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. Gradients reduced in fp32 double one of the two, so then it takes 1.5 times as many tokens.
 #
 # Now our eight cards stand in two machines, with a slow network between them: 3 GB/s for each card, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
 
@@ -627,33 +630,29 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. Why 11.8 and not 16? A ring sends only 7/8 of the bytes, and the planner's card reaches 167 TFLOP/s, not 200: 16 × 7/8 × 167/200 is 11.7.
+# <details><summary>Where the number comes from</summary>
 #
-# So we need fewer messages. **One microbatch** of all eight sequences has an eighth of them; its activations fit only if they are recomputed:
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s.
+#
+# </details>
+#
+# That is what the planner predicts, for gradients reduced in 16 bits; in fp32 the messages take a third longer. And it says itself how roughly it knows such networks:
 
 # %%
-plans = {
-    "one machine": sharded_plan,
-    "two machines": two_machines,
-    "one microbatch": two_machines.but(mbs=8, recompute="full"),
-}
-rows = [(n, plan.memory().peak_bytes, plan.time().step_us) for n, plan in plans.items()]
-lab.table(rows, heads=["plan", "memory_bytes", "step_us"])
+print(two_machines.warnings()[0])
 
 # %% [markdown] sections="8.4.2, S6"
-# It needs hardly more memory, and less than twice one machine's time. (The planner knows such networks only roughly: `two_machines.warnings()`.) The other cure is to shard inside a machine only.
+# So we need fewer messages, or messages that stay inside a machine.
 #
 # ## The four strategies
 #
-# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
-#
-# | mesh | first half of each tensor | in a machine | second half |
-# | --- | --- | --- | --- |
-# | **machine 1** | rank 0 | ↔ weights, gradients | rank 1 |
-# | between them | ↕ gradients | | ↕ gradients |
-# | **machine 2**, a copy | rank 2 | ↔ weights, gradients | rank 3 |
-#
-# A layer is gathered along a row, inside a machine, where links are fast. Down a column only gradients are added.
+# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two:
+
+# %%
+sharding.Step(engine="fsdp_hybrid", ranks=4).board()
+
+# %% [markdown] sections="8.4.2, S6"
+# A layer is gathered inside a machine, where links are fast. Between the machines only gradients are added: rank 0's half with rank 2's, and rank 1's with rank 3's.
 #
 # FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that leaves a machine with HYBRID_SHARD?
 
@@ -669,6 +668,15 @@ STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
 }
 
 
+# %%
+def leaves_machine(payload, sizes):
+    """Bytes that leave a machine of two ranks."""
+    if sizes["shard"] == 2:  # both ranks all-reduce with the other machine
+        return 2 * ring_bytes({"all_reduce": payload["all_reduce"]}, 2)
+    return ring_bytes(payload, 4)  # one ring of all, one hop of which leaves
+
+
+# %%
 def step_on(sizes, freed):
     device, shape = torch.get_default_device().type, tuple(sizes.values())
     mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
@@ -677,37 +685,40 @@ def step_on(sizes, freed):
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         model.loss(net(tokens), targets).backward()
-    row = {"weights_bytes": sum(each.to_local().nbytes for each in net.parameters())}
-    between = {"all_reduce": counted.payload_bytes.pop("all_reduce", 0)}
-    row["in a shard group_bytes"] = ring_bytes(counted.payload_bytes, sizes["shard"])
-    return row | {
-        "between groups_bytes": ring_bytes(between, sizes.get("replicate", 1))
-    }
+    held = sum(each.to_local().nbytes for each in net.parameters())
+    outside = leaves_machine(counted.payload_bytes, sizes)
+    return {"weights_bytes": held, "leaves the machine_bytes": outside}
 
 
+# %%
 def all_four():
     return {name: step_on(*how) for name, how in STRATEGIES.items()}
 
 
-# %%
 rows = lab.launch(all_four, ranks=4)[0]
-outside = 2 * rows["HYBRID_SHARD"]["between groups_bytes"]  # both ranks send
-leaves.score(outside / rows["FULL_SHARD"]["in a shard group_bytes"])
+sent = {name: row["leaves the machine_bytes"] for name, row in rows.items()}
+leaves.score(sent["HYBRID_SHARD"] / sent["FULL_SHARD"])
 
 # %%
 lab.table({"strategy": name, **row} for name, row in rows.items())
 
 # %% [markdown] sections="8.4.2, S6"
-# Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9. (FULL_SHARD has one shard group, so its 764 kB run through both machines.)
+# <details><summary>Why this share</summary>
 #
-# - **FULL_SHARD** is our `Freed`, and ZeRO 3 of chapter 06.
-# - **SHARD_GRAD_OP** is our `Kept`. It sends a third fewer bytes here, but the whole 16-bit weights must fit on each card, too.
-# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine: of our model 27 GB on each card. With `set_requires_all_reduce(False)` until the last microbatch, gradients cross once in a step.
-# - **NO_SHARD** is DDP, for what fits on each card.
+# Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
+#
+# </details>
+#
+# | strategy | here | for what |
+# | --- | --- | --- |
+# | **FULL_SHARD** | `Freed`, ZeRO 3 of chapter 06 | the least memory |
+# | **SHARD_GRAD_OP** | `Kept` | a third fewer bytes, if the whole 16-bit weights fit on each card, too |
+# | **HYBRID_SHARD** | | slow links between machines, if the states fit on one: of our model 27 GB on each card |
+# | **NO_SHARD** | DDP | what fits on each card |
 #
 # <details><summary>Scripts with the old class, FSDP1</summary>
 #
-# FSDP1 flattens a unit and cuts that, as our `Kept` did. A rank holds as many bytes, but for padding. Its arguments have other names:
+# FSDP1 flattens a unit and cuts that, as our `Kept` did. Its arguments have other names:
 #
 # | FSDP1 | FSDP2 |
 # | --- | --- |
@@ -722,11 +733,75 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 #
 # </details>
 #
+# ### What helps our two machines
+#
+# Three ways out for our step, all in 16 bits. The planner knows the first; the other two are estimates by hand, as if none of their messages hid:
+
+# %%
+whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
+ring_us = 7 / 8 * whole_bytes / 6e3  # once around eight cards, at 6 GB/s
+alone_plan = sharded_plan.but(gpus=4, batch=32)  # one machine with its half
+
+
+# %%
+def cost(plan, more_bytes=0, more_us=0):
+    return plan.memory().peak_bytes + more_bytes, plan.time().step_us + more_us
+
+
+rows = [
+    ("FULL_SHARD", *cost(two_machines)),
+    ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
+    ("gathered and reduced once", *cost(sharded_plan, 2 * whole_bytes, 2 * ring_us)),
+    ("HYBRID_SHARD", *cost(alone_plan, more_us=whole_bytes / 6e3)),
+]
+lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
+
+# %% [markdown] sections="8.4.2, S6"
+# - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed. 4.9 s are computation, the second forward included. The rest is waiting.
+# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
+# - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
+#
+# ### Exercise 4. Before you rent
+#
+# Say the quickest way on machines that you have not seen: strategy, sequences of a microbatch (`mbs` divides those of a card), and `recompute`, "none" or "full".
+#
+# - `plan` is FULL_SHARD, with `gpus`, `per_node`, `nic_gb_per_s` and `batch`. `plan.fits` says whether it fits, `plan.but(...)` makes another.
+# - HYBRID_SHARD fits if one machine with its part of the batch fits. Its step takes as long as there; then $2\frac{m-1}{m}$ times all gradients in 16 bits leave each of the $m$ machines, unhidden, at half of what its cards' networks have.
+
+
+# %%
+def my_strategy(plan):
+    """("FULL_SHARD" or "HYBRID_SHARD", mbs, recompute)"""
+    ### BEGIN SOLUTION
+    machines = plan.gpus // plan.per_node
+    machine = plan.but(gpus=plan.per_node, batch=plan.batch // machines)
+    bytes_per_us = plan.per_node * plan.nic_gb_per_s / 2 * 1e3
+    between_us = 2 * (machines - 1) / machines * 2 * plan.shape.params / bytes_per_us
+    ways = {"FULL_SHARD": (plan, 0), "HYBRID_SHARD": (machine, between_us)}
+    mine = plan.batch // plan.gpus
+    step_us = {}
+    for mbs in (size for size in range(1, mine + 1) if mine % size == 0):
+        for recompute in ("none", "full"):
+            for name, (one, more_us) in ways.items():
+                each = one.but(mbs=mbs, recompute=recompute)
+                if each.fits:
+                    step_us[name, mbs, recompute] = each.time().step_us + more_us
+    return min(step_us, key=step_us.get)
+    ### END SOLUTION
+
+
+# %%
+check.choose_strategy(my_strategy)
+
+# %%
+check.hint("choose_strategy")
+
+# %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices themselves stay in fp32: they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built. Built in fp32, they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# We divide the loss by 1024, as if we accumulated so many microbatches, and count gradients that become zero. (In fp32 they belong to tokens that did not occur, mostly.)
+# We divide the loss by 1024, as if we accumulated so many microbatches, and count gradients that become zero. In fp32 they belong mostly to tokens that did not occur.
 
 
 # %%
@@ -737,67 +812,70 @@ def step_in(params, reduced):
     tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         (model.loss(net(tokens).float(), targets) / 1024).backward()
-    grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
-    row = {"sent_bytes": ring_bytes(counted.payload_bytes, dist.get_world_size())}
-    row["held_bytes"] = sum(each.to_local().nbytes for each in net.parameters())
-    return row | {"zeros": (torch.cat(grads) == 0).float().mean().item()}
+    grads = torch.cat([each.grad.full_tensor().flatten() for each in net.parameters()])
+    sent = ring_bytes(counted.payload_bytes, dist.get_world_size())
+    return {"sent_bytes": sent, "zeros": (grads == 0).float().mean().item()}
 
 
 # %%
+fp32, bf16, fp16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = {
-    "fp32, fp32": (torch.float32, torch.float32),
-    "bf16, fp32": (torch.bfloat16, torch.float32),
-    "fp16, fp32": (torch.float16, torch.float32),
-    "fp16, fp16": (torch.float16, torch.float16),
+    "fp32, fp32": (fp32, fp32),
+    "bf16, fp32": (bf16, fp32),
+    "bf16, bf16": (bf16, bf16),
+    "fp16, fp32": (fp16, fp32),
+    "fp16, fp16": (fp16, fp16),
 }
 found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items()})[0]
+
+# %%
 rows = [{"types": name, **row} for name, row in found.items()]
-lab.table(rows, units={"zeros": "share"})
+weights = model.Transformer(2, 64, 4, max_len=32).parameters()
+in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=2)
+lab.table(
+    [*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}], units={"zeros": "share"}
+)
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# bf16 loses hardly any. Computing in fp16 loses more, and reducing in fp16 more again, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The sum of many ranks is safer in fp32, so the second row is the usual recipe. It sends 2 + 2 + 4 bytes for each parameter, as much as a DDP that reduces in fp32: the 1.5 of Part 1 holds for one type only.
+# bf16 loses hardly any; fp16 loses more, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The sum of many ranks is safer in fp32, so *bf16, fp32* is the usual recipe. It sends 2 + 2 + 4 bytes for each parameter, as much as DDP in fp32: the 1.5 of Part 1 holds for one type only.
 #
-# ## Loading without a whole copy on every rank
+# ## Loading from rank 0
 #
-# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead only rank 0 reads. All build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, so all start from the same weights. (Buffers outside the state dict stay undefined: fill them after `to_empty`.)
-#
-# We load both ways, and count a rank's bytes on host and device together:
+# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, which alone reads. A rank's bytes, on host and device together:
 
 
 # %%
-def setup_fsdp_model(build, all_read=False):
+def setup_fsdp_model(build):
     """A sharded model whose weights rank 0 alone has made, or read."""
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
     with torch.device("meta"):
         net = sharded(build(), mp_policy=policy)
     net.to_empty(device=torch.get_default_device())
     with torch.device("cpu"):  # whole in the host's memory alone
-        weights = build().state_dict() if all_read or dist.get_rank() == 0 else {}
+        weights = build().state_dict() if dist.get_rank() == 0 else {}
     options = state_dict.StateDictOptions(
-        full_state_dict=True, broadcast_from_rank0=not all_read
+        full_state_dict=True, broadcast_from_rank0=True
     )
     state_dict.set_model_state_dict(net, weights, options=options)
     return net
 
 
 # %%
-def load(all_read):
+def load():
     with memory.watch() as watched:
         watched.mark("load")
-        setup_fsdp_model(lambda: model.Transformer(4, 64, 4), all_read)
+        setup_fsdp_model(lambda: model.Transformer(4, 64, 4))
     return watched.footprint().peak_bytes
 
 
-run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
-rows = zip(("all read", "rank 0 reads"), *run)
-lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
+lab.table(enumerate(lab.launch(load)), heads=["rank", "peak_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# Rank 0 still has the whole model for a moment, rank 1 never. (In the first row torch makes the slices twice.)
+# Rank 0 has the whole model for a moment, rank 1 never.
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
-# Start: `torchrun --nproc-per-node 8 train.py`. Put `sharded` and `setup_fsdp_model` where `...` stands. `Model`, `loss` and `batches`, which yields tensors on the device, are your own.
+# Start: `torchrun --nproc-per-node 8 train.py`. Put `sharded` and `setup_fsdp_model` where `...` stands. `Model`, `loss` and `batches`, which yields tensors on the device, are your own. Buffers outside the state dict stay undefined: fill them after `to_empty`.
 #
 # ```python
 # import os
@@ -831,18 +909,27 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. And if that is not enough?
+# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. But every rank needs tokens of its own. Our step has 64 × 2,048 = 131,072 tokens, however many cards share them. Between machines a card wants 8,000 of them at a time. How many cards can that feed?
+
+# %%
+fed = lab.guess("cards that a step of 131,072 tokens can feed", between=(1, 128))
+
+# %%
+fed.score(131_072 // 8_000)
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# With more cards each has fewer tokens, and its gathers no longer hide. That is FSDP's limit at a fixed batch, and where chapter 08 begins. What if memory is short before that?
 #
-# - If activations are too much, take [activation checkpointing](GLOSSARY.md#activation-checkpointing) (chapter 05). Set up *before* `fully_shard`, it costs no message: a block's second forward runs while it is gathered for its backward anyway.
-# - If even an $N$-th of the states is too much (LLaMA-13B on four A100 of 40 GB has 52 GB on each), [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory. [Chapter 06](06_zero_deepspeed.ipynb) measures what such copies cost.
+# - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
+# - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory, at the price that [chapter 06](06_zero_deepspeed.ipynb) measures.
 #
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit. So make each block a unit.
+# - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit: make each block a unit.
 # - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type and a step has one microbatch, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens.
+# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
 #
@@ -861,7 +948,7 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
-# The FSDP loop of section S6, and the demo project, set `param_dtype=torch.float16` and never scale the loss. Small gradients are lost without a word: see the last row of the table of types. Take bf16, or `torch.amp.GradScaler`.
+# The FSDP loop of section S6, and the demo project, set `param_dtype=torch.float16` and never scale the loss. Small gradients are lost without a word: see the row *fp16, fp16* of the table of types. Take bf16, or `torch.amp.GradScaler`.
 #
 # </details>
 #
@@ -879,7 +966,7 @@ lab.table(rows, heads=["loading", "rank 0_bytes", "rank 1_bytes"])
 #
 # <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
 #
-# That setting is about *loading*: only rank 0 reads the weights, as in the second row of the table of loading. In training nothing is on the host.
+# That setting is about *loading*: only rank 0 reads the weights, as under *Loading from rank 0*. In training nothing is on the host.
 #
 # </details>
 #

@@ -1,6 +1,7 @@
 """The exercises of chapter 07: the right answers pass, typical mistakes are caught, wasteful ones
 are told so."""
 
+import itertools
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from labkit.fsdp import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("sharded_step", "wrap_within", "train_sharded")
+EXERCISES = ("sharded_step", "wrap_within", "train_sharded", "choose_strategy")
 
 
 def whole(mine, rows):
@@ -98,7 +99,24 @@ def train(
         optimizer.step()
 
 
-REFERENCES = dict(zip(EXERCISES, (step, packed, train), strict=True))
+def rent(plan, strategies=("FULL_SHARD", "HYBRID_SHARD"), sizes=range(1, 13), fits=True):
+    """The reference for choose_strategy, or of fewer choices, or without a look at memory."""
+    machines = plan.gpus // plan.per_node
+    machine = plan.but(gpus=plan.per_node, batch=plan.batch // machines)
+    gb_per_s = plan.per_node * plan.nic_gb_per_s / 2
+    between_us = 2 * (machines - 1) / machines * 2 * plan.shape.params / gb_per_s / 1e3
+    ways = {"FULL_SHARD": (plan, 0), "HYBRID_SHARD": (machine, between_us)}
+    times = {}
+    for name, mbs, again in itertools.product(strategies, sizes, ("none", "full")):
+        if plan.batch // plan.gpus % mbs:
+            continue
+        each = ways[name][0].but(mbs=mbs, recompute=again)
+        if each.fits or not fits:
+            times[each.time().step_us + ways[name][1]] = name, mbs, again
+    return times[min(times)]
+
+
+REFERENCES = dict(zip(EXERCISES, (step, packed, train, rent), strict=True))
 
 
 @pytest.mark.again
@@ -179,6 +197,17 @@ def replicated(net):
             "2 ranks, 1 microbatches, max_norm 1e+09, rank 0",
         ),
         ("train_sharded", lambda *args: train(*args[:2], 1e9), "max_norm 0.05, rank 0"),
+        (
+            "choose_strategy",
+            lambda plan: rent(plan, fits=False),
+            "3 GB/s out of the node, 96 sequences: ('HYBRID_SHARD', 6, 'none') is none of",
+        ),
+        (
+            "choose_strategy",
+            lambda plan: ("FULL_SHARD", 5, "none"),
+            "is none of the choices that fit",
+        ),
+        ("choose_strategy", lambda plan: plan, "is none of the choices that fit"),
     ],
 )
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
@@ -215,6 +244,18 @@ def not_freed(net, budget_bytes):
         ("sharded_step", lambda *args: step(*args, keep=True), "bytes live at once; "),
         ("wrap_within", at_once, "bytes of parameters gathered at one time"),
         ("wrap_within", not_freed, "bytes of parameters gathered at one time"),
+        (
+            "choose_strategy",
+            lambda plan: rent(plan, strategies=["FULL_SHARD"]),
+            "LLaMA 7B on 16 x A100 80 GB, 3 GB/s out of the node, 96 sequences: ('FULL_SHARD', 6, "
+            "'none') takes 6.37 s a step; 6.22 s can be had",
+        ),
+        (
+            "choose_strategy",
+            lambda plan: rent(plan, strategies=["HYBRID_SHARD"]),
+            "12 GB/s out of the node, 192 sequences: ('HYBRID_SHARD', 1, 'none') takes",
+        ),
+        ("choose_strategy", lambda plan: rent(plan, sizes=(1, 2, 4, 8)), "6.22 s can be had"),
         ("wrap_within", one_each, "budget 2534: 12 all-gathers in a step; 4 are enough"),
         (
             "wrap_within",
