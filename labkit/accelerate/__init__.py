@@ -4,8 +4,9 @@
 engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
 what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell.
-``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check`` holds the
-exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
+``moves`` says how far and into which direction runs moved their weights. ``picture`` draws an
+update, predicted and measured, and how samples were dealt out; ``board`` is the widget; ``check``
+holds the exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
 Chapter 04.
 """
 
@@ -18,6 +19,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ENGINES",
             "accelerator",
             "find_device",
+        ],
+        "moves": [
+            "moved",
+        ],
+        "picture": [
+            "draw_deal",
         ],
         "run": [
             "described",
