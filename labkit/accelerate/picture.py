@@ -56,6 +56,8 @@ _WORDS = (
     ("deal", "The samples of each rank and step"),
     ("rank", "rank {}"),
     ("step", "step {}"),
+    ("a rank", "rank"),
+    ("a step", "step"),
     ("samples", "samples"),
     ("fresh", "dealt for the first time"),
     ("again", "dealt again"),
@@ -265,7 +267,7 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
         code = base["code"]
         say = catalogue(_WORDS)[code]
         shapes: list[Shape] = []
-        table = [("", say["rank"].format(""), say["step"].format(""), say["samples"])]
+        table = [("", say["a rank"], say["a step"], say["samples"])]
         x, y, below = 0.0, 52.0, 0.0
         for name, hands in deals.items():
             drawn, wide, high = _grid(name, hands, say)
