@@ -253,7 +253,7 @@ Hands = Sequence[Sequence[Sequence[int]]]
 
 def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch:
     """The samples that ranks drew from a prepared loader, for each of several named deals: a row
-    for each rank, a column for each step. A sample is pale where its deal has had it before.
+    for each rank, a column for each step. A sample is empty where its deal has had it before.
 
     Raises ValueError for what is no deal.
     """
@@ -268,7 +268,7 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
         say = catalogue(_WORDS)[code]
         shapes: list[Shape] = []
         table = [("", say["a rank"], say["a step"], say["samples"])]
-        x, y, below = 0.0, 52.0, 0.0
+        x, y, below = 0.0, 44.0, 0.0
         for name, hands in deals.items():
             drawn, wide, high = _grid(name, hands, say)
             if x and x + wide > WIDTH_PX:
@@ -278,7 +278,7 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
             x += wide + 44
             table += _dealt(name, hands)
         fresh = (Box(0, -7, 22, 14, _COLOURS["forward"]),), say["fresh"]
-        again = (Box(0, -7, 22, 14, hatch="/"),), say["again"]
+        again = (Box(0, -7, 22, 14),), say["again"]
         legends, end_px = legend([fresh, again], 0, below)
         return Sketch(
             shapes=(*shapes, *legends),
@@ -314,10 +314,10 @@ def _grid(name: str, hands: Hands, say: Mapping[str, str]) -> tuple[list[Shape],
         shapes.append(Words(x + wide / 2, 38, say["step"].format(index + 1), "middle"))
         for rank, batch in enumerate(batches):
             for place, sample in enumerate(batch):
-                look = {"hatch": "/"} if sample in seen else {"colour": _COLOURS["forward"]}
+                colour = "" if sample in seen else _COLOURS["forward"]
                 left = x + _SAMPLE_PX * place
-                box = Box(left, 48 + 30 * rank, _SAMPLE_PX - 2, 24, texts=(str(sample),), **look)
-                shapes.append(box)
+                words = (str(sample),)
+                shapes.append(Box(left, 48 + 30 * rank, _SAMPLE_PX - 2, 24, colour, texts=words))
                 seen.add(sample)
         x += wide + 14
     return shapes, max(x - 14, text_px(name)), 48.0 + 30 * len(hands) + 10

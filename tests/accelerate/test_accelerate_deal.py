@@ -1,4 +1,4 @@
-"""The picture of a deal: a box for each sample, repeats pale."""
+"""The picture of a deal: a box for each sample, repeats empty."""
 
 import pytest
 
@@ -10,7 +10,7 @@ EIGHT = [[[0, 1, 2, 3, 4, 5, 6, 7]]] * 2
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_sample_is_pale_from_its_second_time_on(language):
+def test_a_sample_is_empty_from_its_second_time_on(language):
     drawn = accelerated.draw_deal({"batches of 2": PAIRS}, language)
     samples = [box for box in drawn.only(Box) if box.texts]
     assert [box.texts[0] for box in samples] == list("01234012")
