@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def moved(before: "Mapping[str, Tensor]", runs: "dict[str, Mapping[str, Tensor]]") -> list[dict]:
-    """A row for each of several runs, whose weights ended as given: its name as ``run``, the
-    ``length`` of the way from ``before``, and as ``degrees`` the angle between this way and that of
-    the first run.
+def moved(before: dict, runs: dict[str, dict]) -> list[dict]:
+    """A row for each of several runs, whose weights (tensors by name) ended as given: its name as
+    ``run``, the ``length`` of the way from the weights ``before``, and as ``degrees`` the angle
+    between this way and that of the first run.
 
     Raises ValueError where the weights have not the names and shapes of ``before``, and for a run
     that has not moved.
