@@ -1,7 +1,8 @@
 """An update of an Accelerate loop as a table of boxes: a row per line of code, a column per batch,
 predicted and measured calls in each. And how a loader's samples were dealt out to ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from reprlib import repr as brief
 from typing import NamedTuple
 
@@ -296,7 +297,8 @@ def _is_deal(hands: object) -> bool:
     """Whether all ranks have as many steps, of whole numbers."""
     try:
         steps = {len(hand) for hand in hands}
-        numbers = [sample for hand in hands for batch in hand for sample in batch]
+        batches = [batch for _, _, batch in _batches(hands)]
+        numbers = list(chain.from_iterable(batches))
     except TypeError:
         return False
     return len(steps) == 1 and bool(numbers) and all(isinstance(each, int) for each in numbers)
@@ -323,10 +325,16 @@ def _grid(name: str, hands: Hands, say: Mapping[str, str]) -> tuple[list[Shape],
     return shapes, max(x - 14, text_px(name)), 48.0 + 30 * len(hands) + 10
 
 
+def _batches(hands: Hands) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """Each batch with its rank and its step."""
+    for rank, hand in enumerate(hands):
+        for index, batch in enumerate(hand):
+            yield rank, index, batch
+
+
 def _dealt(name: str, hands: Hands) -> list[tuple[str, ...]]:
     """A row for each batch: deal, rank, step, samples."""
     return [
         (name, str(rank), str(index + 1), ", ".join(map(str, batch)))
-        for rank, hand in enumerate(hands)
-        for index, batch in enumerate(hand)
+        for rank, index, batch in _batches(hands)
     ]
