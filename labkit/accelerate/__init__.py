@@ -3,10 +3,10 @@
 ``update`` is the theory of an update: which collectives each line of the loop calls under each
 engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
-what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell.
-``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check`` holds the
-exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
-Chapter 04.
+what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell,
+and compares the weights of runs. ``picture`` draws an update, predicted and measured, and how
+samples were dealt out; ``board`` is the widget; ``check`` holds the exercises
+(the same loop for every engine, accumulation with clipping, an exact accuracy). Chapter 04.
 """
 
 import lazy_loader
@@ -19,6 +19,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "accelerator",
             "find_device",
         ],
+        "picture": [
+            "draw_deal",
+        ],
         "run": [
             "described",
             "step",
@@ -26,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "script_run": [
             "beside",
             "environment",
+            "moved",
             "run_script",
             "start_script",
         ],

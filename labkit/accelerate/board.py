@@ -1,12 +1,12 @@
 """``accelerate_workflow()``: what each line of an Accelerate loop does in one update, predicted and
 then run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import ClassVar
 
 from labkit.accelerate import picture
-from labkit.accelerate.update import ENGINES, PRECISIONS, Row, Update, differing
+from labkit.accelerate.update import ENGINES, PRECISIONS, Update, differing
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.widgets.picture import paragraphs
@@ -78,10 +78,6 @@ class AccelerateBoard(Trial):
             "Measured: {} places differ from the prediction (≠).",
         ),
         (
-            "payload",
-            "Handed to collectives in this update by a rank: {} bytes.",
-        ),
-        (
             "cpu",
             "Accelerate runs FSDP and DeepSpeed only where each rank has a GPU. Where there is "
             "none, a device of labkit's stands in for it.",
@@ -107,7 +103,6 @@ class AccelerateBoard(Trial):
             lines = self.found(step)
             off = differing(self.prediction(step), lines)
             notes.append(say["other"].format(off) if off else say["same"])
-            notes.append(say["payload"].format(f"{_payload_bytes(lines):,}"))
             more = _before_after(results[0], say)
             if step.precision == "fp16":
                 notes.append(say["own"])
@@ -149,14 +144,6 @@ def accelerate_workflow(
         ranks=num_ranks,
     )
     return AccelerateBoard(step, language)
-
-
-def _payload_bytes(rows: Sequence[Row]) -> int:
-    """What was handed to collectives in a whole update."""
-    total = 0
-    for row in rows:
-        total += sum(sum(line["payload_bytes"].values()) for line in row.values())
-    return total
 
 
 def _before_after(result: Mapping, say: Mapping[str, str]) -> str:

@@ -2,14 +2,19 @@
 ``accelerate launch`` would give it, and what came of it."""
 
 import json
+import math
 import os
 import runpy
 import sys
 import tempfile
 from pathlib import Path
 from reprlib import repr as brief
+from typing import TYPE_CHECKING
 
 from labkit.accelerate.engines import FOR_DEEPSPEED, find_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """What tells a process of its ranks."""
@@ -105,6 +110,53 @@ def beside(runs: dict[str, dict], one: dict) -> list[dict]:
         apart = difference(run["weights"], one["weights"])
         rows.append({"start": name, **run, "apart": apart})
     return rows
+
+
+def moved(before: dict, runs: dict[str, dict]) -> list[dict]:
+    """A row for each of several runs, whose weights (tensors by name) ended as given: its name as
+    ``run``, the ``length`` of the way from the weights ``before``, and as ``degrees`` the angle
+    between this way and that of the first run.
+
+    Raises ValueError where a run has not the names and shapes of ``before``, or has not moved.
+    """
+    ways = {}
+    for name, weights in runs.items() if isinstance(runs, dict) else [("", runs)]:
+        way = _way(before, weights)
+        if way is None or not way.norm() > 0:
+            raise ValueError(
+                "moved takes weights and named runs that moved them; got "
+                f"{brief(before)} and {brief(runs)}, of which {brief(name)} is no such run"
+            )
+        ways[name] = way
+    rows = []
+    for name, way in ways.items():
+        degrees = _degrees(way, next(iter(ways.values())))
+        rows.append({"run": name, "length": way.norm().item(), "degrees": degrees})
+    return rows
+
+
+def _way(before: object, weights: object) -> "Tensor | None":
+    """From some weights to others of the same names and shapes, as one vector."""
+    import torch
+
+    from labkit.measure.apart import difference
+
+    try:
+        difference(weights, before)
+        names = sorted(before)
+        parts = [weights[name].detach().to("cpu", torch.float64) for name in names]
+        others = [before[name].detach().to("cpu", torch.float64) for name in names]
+    except (ValueError, TypeError, AttributeError):
+        return None
+    pairs = zip(parts, others, strict=True)
+    return torch.cat([(part - other).flatten() for part, other in pairs])
+
+
+def _degrees(way: "Tensor", other: "Tensor") -> float:
+    """The angle between two vectors, to a tenth of a degree; from a chord, which is exact for small
+    angles, too."""
+    chord = (way / way.norm() - other / other.norm()).norm().item()
+    return round(math.degrees(2 * math.asin(min(1.0, chord / 2))), 1)
 
 
 def run_script(

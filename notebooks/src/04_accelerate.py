@@ -11,13 +11,16 @@
 #
 # *An hour and a half, and an hour for the exercises. You need chapters 00, 02 and 03. No GPU is needed.*
 #
-# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it runs to its end without a warning. But the loss ends at 4.9 instead of 3.5, because the model had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and nothing tells you.
+# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But the loss ends at 4.9 instead of 3.5. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and no error tells you.
 
 # %%
+import math
 import tempfile
 from pathlib import Path
 import labkit as lab
 import torch
+import yaml
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from labkit import accelerate as ours, model
 from labkit.accelerate import check
 from labkit.measure import traffic
@@ -26,7 +29,7 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the usual training loop. Each row is a line of the loop, each column a batch: the gradients of two batches are added up before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). A box says which [collectives](GLOSSARY.md#collective) its line calls. *all_reduce 2* are two calls, one for each bucket of gradients. Until the last batch of an update, Accelerate makes `step` and `zero_grad` do nothing.
+# This is one update of the usual training loop, a row for each line of code. Each column is a batch: the gradients of two batches are added up before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients. Until the last batch, Accelerate makes `step` and `zero_grad` do nothing.
 #
 # The *engine* is what does the work under Accelerate. DDP you know. Now set the engine to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights?
 #
@@ -45,22 +48,21 @@ ours.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
 #
-# A small model, its optimizer, and the data: 64 passages of our story. Then the loop of one process, which goes once through the data: an *epoch*.
+# A small model, its optimizer, and the data: 64 passages of our story. (With Adam's usual `eps` tiny gradients would magnify rounding, so we take a larger one.) Then the loop of one process, which goes once through the data: an *epoch*.
 
 
 # %%
 def setup():
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
-    # with its usual eps, Adam would magnify rounding
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
-    return net, optimizer, torch.utils.data.TensorDataset(*model.story_tokens(64, 32))
+    return net, optimizer, TensorDataset(*model.story_tokens(64, 32))
 
 
 # %%
 def alone(batch_size):
     net, optimizer, data = setup()
-    for tokens, targets in torch.utils.data.DataLoader(data, batch_size):
+    for tokens, targets in DataLoader(data, batch_size):
         loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
@@ -72,7 +74,7 @@ def alone(batch_size):
 one = lab.launch(alone, 8, ranks=1)[0]["weights"]
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we did three things by hand in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. Accelerate does all of that, and moves model and batches to the rank's GPU. `prepare` takes your objects and gives back others, and `accelerator.backward(loss)` replaces `loss.backward()`.
+# In chapter 03 we did three things by hand for several [ranks](GLOSSARY.md#rank): wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off in the end. Accelerate does that, and moves model and batches to the rank's GPU. `prepare` takes your objects and gives back others, and `accelerator.backward(loss)` replaces `loss.backward()`.
 #
 # `ours.accelerator()` is `Accelerator()`, told of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU.
 
@@ -81,7 +83,7 @@ one = lab.launch(alone, 8, ranks=1)[0]["weights"]
 def by_accelerate(batch_size):
     accelerator = ours.accelerator()
     net, optimizer, data = setup()
-    loader = torch.utils.data.DataLoader(data, batch_size)
+    loader = DataLoader(data, batch_size)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
     for tokens, targets in loader:
         loss = model.loss(net(tokens), targets)
@@ -126,7 +128,11 @@ lab.table(
 updates.score(runs[8]["updates"])
 
 # %% [markdown]
-# A batch size is *each rank's own*. With 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. With 4 the model is that of one process, but for rounding.
+# <details><summary>Why</summary>
+#
+# A batch size is *each rank's own*. With 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. With 4 the model is that of one process, but for rounding: 2.38e-07 is 2⁻²², the last bit of a weight between 2 and 4.
+#
+# </details>
 
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
@@ -166,7 +172,7 @@ _ = script.write_text(TRAIN)
 # Five things are new in it:
 #
 # - `accelerator.state` says what Accelerate has found.
-# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins over this argument; without either it is one.
+# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; else it is one.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the gradient to a length of 0.5, if it is longer.
 # - `end_training` closes the connections between the ranks.
@@ -174,7 +180,7 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# The command is `accelerate launch`, and it reads a file of YAML or JSON. `accelerate config` writes one from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here the file is a dict:
+# The command is `accelerate launch`. It reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
 
 # %%
 fp32 = {
@@ -184,15 +190,16 @@ fp32 = {
     "num_processes": 2,
     "mixed_precision": "no",
 }
+print(yaml.safe_dump(fp32, sort_keys=False))
 
 # %% [markdown]
-# <details><summary>Its other keys, and a trap of YAML</summary>
+# In YAML, keep the quotes around `'no'`: without them it means False.
+#
+# <details><summary>Its other keys</summary>
 #
 # For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
 # A misspelt key or value on top is refused. Inside `fsdp_config` and `deepspeed_config` a misspelt key is ignored.
-#
-# In YAML, write quotes around `"no"`: without them it means False.
 #
 # </details>
 #
@@ -203,12 +210,12 @@ started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# On GPUs the first line says `MULTI_GPU`; DDP without GPUs is called `MULTI_CPU`, also where a pretend device stands in for one.
+# On GPUs the first line says `MULTI_GPU`; without, also on a pretend device, DDP is called `MULTI_CPU`.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# Another engine is another file, and the same script. FSDP (chapter 07) lets each rank keep a part of every weight. It gathers one layer at a time, so its file names the class of our layers, `Block`. The last key lets every rank build the model itself. DeepSpeed's `zero_stage: 2` cuts the gradients and the optimizer's state.
+# Another engine is another file, and the same script. FSDP (chapter 07) lets each rank keep a part of every weight. It gathers one layer at a time, so its file names the class of our layers, `Block`. (The last key lets every rank build the model itself.) DeepSpeed's `zero_stage: 2` splits the gradients and the optimizer's state among the ranks.
 
 # %%
 bf16 = {**fp32, "mixed_precision": "bf16"}
@@ -229,7 +236,7 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 ours.environment(deepspeed)
 
 # %% [markdown]
-# The script learns of the file only by such variables (one of bookkeeping is left out). So we can give these variables to ranks of the notebook: `start(script, ranks, batch size, config=...)` runs the script there, and takes the weights of `net` in the end. labkit's pretend device stands in for each rank's GPU, so FSDP and DeepSpeed run here, too.
+# The script learns of the file only by such variables (one of bookkeeping is left out). So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
 #
 # Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
 
@@ -264,15 +271,15 @@ lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
 odd.score(max(rows, key=lambda row: row["apart"])["start"])
 
 # %% [markdown]
-# Four ranks, accumulation, DeepSpeed and [FSDP](GLOSSARY.md#fsdp) train the model that one process trains. Only bf16 is further off, since it computes with 8 significant bits. That is rounding: the loss hardly differs.
+# The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one computes with 8 significant bits. That is rounding as well, and the loss hardly differs.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Now four starts that do not do what was meant. Starts 2 to 4 were meant for two ranks, so their batch size is 4. For 3 and 4 we take the pretend device away (`gpus=False`).
+# Now four starts that do not do what was meant. 2 to 4 were meant for two ranks with a batch size of 4. For 3 and 4 we take the pretend device away (`gpus=False`).
 #
 # 1. four ranks, and still a batch size of 8;
-# 2. `python train.py` instead of `accelerate launch`;
+# 2. `python train.py` instead of `accelerate launch`, which we imitate by one rank that knows of no other;
 # 3. two ranks on a machine without GPUs;
 # 4. the same, but told to use CPUs (`ACCELERATE_USE_CPU=true`), and with a file that asks for FSDP.
 #
@@ -298,14 +305,16 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart", "loss")
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# No start ends with an error, and their logs, left out here, hold no warning.
+# No start ends with an error.
+#
+# <details><summary>What went wrong in each</summary>
 #
 # 1. An update takes 32 passages, so there are a quarter of the updates.
 # 2. One process trains with batches of 4, so it makes 16 updates. That is another model, though its loss is no higher.
 # 3. No rank finds a GPU, so each believes that it is alone, and we train the same model twice.
 # 4. The weights are right, but the type is plain DDP. What the file says of FSDP was ignored, and no memory is saved.
 #
-# The first two lines of `accelerator.state` show three of the four. For the first, print the updates of an epoch after `prepare`: `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)`.
+# </details>
 #
 # <details><summary>Training on CPUs: which switch works</summary>
 #
@@ -316,46 +325,41 @@ right.score(sum(row["apart"] < 1e-4 for row in rows))
 # %% [markdown] sections="8.2.2"
 # ## What prepare does to loader and schedule
 #
-# Let us cure the first start. What does `prepare` make of a loader? Four ranks, batches of 2, and ten samples, numbered 0 to 9. How many samples do the four ranks work through in an epoch, all together?
+# Let us cure the first start. Four ranks, batches of 2, and ten samples, numbered 0 to 9. `prepare` deals batches out in turn, one to each rank. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper: a row for each rank, a column for each step, two numbers in each field. How many numbers are that?
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 
+# %%
+from accelerate import DataLoaderConfiguration
+
+
+def deal(batch_size, split=False):
+    config = DataLoaderConfiguration(split_batches=split)
+    accelerator = ours.accelerator(dataloader_config=config)
+    loader = accelerator.prepare(DataLoader(range(10), batch_size))
+    return [batch.tolist() for batch in loader]
+
 
 # %%
-def deal():
-    accelerator = ours.accelerator()
-    loader = torch.utils.data.DataLoader(range(10), batch_size=2)
-    return [batch.tolist() for batch in accelerator.prepare(loader)]
-
-
-# %%
-dealt = lab.launch(deal, ranks=4)
-lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
+dealt = lab.launch(deal, 2, ranks=4)
+lab.show(ours.draw_deal({"batches of 2": dealt}))
 
 # %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank. The first samples fill the gap at the end, so that all ranks take equally many steps. With `shuffle=True` all ranks share one shuffled order, a new one in each epoch.
-#
-# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is one line (and the import of `DataLoaderConfiguration`):
-#
-# `accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`
-#
-# Does that cure our script with a batch size of 8 on four ranks?
+# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is `Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`. A batch size of 8, without it and with it:
 
 # %%
-cured = folder / "cured.py"
-option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
-text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
-cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
-same_start = {"train.py": traps["batch size 8 on four ranks"]}
-rows = compared({**same_start, "cured.py": start(cured, 4, "8")})
-lab.table(rows, heads=("start", "updates", "apart", "loss"))
+eight = {
+    "8 for each rank": lab.launch(deal, 8, ranks=4),
+    "split_batches=True": lab.launch(deal, 8, True, ranks=4),
+}
+lab.show(ours.draw_deal(eight))
 
 # %% [markdown]
-# It does. `DataLoader(..., batch_size=8 // accelerator.num_processes)` does the same. Or keep the larger batch, and raise the learning rate with it (chapter 12).
+# With it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but see the schedule below. Or keep the larger batch, and raise the learning rate with it (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
@@ -395,13 +399,80 @@ lab.curves(
 rate.score(four_rates[2])
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length *before* `prepare`:
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process. (With `split_batches` it takes one.) So compute the length *before* `prepare`. Of 8 batches four ranks get 2 each:
 #
-# ```python
-# steps = epochs * math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
-# ```
+# | `len(loader)` taken | length | the rate is 0 |
+# | --- | --- | --- |
+# | before `prepare` | 8 | after update 2, the last |
+# | after `prepare` | 2 | after update 1, so the last update does nothing |
 #
-# Before `prepare` this counts the updates of one process, after it those of this run: a quarter on four ranks, and the rate would be 0 after a quarter of the training. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update. With `split_batches` each step is one step.
+# <details><summary>With accumulation</summary>
+#
+# The length is `epochs * math.ceil(len(loader) / accelerator.gradient_accumulation_steps)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
+#
+# </details>
+
+# %% [markdown] sections="8.2.2"
+# ### Ten seconds before the start
+#
+# All of this can be read off the objects before the first batch. `schedule` is the number of learning-rate steps of an epoch:
+
+
+# %%
+def preflight(accelerator, loader):
+    accumulated = accelerator.gradient_accumulation_steps
+    updates = math.ceil(len(loader) / accumulated)
+    at_a_time = 1 if accelerator.split_batches else accelerator.num_processes
+    return {
+        "type": accelerator.distributed_type.value,
+        "processes": accelerator.num_processes,
+        "passages per update": loader.total_batch_size * accumulated,
+        "updates": updates,
+        "schedule": updates * at_a_time,
+    }
+
+
+# %%
+def prepared(engine, batch_size, accumulation=1):
+    accelerator = ours.accelerator(engine, accumulation=accumulation)
+    net, optimizer, data = setup()
+    loader = DataLoader(data, batch_size)
+    return accelerator, *accelerator.prepare(net, optimizer, loader)
+
+
+def look(engine, batch_size, accumulation=1):
+    accelerator, net, optimizer, loader = prepared(engine, batch_size, accumulation)
+    return preflight(accelerator, loader)
+
+
+# %% [markdown]
+# We ask for FSDP on two ranks, with 8 passages per update. Here are four starts, each with its engine, batch size and, in C, accumulation. Which is right?
+
+# %%
+starts = {
+    "A": ("ddp", 4),
+    "B": ("fsdp", 8),
+    "C": ("fsdp", 2, 2),
+    "D": ("fsdp", 2),
+}
+asked = lab.guess("the start that is right", choices=tuple(starts))
+
+# %%
+checks = {name: lab.launch(look, *start)[0] for name, start in starts.items()}
+lab.table({"start": name, **check} for name, check in checks.items())
+
+# %%
+found = {(each["type"], each["updates"]): name for name, each in checks.items()}
+asked.score(found["FSDP", 8])
+
+# %% [markdown]
+# <details><summary>What is wrong with the other three</summary>
+#
+# - A is DDP: the right model, but every rank holds all of it.
+# - B takes the batch of all ranks for that of each: 16 passages per update, and half as many updates.
+# - D forgets the accumulation: 4 passages per update, and twice as many updates.
+#
+# </details>
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare does to the model
@@ -421,16 +492,14 @@ lab.table(
 )
 
 # %% [markdown]
-# DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half.
+# DDP and DeepSpeed wrap the model. FSDP cuts its weights: each is a `DTensor`, of which this rank has half.
 #
-# The same word, "bf16", is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). Under DDP the weights stay fp32, `autocast` computes in bf16, and Accelerate turns the output back into fp32. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer.
+# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under DDP Accelerate turns the output back into fp32.
 
 # %% [markdown] sections="8.2.2"
 # ### Exercise 1. One loop for every engine
 #
-# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong, and `by_accelerate` above still has one of them. Before you change a line, say which engine it breaks, and how.
-#
-# DeepSpeed makes the whole update inside `accelerator.backward`. `accelerator.get_state_dict(net)`, called on all ranks, gathers whole weights.
+# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong. Before you change a line, say which engine it breaks, and how.
 
 
 # %%
@@ -485,28 +554,26 @@ check.hint("one_epoch")
 ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Every line calls what was predicted. In both batches the forward gathers the weights in 3 calls: two blocks, and the rest. The rest stays gathered, so the backward gathers only the two blocks again. The gradients are reduced only in the last batch, so until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
+# The forward gathers the weights in 3 calls: two blocks, and the rest. The rest stays gathered, so the backward gathers only the blocks again. The gradients are reduced in the last batch alone, so until then each rank holds the gradient of the *whole* model. Clipping adds an all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
 #
-# Two ranks, `gradient_accumulation_steps=4`, and two ways to call the backward. What is different, the collectives or the gradient?
+# Two ranks, `gradient_accumulation_steps=4`, and a model of one weight whose gradient is 1. We call the backward in two ways. What is different, the collectives or the gradient?
 
 
 # %%
 def two_backwards():
     accelerator = ours.accelerator(accumulation=4)
-    net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
-    tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
+    net = accelerator.prepare(torch.nn.Linear(1, 1, bias=False))
     rows = []
     for backward in (torch.Tensor.backward, accelerator.backward):
         net.zero_grad()
-        loss = model.loss(net(tokens), targets)
+        loss = net(torch.ones(1, 1)).mean()
         with traffic.count() as counted:
             backward(loss)
-        norm = torch.nn.utils.get_total_norm([w.grad for w in net.parameters()])
-        call = backward.__qualname__
-        rows.append({"call": call, "gradient_norm": norm.item(), **counted.calls})
+        grad = net.module.weight.grad.item()
+        rows.append({"call": backward.__qualname__, "gradient": grad, **counted.calls})
     return rows
 
 
@@ -514,107 +581,67 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by `gradient_accumulation_steps`. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
+# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
 #
-# ### When the batches do not divide
+# ### Clip once, and where DeepSpeed looks
 #
-# `accumulate` also makes an update at the end of the loader, however few batches are left. Take 6 batches, and accumulate 4. The gradient is 1 in every batch, and so is the learning rate, so the first update moves the weight by 1. How far does the second move it?
+# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed, whose configuration has a limit of its own? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
 
 
 # %%
-def places():
-    accelerator = ours.accelerator(accumulation=4)
-    net = torch.nn.Linear(1, 1, bias=False)
-    weight = torch.nn.init.zeros_(net.weight)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    loader = torch.utils.data.DataLoader(torch.ones(6, 1))
-    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-    seen = []
-    for inputs in loader:
-        with accelerator.accumulate(net):
-            accelerator.backward(net(inputs).mean())
-            optimizer.step()
-            optimizer.zero_grad()
-        seen.append(weight.item())
-    return seen
-
-
-# %%
-seen = lab.launch(places, ranks=1)[0]
-lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 1))
-
-# %% [markdown] sections="8.2.4"
-# Two batches, divided by four: the last update of each epoch is too small. There are three ways out:
-#
-# - make the number of batches a multiple of the accumulation steps;
-# - rescale every loss of the last update yourself, as exercise 2 asks you to;
-# - let the accumulation run on into the next epoch: `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`.
-#
-# ### Clip once, when the gradient is complete
-#
-# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. We clip it to a length of 0.01.
-
-
-# %%
-def clipped_move(engine, guard=True, in_file=None):  # in_file: DeepSpeed's, used below
-    accelerator = ours.accelerator(engine, accumulation=2, max_norm=in_file)
+def clipped(engine, guard=True, configured=None):
+    accelerator = ours.accelerator(engine, accumulation=2, max_norm=configured)
     net, _, data = setup()
-    start = {name: weight.cpu().clone() for name, weight in net.state_dict().items()}
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    data = torch.utils.data.Subset(data, range(8))
-    loader = torch.utils.data.DataLoader(data, 2)
+    loader = DataLoader(Subset(data, range(8)), 2)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
     for tokens, targets in loader:
         with accelerator.accumulate(net):
-            accelerator.backward(model.loss(net(tokens), targets))
+            accelerator.backward(10 * model.loss(net(tokens), targets))
             if accelerator.sync_gradients or not guard:
                 accelerator.clip_grad_norm_(net.parameters(), 0.01)
             optimizer.step()
             optimizer.zero_grad()
-    after = accelerator.get_state_dict(net)
-    return torch.cat([(after[name].cpu() - start[name]).flatten() for name in after])
+    return accelerator.get_state_dict(net)
 
 
 # %% [markdown]
-# Two moves of the same length can point in different directions, so *off* says how far the second ends from the first:
+# All four ask for 0.01 in the script. One makes a longer move. Which?
 
 # %%
-moves = {
-    "with the if": lab.launch(clipped_move, "ddp")[0],
-    "without the if": lab.launch(clipped_move, "ddp", guard=False)[0],
-}
-due = moves["with the if"]
-lab.table(
-    {"DDP": name, "length": move.norm(), "off": (move - due).norm()}
-    for name, move in moves.items()
-)
-
-# %% [markdown]
-# Without the `if`, the first batch's gradient is clipped to 0.01. Then the second batch's is added at full length, and the sum is clipped again. The length is right, and the direction is not.
-#
-# ### DeepSpeed clips by its configuration
-#
-# The same move under `zero2`. The script asks for 0.01 both times; in the second row DeepSpeed's configuration asks for it, too. *off* is again the distance from the DDP move with the `if`. How long is the first move?
+CLIPS = ("DDP", "DDP without the if", "DeepSpeed", "DeepSpeed configured")
+longer = lab.guess("the longer move", choices=CLIPS)
 
 # %%
-moves = {
-    "0.01 in the script": lab.launch(clipped_move, "zero2")[0],
-    "in its configuration, too": lab.launch(clipped_move, "zero2", in_file=0.01)[0],
+clips = {
+    "DDP": lab.launch(clipped, "ddp")[0],
+    "DDP without the if": lab.launch(clipped, "ddp", guard=False)[0],
+    "DeepSpeed": lab.launch(clipped, "zero2")[0],
+    "DeepSpeed configured": lab.launch(clipped, "zero2", configured=0.01)[0],
 }
-lab.table(
-    {"zero2": name, "length": move.norm(), "off": (move - due).norm()}
-    for name, move in moves.items()
-)
+moves = ours.moved(setup()[0].state_dict(), clips)
+lab.table(moves)
+
+# %%
+longer.score(max(moves, key=lambda move: move["length"])["run"])
 
 # %% [markdown]
-# DeepSpeed ignores what the script asks for. It clips at the number in its own configuration, `gradient_clipping`; if you write none, Accelerate writes 1, and this gradient is shorter than that. So write the number in both places, as our script and its configuration `zero` do.
+# `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, before it is averaged. Then the second batch's is added at full length, and the sum is clipped again. The length is right, but the first batch hardly counts.
+#
+# DeepSpeed ignores what the script asks for. It clips at `gradient_clipping` in its own configuration; where you write none, Accelerate writes 1. So write the number in both places, as our script and its configuration `zero` do.
 
-# %% [markdown]
+# %% [markdown] sections="8.2.4"
 # ### Exercise 2. Accumulate, clip, and the rest
 #
-# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. `gradient_accumulation_steps` may be 1.
+# At the end of the loader `accumulate` makes an update, however few batches are left, and `backward` divides by `gradient_accumulation_steps` all the same. Of 6 batches with a gradient of 1, accumulated by 4, the first update has the gradient 4/4, and the second has 2/4. (AdamW would hide most of that, since it divides by the gradient's own size.)
 #
-# The last update may have fewer batches, and must average only those that it has; `len(loader)` counts the batches of this rank. The check runs DDP, and allows one all-reduce per update. The model is small enough for one bucket.
+# Write the loop that mends it. All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches (it may be 1), with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The last update averages only the batches that it has; `len(loader)` counts those of this rank. The check runs DDP, and allows one all-reduce per update. The model fits into one bucket.
+#
+# <details><summary>Two other ways out</summary>
+#
+# Make the number of batches a multiple of the accumulation steps. Or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; then what is left of the very last epoch makes no update.
+#
+# </details>
 
 
 # %%
@@ -644,29 +671,30 @@ check.hint("accumulate_and_clip")
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. These are collectives, so all ranks have to call them. In a script, put their tensors on `accelerator.device`.
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks have to call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
 
 
 # %%
-def report():
+def report(weights):
     accelerator = ours.accelerator()
-    net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
-    tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
+    net, _, _ = setup()
+    net.load_state_dict(weights)
+    net = accelerator.prepare(net)
+    tokens, targets = model.story_tokens(1, 32, seed=accelerator.process_index)
     loss = model.loss(net(tokens), targets).detach()
-    every = accelerator.gather(loss)
+    every = [round(each, 2) for each in accelerator.gather(loss).tolist()]
     mean = accelerator.reduce(loss, "mean").item()
     accelerator.print(f"mean {mean:.2f}")
-    every = [round(each, 2) for each in every.tolist()]
     return {"mine": loss.item(), "gathered": every, "reduced": mean}
 
 
 # %%
-lab.launch(report, ranks=4)
+lab.launch(report, one, ranks=4)
 
 # %% [markdown]
-# The first number of rank 0 is not the mean. So gather on all ranks, and print on one, as `accelerator.print` does above.
+# `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does.
 #
-# A frequent mistake is a collective that only the main process calls. It waits for the others, and they are gone:
+# A frequent mistake is a collective that only the main process calls. It waits for the others, who are gone. labkit says so at once; in real life nothing is printed until the timeout:
 
 
 # %% tags=["raises-exception"]
@@ -681,11 +709,27 @@ lab.launch(only_the_main_one, hang_s=1.0)
 # %% [markdown] sections="8.2.4"
 # ### Exercise 3. An exact accuracy in one message
 #
-# Above, the loader filled up ten samples to sixteen. If a classifier gets the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but you must call it in every batch, and each call sends a message. You may use one collective in all.
+# For what a loader has filled up there is `gather_for_metrics`. Four ranks collect the ten samples, batch by batch, in two ways:
+
+
+# %%
+def collected():
+    accelerator = ours.accelerator()
+    loader = accelerator.prepare(DataLoader(range(10), batch_size=2))
+    everything, metrics = [], []
+    for batch in loader:
+        everything += accelerator.gather(batch).tolist()
+        metrics += accelerator.gather_for_metrics(batch).tolist()
+    return {"gather": everything, "gather_for_metrics": metrics}
+
+
+# %%
+lab.launch(collected, ranks=4)[0]
+
+# %% [markdown]
+# If a classifier gets only the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but it sends a message in every batch. You may use one collective in all.
 #
-# `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
-#
-# The loader does not shuffle, and every batch has full length, `len(labels)`, because the loader has filled it up. Find the position in the data set of sample i of this rank's batch b, and count the sample only if that position is smaller than `len(loader.dataset)`.
+# `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once. The loader does not shuffle, and every batch has full length.
 
 
 # %%
@@ -712,7 +756,7 @@ check.hint("exact_accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give, with `zero3` as a third engine: DeepSpeed that cuts the weights, too.
+# In the end you want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give. `zero3` is DeepSpeed that splits the weights among the ranks, too.
 
 
 # %%
@@ -723,10 +767,7 @@ def numbers(weights):
 
 # %%
 def held(engine):
-    accelerator = ours.accelerator(engine)
-    net, optimizer, data = setup()
-    loader = torch.utils.data.DataLoader(data, 2)
-    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    accelerator, net, _, _ = prepared(engine, 2)
     mine = accelerator.unwrap_model(net).state_dict()
     whole = accelerator.get_state_dict(net) or {}
     return {"unwrap_model": numbers(mine), "get_state_dict": numbers(whole)}
@@ -740,7 +781,7 @@ lab.table(
 )
 
 # %% [markdown]
-# `unwrap_model` gives a rank's own part under FSDP, and nothing under ZeRO 3. `get_state_dict` gathers. Under FSDP and ZeRO 3 only rank 0 gets the whole weights; under DDP every rank has them anyway. So for every engine:
+# `unwrap_model` gives a rank's own part under FSDP, and nothing under ZeRO 3. `get_state_dict` gathers, and there only rank 0 gets the whole weights. So for every engine:
 #
 # ```python
 # weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
@@ -748,23 +789,16 @@ lab.table(
 # accelerator.wait_for_everyone()  # before another rank reads the file
 # ```
 #
-# <details><summary>What ZeRO 3 needs for that</summary>
-#
-# The file has to allow it: `zero3_save_16bit_model: true` in Accelerate's file, `stage3_gather_16bit_weights_on_model_save` in one of DeepSpeed's own. Otherwise `get_state_dict` raises an error when the training is over. So try it before the first step.
-#
-# </details>
+# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`, as `ours.accelerator("zero3")` says for you. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step. Under bf16 we expect a bf16 file from DeepSpeed, since it holds bf16 weights.
 #
 # ### To go on later
 #
-# `save_state` saves what you need to continue: weights, optimizer, a prepared scheduler, random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
+# `save_state` saves weights, optimizer, a prepared scheduler, and random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
 
 
 # %%
 def train(place, first=0):
-    accelerator = ours.accelerator()
-    net, optimizer, data = setup()
-    loader = torch.utils.data.DataLoader(data, 2)
-    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    accelerator, net, optimizer, loader = prepared("ddp", 2)
     if first:
         accelerator.load_state(place)
     rest = accelerator.skip_first_batches(loader, first)
@@ -787,29 +821,31 @@ lab.difference(resumed, straight)
 sorted(each.name for each in Path(place).iterdir())
 
 # %% [markdown]
-# Not a bit is different. The list shows the files of a checkpoint: the weights, the optimizer, and each rank's random generators.
+# Not a bit is different. (This puts weights and optimizer to the test. The random generators are saved too, but without dropout nothing uses them here.)
 #
 # By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load.
 #
 # <details><summary>If the loader shuffles</summary>
 #
-# With the same seed before `prepare` it starts again with the order of the first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
+# All ranks share one shuffled order, a new one in each epoch. Set torch's seed before `prepare` as the first run did, and the new loader begins with the order of its first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
 #
 # </details>
 #
 # Chapter 13 is about ranks that fail.
 #
-# ## When is it worth it?
+# <details><summary>When is Accelerate worth it?</summary>
 #
-# When you want to change between engines, or when a script must run on a laptop and on a cluster. transformers' `Trainer` runs on it. If you know your engine and want all its switches, use the engine.
+# When you want to change between engines, or when a script must run on a laptop and on a cluster. If you know your engine and want all its switches, use the engine.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary
 #
-# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
+# - The batch size is a rank's own: four times the ranks are a quarter of the updates. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
 # - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
-# - `gather`, and under FSDP and ZeRO 3 also `get_state_dict` and `save_state`, send messages, so all ranks call them.
-# - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
+# - All ranks call `gather`, `get_state_dict` and `save_state`, whatever the engine.
+# - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `preflight` before the first step.
 #
 # **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #
@@ -838,7 +874,7 @@ sorted(each.name for each in Path(place).iterdir())
 #
 # <details><summary>Erratum 8.2.4: the loss, printed under <code>if accelerator.is_main_process</code></summary>
 #
-# That is the loss of rank 0 alone, and not the mean. In the table of *Gather, and the main process* the first number of rank 0 is not the mean that all ranks agree on.
+# That is the loss of rank 0 alone, and not the mean. In the table of *Gather, and the main process* `mine` of rank 0 is not the mean that all ranks agree on.
 #
 # </details>
 #
