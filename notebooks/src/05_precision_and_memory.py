@@ -200,7 +200,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
+# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits, of some others to fp32. Of which ones?
 
 
 # %%
@@ -307,7 +307,7 @@ lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0 saw nothing unusual. Does it update its weights in this step?
+# In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0's own batch is fine. Does it update its weights in this step?
 
 # %%
 takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
@@ -393,7 +393,7 @@ lab.table(
 # %% [markdown] sections="19.2.3"
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP (chapters 06 and 07) the gradients of all weights, laid end to end, are cut into a **slice** for each rank, and a rank gets the sum of its own slice only. Then only the owner of a slice sees its infinity. If it alone skips the step and halves its scale, the ranks' gradients have different scales from then on, and their sum means nothing.
+# With ZeRO and FSDP (chapters 06 and 07) the gradients are cut into a **slice** for each rank, and a rank gets the sum of its own slice only. Then only the owner of a slice sees its infinity. If it alone skips the step and halves its scale, the ranks' gradients have different scales from then on, and their sum means nothing.
 #
 # One more all-reduce of one number mends it: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. (torch's FSDP2 does so by itself.) The norm for clipping is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
 
@@ -730,7 +730,7 @@ keep = products(lambda block, x: block(x))
 lab.table([{name: products(way) / keep for name, way in ways.items()}])
 
 # %% [markdown]
-# torch stops as soon as it has all that the backward needs. A block's last product is a third of its multiplications, and no backward needs its result. Norms, softmax and bookkeeping come on top.
+# torch stops as soon as it has all that the backward needs. A block's last product is a third of the multiplications counted, and no backward needs its result. (On the CPU the counter doesn't see attention's own products. Norms, softmax and bookkeeping come on top, too.)
 
 # %% [markdown]
 # ## All together, on a pretend device
@@ -804,10 +804,10 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # | --- | --- | --- |
 # | weights, Adam's two moments, DDP's buckets | 4 | 4 |
 # | gradients | under accumulation 1 | 1 |
-# | activations, casts of weights | what the methods save | |
+# | activations, casts of weights | accumulation saves activations, recomputation both | |
 # | AdamW's temporaries | | 1 |
 #
-# The flags take the last row and the gradients out of the update: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` (or `fused=True`) AdamW has hardly any temporaries. Then the backward is the higher peak.
+# The flags take the last row and the gradients out of the update: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` (or `fused=True`) AdamW has hardly any temporaries. Then the first peak is the higher one. It stays as it was: `zero_grad` let the gradients go, and under `no_sync` the backward makes new ones.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
