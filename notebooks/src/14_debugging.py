@@ -50,7 +50,7 @@ verdict(mean_length, ranks=4)
 #
 # `verdict(f)` runs f and returns its failure as an object, the **[verdict](GLOSSARY.md#verdict)**; a cell that ends in it draws the report.
 #
-# Apart from the echo, a rank can be found in four states: it returned, it raised, it died, or it waits for ever.
+# A rank that no longer works is in one of four states: it returned, it raised, it died, or it waits for ever.
 
 
 # %%
@@ -92,7 +92,7 @@ def two_minds():
 verdict(two_minds, ranks=4)
 
 # %% [markdown]
-# All four wait, and torch itself says nothing: by default for half an hour with [gloo](GLOSSARY.md#gloo), and for ten minutes with [NCCL](GLOSSARY.md#nccl). labkit needs no timeout. It reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group: number 1 is a broadcast on one rank and an all-reduce on the others, so they can never meet.
+# All four wait, and torch itself says nothing: by default for half an hour with [gloo](GLOSSARY.md#gloo), and for ten minutes with [NCCL](GLOSSARY.md#nccl). labkit needs no timeout. It reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group: number 1 is a broadcast on one rank and an all-reduce on the others, so they don't meet.
 #
 # <details><summary>And a wrong shape?</summary>
 #
@@ -148,7 +148,7 @@ suspects.score(halves[0])
 #
 # </details>
 #
-# So check first in which group a line calls, then who reaches it.
+# So check first in which group a line calls (here `group` is made and never used), then who reaches it.
 #
 # ### At the end of an epoch
 #
@@ -285,7 +285,7 @@ passes.score("a hang")
 #
 # </details>
 #
-# The cure: one of the two receives first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests.
+# The cure: one of the two receives first. With more ranks take `isend` and `irecv`, which return at once, and wait for **both** requests; on NCCL put both into one `dist.batch_isend_irecv`.
 #
 # ## Same calls in another order
 #
@@ -325,11 +325,11 @@ gets.score(run[0]["x"])
 lab.table(numbered(run), title="Call by call")
 
 # %% [markdown] sections="8.11.2"
-# A healthy run has the same line all along a row. But the table knows lines, not tensors: where the lines agree, tensors may still be mixed up.
+# A healthy run usually has the same line all along a row. But the table knows lines, not tensors: where the lines agree, tensors may still be mixed up.
 #
 # ## Case two: the dashboard
 #
-# Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of its table has one line, and the accuracy is above 1. Budget: two collectives.
+# Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of `numbered(run)` has one line, and the accuracy is above 1. Budget: two collectives. (The fault is in the folded table of case one.)
 
 # %%
 METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
@@ -375,18 +375,18 @@ check.hint("case_two")
 # %% [markdown] sections="8.11.2"
 # ## The same on a real cluster
 #
-# So far a rank stood in the line that it waited in. On GPUs it does not:
+# So far a rank stood in the line that it waited in. On GPUs it does not. (The right column is from torch's documentation; nothing of it was run here.)
 #
 # | | gloo, here | NCCL, on GPUs |
 # | --- | --- | --- |
 # | the call | holds Python in its line | queues a kernel, and Python goes on |
 # | while it waits | the process sleeps | the kernel spins, and the card reports that it is busy |
 # | a stack shows | the collective | the first line that needs a number, often `loss.item()` |
-# | a peer is gone | an echo at once | often only the timeout: an echo, ten minutes late |
+# | a peer is gone | an echo at once | torchrun ends the others, with -15; without it only the timeout: an echo, ten minutes late |
 #
 # So on NCCL trust the **numbers** of the collectives, not the stacks; and the 64 tracebacks of our scene are echoes, too.
 #
-# After its timeout torch's [watchdog](GLOSSARY.md#watchdog) for NCCL, a thread of each rank, prints a line with that number and ends its process. Here are two, from a training that stood still at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). Say that both are of one group.
+# After its timeout torch's [watchdog](GLOSSARY.md#watchdog) for NCCL, a thread of each rank, prints a line with that number and ends its process. Here are two, from a training that hung at the end of an epoch (shortened from a [public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024). Say that both are of one group.
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -403,7 +403,7 @@ lines = lab.guess("what the two lines show", choices=tell)
 lines.score(tell[0])
 
 # %% [markdown] sections="8.11.2"
-# **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch less, which went on to its next call. If all lines show the same number and operation, look for the rank that printed none.
+# **Why**, the lines do not tell. At the end of an epoch, a first suspect is a rank with one batch fewer, which went on to its next call. If all lines show the same number and operation, look for the rank that printed none.
 #
 # "Raise the timeout" is the first advice that one finds, but a hang then only ends later. It helps where a rank is really that slow, say while it saves: `init_process_group(timeout=timedelta(minutes=30))`.
 
@@ -441,7 +441,7 @@ print(error.logs[2])
 error
 
 # %% [markdown] sections="19.9"
-# The right rank raises, although its loss is a number. Which tool you need depends on what you see:
+# The right rank raises, although its loss is a number. (On NCCL the others would now wait until their timeout.) Which tool you need depends on what you see:
 #
 # | you see | take |
 # | --- | --- |
@@ -449,7 +449,7 @@ error
 # | the loss is fine, a **gradient** is not | our hook |
 # | a NaN, but not the **operation** that made it | `torch.autograd.set_detect_anomaly(True)`: it names the line of the forward whose backward gave NaN |
 #
-# All three are slow. So repeat only the steps from the last checkpoint with them, on the same batches.
+# All three take time: they make the host wait for the device, or check every operation. So repeat only the steps from the last checkpoint with them, on the same batches.
 #
 # ## Replicas that drift apart
 #
@@ -551,18 +551,18 @@ tried["none"].footprint
 # %% [markdown] sections="8.11.1"
 # Activations are more than half of the highest bar. They grow through the forward, and the backward frees them.
 #
-# Now we can check step 1 by hand. It had no states of Adam yet, so its peak was 16.3 MB − 3.8 MB = 12.5 MB. The device has 14 MiB, which is 14.7 MB: enough for 12.5, too little for 16.3.
+# Now we can check step 1 by hand. It had no states of Adam yet, so its peak would be 16.3 MB − 3.8 MB = 12.5 MB. The device has 14 MiB, which is 14.7 MB: enough for 12.5, too little for 16.3.
 #
 # ### Which cure first?
 #
-# Each cure changes a line of the step:
+# Each cure changes a line:
 #
 # | cure | the line | the update |
 # | --- | --- | --- |
 # | microbatches | `for some in tokens.chunk(4):` | the same, up to rounding |
 # | checkpointing | `x = checkpoint(block, x, use_reentrant=False)` | the same |
 # | FSDP | `fully_shard(block)` | the same |
-# | bf16 | `with torch.autocast("cuda", torch.bfloat16):` | rounded more coarsely |
+# | bf16 | `with torch.autocast(device, torch.bfloat16):` | rounded more coarsely |
 # | half the length | `tokens = tokens[:, :64]` | of another training |
 #
 # Which one lowers the peak most?
@@ -581,13 +581,11 @@ best.score(min(peaks, key=peaks.get))
 # %% [markdown] sections="8.11.1"
 # <details><summary>Why these peaks?</summary>
 #
-# Activations are the load, and microbatches divide them by four. [Checkpointing](GLOSSARY.md#activation-checkpointing) keeps one block's at a time, and here there are only two blocks. [FSDP](GLOSSARY.md#fsdp) divides the states of the model, which are the smaller part, and a block's whole weights come on top while it works; so on two ranks it ends a hair below the device's limit.
+# Activations are the load, and microbatches divide them by four; the gradients then stay through the later forwards. [Checkpointing](GLOSSARY.md#activation-checkpointing) keeps one block's at a time, and here there are only two blocks. [FSDP](GLOSSARY.md#fsdp) divides the states of the model, which are the smaller part, and a block's whole weights come on top while it works; so on two ranks it ends a hair below the device's limit. Microbatches and checkpointing leave the update as it is, and microbatches save more here.
 #
 # </details>
 #
 # So ask two things. Which cures touch the largest part of the highest bar? And which of them leave the update as it is? What they cost in time we have not measured.
-#
-# [Offload](GLOSSARY.md#offload) comes last, because gradients and weights then cross the link in each step. bf16 is faster on a GPU as well, so most runs have it on from the start.
 #
 # ## Case three: full again
 #
@@ -599,7 +597,7 @@ wide = lab.launch(lambda: cure_run.steps(["none"], **sizes))[0]["none"].footprin
 wide
 
 # %% [markdown] sections="8.11.1"
-# Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Foretell them by hand, to 5 %. (The table below the picture has the parts.)
+# Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Predict them by hand, to 5 %. (The table below the picture has the parts. *Temporary* at `step` is what AdamW makes for all weights at once.)
 
 
 # %%
@@ -623,7 +621,7 @@ check.hint("case_three")
 #
 # - **A log of each rank**, with rank and time in every line.
 # - **The flight recorder's files**: after a timeout each rank writes one.
-# - **A clock for Python**, which shows the stack of a step that takes five minutes.
+# - **A clock for Python**, which shows the stack of a step that takes five minutes: so one finds a rank that is stuck in its data or a file.
 #
 # <details><summary>How, with more helpers and older names</summary>
 #
@@ -692,10 +690,10 @@ bits.score(
 #
 # Back to the 64 cards. Now you have five steps, in this order. Step 2 needs a run that still hangs; once it has ended, you have the logs and the recorder's files.
 #
-# 1. **Is a process gone?** A rank that ended *before* the timeout is the cause. Exit code -6 straight after a watchdog's line, or -15 from torchrun, is an echo.
+# 1. **Is a process gone?** A rank that ended *before* the timeout is the first suspect. Exit code -6 straight after a watchdog's line, or -15 from torchrun, is an echo.
 # 2. **Slow or stuck?** Look twice at something that counts: the step in a log, or the recorder's highest number. If it moves, the run is slow. (On NCCL a healthy run, too, stands in `loss.item()`, so a stack does not tell.)
 # 3. **Do the numbers agree?** Group by group, take the lowest number that is not completed. Who never queued it? If all did, is it one operation everywhere? 80078 was two.
-# 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: while it hangs, `py-spy dump --pid` shows it.
+# 4. **Which line is it?** The recorder's files have the line of that number on each rank. (DDP's backward calls from no line of yours: look at the size, and at the numbers beside it.) Go from there up to the nearest `if`, loop, group or dict. A rank that never came may stand in the data, a file or a lock: while it hangs, `py-spy dump --pid` shows it.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 
 # %% [markdown]
