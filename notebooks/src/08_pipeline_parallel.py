@@ -136,7 +136,7 @@ idle.score(bubble(step.predict()))
 #
 # More microbatches don't shorten the waiting, they only make it a smaller share: from 4 to 8 the bubble falls from 42.9 % to 27.3 %, from 16 to 32 only from 15.8 % to 8.6 %.
 #
-# The line under the picture says why the measured bubble is larger: late starts, messages, actions that took longer than stated, and Python between two of them.
+# The line under the picture says why the measured bubble is larger: late starts, for example, messages, and Python between two actions.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
@@ -278,7 +278,7 @@ lab.show(late.predict(), title=late.title())
 slower.score(bubble(late.predict()))
 
 # %% [markdown]
-# Look at rank 3: before most forwards it now waits 20 ms, for a message to rank 2 and one back. GPipe runs eight forwards in a row, so messages travel while ranks work. 1F1B runs as few in advance as it can, and soon a rank can only wait for its neighbour's answer. With twice as many in advance its bubble would be GPipe's again, and rank 0 would hold 7 microbatches instead of 4.
+# Look at rank 3: before most forwards it now waits 20 ms, for a message to rank 2 and one back. GPipe runs eight forwards in a row, so messages travel while ranks work. 1F1B runs as few in advance as it can, and soon a rank can only wait for its neighbour's answer. If rank 0 ran six forwards in advance instead of three, the bubble would be GPipe's again, and it would hold 7 microbatches instead of 4.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
@@ -358,7 +358,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss, which comes before the update, is torch's to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above runs one forward more in advance. That is 1F1B. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
+# The loss, which comes before the update, is torch's to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above runs one forward more in advance. That is 1F1B. *Cuts* says where stages begin: six layers (four blocks, the embedding and the head) became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
 
 # %% [markdown]
 # ## Schedules that shrink the bubble
@@ -574,7 +574,7 @@ lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="pred
 #
 # </details>
 #
-# Does that still decide where the network is fast? We ask the planner; nothing here is measured. It estimates 3.8 s for the computation. ZeRO 3 sends at half of a link's rated speed while the cards compute, so the longer of the two counts. A pipeline adds 7 idle slots to 64, and its messages, at 40 % of the rated speed. From how many Gbit/s on is ZeRO 3 as fast?
+# Does that still decide where the network is fast? We ask the planner; nothing here is measured. It estimates 3.8 s for the computation. ZeRO 3 sends at half of a link's rated speed while the cards compute, so layer by layer the longer of the two counts; its first and last messages hide behind nothing. A pipeline adds 7 idle slots to 64, and its messages, at 40 % of the rated speed. From how many Gbit/s on is ZeRO 3 as fast? (Take it as a rough answer: published runs of ZeRO 3 across machines took up to 3.8 times as long as this planner says.)
 
 # %%
 level = lab.guess("Gbit/s from which ZeRO 3 is as fast", between=(10, 1000))
@@ -583,8 +583,7 @@ level = lab.guess("Gbit/s from which ZeRO 3 is as fast", between=(10, 1000))
 zero_3 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=3, mbs=4, batch=64)
 ways = {
     "ZeRO 3": zero_3,
-    "ZeRO 1": zero_3.but(zero=1, mbs=1),  # mbs: sequences in a microbatch
-    "pipeline": zero_3.but(zero=0, mbs=1, pp=8),  # pp: stages of the pipeline
+    "pipeline": zero_3.but(zero=0, mbs=1, pp=8),  # 8 stages, a sequence a microbatch
 }
 
 
@@ -638,7 +637,7 @@ crossing(zero_3.but(mbs=2, batch=16))
 # | 1F1B | as GPipe | p | waits for slow messages |
 # | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
 # | ZB-H1 | a third of 1F1B's waiting | p | finer boxes, p on every rank |
-# | ZBV | less again | p | finer boxes, messages, p on every rank |
+# | ZBV | a sixth of 1F1B's idle time | p | finer boxes, messages, p on every rank |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
 # (For m a multiple of p, 2p or more, F, I and W equally long, and messages that take no time.)
