@@ -330,7 +330,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sharded save is a peak. The asynchronous one hardly stops step 1, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) So while training computes on the same cores, a part of the price, or all of it, is only moved. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
+# The sharded save is a peak. The asynchronous one stops training for a moment, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) It differs from run to run: while training computes on the same cores, some of the price is only moved, at worst all of it. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
 
 # %% [markdown] sections="10.5.1"
 # ### Where does the time go?
@@ -413,7 +413,7 @@ except lab.RankFailed as error:
     raise
 
 # %% [markdown]
-# (Chapter [14](14_debugging.ipynb) has more of these verdicts.) The same call again is the whole recovery. How many steps will be done twice?
+# (Chapter [14](14_debugging.ipynb) has more of these verdicts.) The same call again, without the kill, is the whole recovery. How many steps will be done twice?
 
 # %%
 twice = lab.guess("steps done twice", between=(0, 30))
@@ -722,7 +722,7 @@ ran = lab.launch_script(script, *files, ranks=2, max_restarts=2)
 #
 # ### On a real cluster
 #
-# - **Save when you are asked to leave.** Slurm and cheap machines that may be taken back send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
+# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines that may be taken back send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
 # - **Delete the old ones.** A checkpoint of our 7 B model is 84 GB, 12 bytes for each parameter. Every 19 minutes, the best interval of the first picture, that makes 6 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
 # - **Try it.** Kill a rank yourself, before the cluster does.
 
@@ -742,7 +742,7 @@ ran = lab.launch_script(script, *files, ranks=2, max_restarts=2)
 #
 # ### What a save costs
 #
-# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
+# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
 
 # %%
 least = lab.guess("share of all time lost, asynchronous", unit="share")
@@ -807,7 +807,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula. (All its points draw the same failures, so where one lies too low, most others do.) Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
+# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula. (All its points draw the same failures, so where one lies too low, most others do.) Young's sum, here with the time to come back, is too high at both ends, but at this size its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
