@@ -13,7 +13,7 @@
 #
 # We want to train our 7 B model on a trillion tokens, with 64 GPUs. If every GPU keeps a copy, and they share out the optimizer, our planner predicts 40 days. If we cut the model, poorly on purpose, into 64 parts and recompute all activations, it predicts 105. At 2 dollars a GPU hour the 65 days between them cost 200,000 dollars. Where do they go?
 #
-# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, too many to try, but we can compute the memory and time of each. This board begins with one machine. Look at the memory on top, then the time, and leave the settings for now:
+# What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand, but we can compute the memory and time of each. This board begins with one machine. Look at the memory on top, then the time (settings come below):
 
 # %%
 import labkit as lab
@@ -281,7 +281,7 @@ lab.show(planner.time_bars(ways))
 lab.show(planner.memory_bars(ways))
 
 # %% [markdown]
-# Stages cut the states. Recomputing takes off activations only, a small part here, so it pays most and gets least.
+# Stages cut the states. Recomputing costs most and saves least, because it takes off activations only, a small part here.
 
 # %% [markdown]
 # ## What ZeRO 3 costs
@@ -400,7 +400,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Only sharding the 70 B crosses it, and barely, so all else is a tie. In one machine the kinds are alike, because over NVLink the messages of the shards hide. (By FSDP's own constants the 7 B's shards take a fifth longer than the copies. That is less than the two errors added, 32 %, so a tie too.) What holds the shards of the large models back? Here are the best of each kind:
+# Only sharding the 70 B crosses it, and barely, so all else is a tie. In one machine the kinds are alike, because over NVLink the messages of the shards hide. (By FSDP's own constants the 7 B's shards take a fifth longer than the copies. That is less than the two errors added, 32 %, so a tie too.) What holds the shards of the large models back? Here are the best of each kind (`perhaps` leaves less than 5 % of a GPU):
 
 # %%
 large = [*searches["LLaMA-2 70B"].by_kind().values()]
