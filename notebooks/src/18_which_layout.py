@@ -415,7 +415,7 @@ lab.table([plan.row() for plan in large], heads=shown)
 
 # %%
 copies = search.plan.but(zero=1, nic_gb_per_s=1.5)
-lab.show(planner.time_bars({"copies": copies, "8 stages": copies.but(pp=8)}))
+lab.show(planner.time_bars({"64 copies": copies, "8 stages": copies.but(pp=8)}))
 
 # %% [markdown]
 # The copies send the gradients of the whole model from machine to machine. Each stage sends those of its eighth inside its machine, and only activations leave it.
