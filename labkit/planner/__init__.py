@@ -108,6 +108,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "load",
         ],
         "trust.validate": [
+            "megatron_runs",
             "validate",
         ],
     },

@@ -153,7 +153,7 @@ def regrets(answer: Callable) -> list[dict[str, object]]:
             mine = plan.but(**oracle.answered(answer))
         except NotImplementedError:
             mine = None
-        row["yours_s"] = mine and mine.time().step_us / 1e6
+        row["step_s"] = mine and mine.time().step_us / 1e6
         row["regret"] = mine and found.regret(mine)
         row["questions"] = oracle.count or None
         row["layout"] = mine and written(mine.layout)

@@ -281,14 +281,12 @@ def test_in_one_machine_the_kinds_are_alike_and_the_program_makes_the_difference
         assert min(by_program[1].values()) > 1.15 * min(by_program[0].values())
 
 
-def test_few_tensors_and_many_stages_are_the_faster_cut_of_70_billion_at_the_same_memory():
+def test_few_tensors_and_more_stages_are_the_faster_cut_of_70_billion():
     large = planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512, stack="megatron-a100")
     cut = large.but(zero=1, sp=True)
     tensors = cut.but(tp=8, pp=4, vpp=2, mbs=4)
-    stages = cut.but(tp=2, pp=16, vpp=5)
-    assert 1.05 < step_us(tensors) / step_us(stages) < 1.18
-    held = [each.memory().peak_bytes / 1e9 for each in (tensors, stages)]
-    assert held == pytest.approx([60, 60], abs=4)
+    stages = cut.but(tp=2, pp=8, vpp=2)
+    assert 1.05 < step_us(tensors) / step_us(stages) < 1.18 and tensors.fits and stages.fits
 
 
 def test_what_leaves_less_than_five_per_cent_fits_perhaps():
@@ -332,13 +330,10 @@ def test_the_plan_with_three_faults_is_warned_of_all():
 
 def test_nine_of_ten_steps_that_megatrons_constants_are_from_are_within_a_twentieth():
     stack = planner.STACKS["megatron-a100"]
-    errors = []
-    for name in ("megatron_sc21_table1", "megatron_sc21_table2", "korthikanti_table5"):
-        runs, _ = planner.load(DATA / "published" / f"{name}.csv")
-        known = [run for run in runs if run.step_us() and run.layout.zero != 3]
-        errors += [abs(planner.predicted_us(run, stack) / run.step_us() - 1) for run in known]
-    assert len(errors) == 25
-    assert np.quantile(errors, 0.9) < 0.05 < stack.spread == 0.12
+    papers = planner.megatron_runs()
+    errors = [abs(ratio - 1) for runs in papers.values() for ratio in runs.values()]
+    assert list(map(len, papers.values())) == [16, 9]
+    assert np.quantile(errors, 0.9) < 0.05 < max(errors) < 0.08 < stack.spread == 0.12
 
 
 def test_no_constants_save_the_rule_of_thumb_for_70_b():

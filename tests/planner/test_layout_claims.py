@@ -65,3 +65,20 @@ def test_ranks_lie_where_the_layouts_groups_are():
             assert (mesh.groups(axis).size, mesh.stride(axis)) == (group.size, max(group.stride, 1))
         dp = "dp_shard" if plan.zero else "dp_replicate"
         assert mesh.groups(dp).size == plan.layout.dp
+
+
+def test_stages_of_a_pipeline_that_leaves_its_node_wait_for_the_network():
+    fast = planner.Plan(model="LLaMA 7B", gpus=64, batch=512, zero=1, pp=16)
+    slow = fast.but(nic_gb_per_s=1.5)
+    sent = [plan.time().parts()["pipeline"] for plan in (fast, slow)]
+    assert sent[1] > 10 * sent[0]  # though every second message stays in its machine
+    inside = planner.Plan(model="LLaMA 7B", gpus=8, batch=512, zero=1, pp=8)
+    assert inside.but(nic_gb_per_s=1.5).time().parts() == inside.time().parts()
+
+
+def test_on_a_slow_network_stages_between_machines_beat_copies():
+    copies = planner.Plan(model="LLaMA 7B", gpus=64, batch=512, zero=1, nic_gb_per_s=1.5)
+    stages = copies.but(pp=8)
+    assert copies.time().step_us > 1.4 * stages.time().step_us
+    usual = [plan.but(nic_gb_per_s=25).time().step_us for plan in (copies, stages)]
+    assert usual[0] < usual[1]

@@ -68,7 +68,7 @@ def test_a_thrifty_choice_passes_and_its_regrets_are_shown():
     assert len(rows) == len(check._CHOICES)
     for row in rows:
         assert 0 <= row["regret"] <= check.MOST_REGRET and row["questions"] <= check.MOST_ASKED
-        assert row["yours_s"] == pytest.approx(row["best_s"] * (1 + row["regret"]))
+        assert row["step_s"] == pytest.approx(row["best_s"] * (1 + row["regret"]))
 
 
 def test_six_questions_are_too_few_without_the_bill():

@@ -226,11 +226,12 @@ def test_a_search_draws_its_frontier_and_names_its_best(gpus):
         layout.written(each.layout) for each in found.frontier()
     ]
     # the line of the error: what is left of it is as fast as the fastest
-    (error,) = (line for line in drawn.only(Line) if line.dash == (4, 3))
+    dashed = [line.points_px for line in drawn.only(Line) if line.dash == (4, 3)]
+    (error,) = (ends for ends in dashed if ends[0][0] == ends[1][0])
     spread = found.plan.stack_for(found.best.zero).spread
     limit_us = (1 + spread) * found.fitting[0].step_us
     near = [each for each in found.fitting if each.step_us < limit_us]
-    at = error.points_px[0][0]
+    at = error[0][0]
     assert 0 < sum(x < at for x, _ in frontier) <= len(near) and f"{spread:.0%} slower" in said
     bundle = found.bundle()
     assert set(bundle) == {"text/html", "image/png", "text/plain"}

@@ -65,7 +65,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
             x_format=format_us,
             y_format=format_bytes,
             log_x=True,
-            marks=_within_error(search, say),
+            marks=_limits(search, shown, say),
             numbers=[
                 *((say[key], f"{count:,}") for key, count in told),
                 (say["constants"], ", ".join(sorted({each.stack for each in shown}))),
@@ -85,9 +85,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
 def _series(
     search: Search, shown: Sequence[Candidate], found: str, say: Mapping[str, str]
 ) -> list[Series]:
-    """All, the frontier, the first of them, and what a GPU has."""
-    times = [each.step_us for each in shown]
-    device = search.plan.cluster.gpu.name
+    """All, the frontier, and the first of them."""
     others = shown[1:] or shown
     kinds: dict[str, list[Candidate]] = {kind: [] for kind in _KINDS}
     for each in others:
@@ -97,18 +95,19 @@ def _series(
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
     named = say[f"first {found}"].format(written(shown[0].layout))
-    series.append(_of(named, shown[:1], points=True))
-    has = shown[0].device_bytes
-    return [*series, Series(device, (min(times), max(times)), (has, has))]
+    return [*series, _of(named, shown[:1], points=True)]
 
 
-def _within_error(search: Search, say: Mapping[str, str]) -> list[Mark]:
-    """The time up to which a layout is as fast as the fastest, by the error of its constants."""
+def _limits(search: Search, shown: Sequence[Candidate], say: Mapping[str, str]) -> list[Mark]:
+    """What a GPU has, across; upright the time up to which a layout is as fast as the fastest, by
+    the error of its constants."""
+    has = Mark(search.plan.cluster.gpu.name, shown[0].device_bytes)
     if not search.fitting:
-        return []
+        return [has]
     best = search.fitting[0]
     spread = search.plan.stack_for(best.layout.zero).spread
-    return [Mark(say["error"].format(spread), (1 + spread) * best.step_us, True, low=True)]
+    error = Mark(say["error"].format(spread), (1 + spread) * best.step_us, True, low=True)
+    return [has, error]
 
 
 def _of(name: str, found: Sequence[Candidate], *, points: bool = False) -> Series:

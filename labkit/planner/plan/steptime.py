@@ -235,11 +235,12 @@ def _root_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack, ran
 
 def _message_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> Pass:
     """The stream to the next stage and its gradient back, for each chunk; tp ranks send a part
-    each (Narayanan et al. 2021, section 4.1)."""
+    each (Narayanan et al. 2021, section 4.1). Where some of the messages leave their node, all
+    stages wait for those."""
     if layout.pp == 1:
         return Pass()
-    stride = layout.group("pp").stride
-    inside = stride < cluster.node_size
+    group = layout.group("pp")
+    inside = group.in_node(cluster.node_size) >= group.size
     bandwidth = cluster.gpu.node_link[1] if inside else cluster.nic * stack.nic
     num_bytes = layout.tokens * shape.hidden * layout.itemsize / layout.tp
     one_us = MESSAGE_ALPHA_US + num_bytes / bandwidth / 1e3

@@ -5,18 +5,25 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from labkit.planner.models import DATA
 from labkit.planner.plan import memory
 from labkit.planner.plan.stacks import STACKS, Stack
 from labkit.planner.trust import fit as fitting
 from labkit.planner.trust import judge
 from labkit.planner.trust.fit import Engine, Fit
 from labkit.planner.trust.judge import Judged
-from labkit.planner.trust.rows import Row
+from labkit.planner.trust.rows import Row, load
 from labkit.units import check_real, check_whole
 
 GIB = 2**30
 MEMORY_RECIPES = ("megatron", "mixed", "accumulate", "fp32", "bf16")
 """Recipes that a row may have been trained by: it does not say."""
+MEGATRON_TABLES = {
+    "megatron_sc21_table1": "Narayanan 2021",
+    "megatron_sc21_table2": "Narayanan 2021",
+    "korthikanti_table5": "Korthikanti 2022",
+}
+"""Files of data/published/ and their papers; ZeRO 3's rows of the second are of another stack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +139,18 @@ def _fitted(seen: Sequence[Row], rows: Sequence[Row]) -> Fit:
     for row in rows:
         usual[fitting.engine(row)] = fitting.nearest(row.cluster.gpu.name, row.layout.zero)
     return Fit(stacks=usual, moved=(), misfit=float("nan"))
+
+
+def megatron_runs() -> dict[str, dict[float, float]]:
+    """The runs that megatron-a100's constants were fitted to, by paper: {paper: {published step in
+    seconds: the predicted step over it}}."""
+    found: dict[str, dict[float, float]] = {paper: {} for paper in MEGATRON_TABLES.values()}
+    for name, paper in MEGATRON_TABLES.items():
+        for row in load(DATA / "published" / f"{name}.csv")[0]:
+            if row.layout.zero != 3 and (step_us := row.step_us()):
+                ratio = fitting.predicted_us(row, STACKS["megatron-a100"]) / step_us
+                found[paper][step_us / 1e6] = ratio
+    return found
 
 
 def chosen(num_rows: int, share: float | None, seed: int) -> list[bool]:
