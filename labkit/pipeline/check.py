@@ -1,7 +1,7 @@
 """The exercises of chapter 08, pipeline parallelism. Answers are graded at sizes that the chapter
 does not show."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
@@ -48,9 +48,14 @@ def fill_gaps(answer: Callable) -> Iterator[tuple[str, str]]:
     for p, m in ((4, 8), (2, 5), (1, 3), (3, 2), (6, 13)):
         case = say("{p} ranks, {m} microbatches", p=p, m=m)
         best = zero_bubble_h1(p, m)
-        given = [[str(each) for each in order if each.kind != "W"] for order in best.orders]
+        given = [_without_weights(order) for order in best.orders]
         orders = [list(answer(rank, order)) for rank, order in enumerate(given)]
         yield from _held_beside(best, orders, case)
+
+
+def _without_weights(order: Iterable[Action]) -> list[str]:
+    """A rank's order as an exercise gives it: without the gradients of weights."""
+    return [str(each) for each in order if each.kind != "W"]
 
 
 def _held_beside(best: Schedule, orders: list[list], case: str) -> Iterator[tuple[str, str]]:
