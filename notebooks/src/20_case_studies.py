@@ -59,11 +59,11 @@ less = script.but(mbs=1, seq=512).memory().peak_bytes
 saved.score((script.memory().peak_bytes - less) / 1e9)
 
 # %% [markdown] sections="8.10"
-# It saves next to nothing, 1.1 GB. Fewer tokens only shrink activations and logits, and the script already keeps few of those. The states fill the cards: FSDP keeps weights, gradients and Adam's two moments in fp32, which is 4 + 4 + 8 = 16 bytes a parameter. For 13 billion parameters on four cards that is 52 GB on each, whatever the batch.
+# Fewer tokens only shrink activations and logits, and the script already keeps few of those. The states fill the cards: FSDP keeps weights, gradients and Adam's two moments in fp32, which is 4 + 4 + 8 = 16 bytes a parameter. For 13 billion parameters on four cards that is 52 GB on each, whatever the batch.
 #
 # ### Plan: what would cure it?
 #
-# So a cure has to change the states or the cards. We try four: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Since planned memory was about 5 % off in chapter 19, a layout **fits** on this page only if it leaves a tenth of its card free. By the plan, how many of the four fit?
+# So a cure has to change the states or the cards. We try four: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Planned memory was about 5 % off in chapter 19, so here a layout **fits** only if it leaves a tenth of its card free. How many of the four fit?
 
 # %%
 fitting = lab.guess(
@@ -123,7 +123,7 @@ lab.table(ran)
 # | as written | 59.4 | 13 | 26 | 72.4 |
 # | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth: 72.4 GB are more than 72. The run's second row had one line more, and it helps:
+# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth: 72.4 GB are more than 72. This is the line of the run's second row, and it helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -237,7 +237,7 @@ check.hint("four_cards")
 #
 # <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? We want a model of 10 billion parameters that tells stories, and train it on one machine with eight A100 of 80 GB. A step has 512 sequences of 2,048 tokens.
 #
-# We compare three layouts: shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. First, do they end left of the dashed line, with a tenth free?
+# We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. First, do they fit?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -315,21 +315,19 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 groups = lab.guess("steps together in one step apart", between=(0.2, 5))
 
 # %%
-steps = case_studies.placements()
-placed_us = {name: step.step_us() for name, step in steps.items()}
-apart_us, together_us, copied_us = placed_us.values()
-groups.score(apart_us / together_us)
+together = apart.but(placement="together")
+groups.score(apart.step_us() / together.step_us())
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # Here is a step *together*. Who waits now, and for what?
 
 # %%
-lab.show(apart.but(placement="together").predict(), title="Together, 4 ranks")
+lab.show(together.predict(), title="Together, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Nobody waits for another's turn any more, but all wait for eight messages. Real ranks can test that: their computing and messages last at least as long as stated. So the run tests the order of the three ways. "measured" is the fastest of four steps, which was disturbed least.
+# Nobody waits for another's turn any more, but all wait for eight messages. In the run, computing and messages of real ranks last at least as long as stated. So it tests the order of the three ways. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
@@ -381,7 +379,7 @@ piped.score((sum(groups_ms) + 3 * max(groups_ms)) / 4)
 #
 # Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: values and places. "Late" means that a norm's weights are averaged every fourth step, in place of gradients.
 #
-# Computing takes 21 ms of a step, and a message 3 ms, at 10 MB/s. (That is quicker than in case 3, so that many real steps take seconds. Its times would give the same answer.) Which policy has the *longest* step?
+# Computing takes 21 ms of a step. A message takes 3 ms, and the link carries 10 MB/s. (All is quicker than in case 3, so that many real steps take seconds. Case 3's times would give the same answer.) Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -394,7 +392,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 # %% [markdown] sections="19.6.3"
 # ### Messages or bytes?
 #
-# Compare the two parts at the right end of each bar: "messages" is 3 ms for each message of gradients, and "bytes" is what carrying them takes. The last bar sends all gradients exactly, but in one message.
+# Compare the two right parts of each bar: "messages" is 3 ms for each message of gradients, "bytes" what carrying them takes. The last bar sends all gradients exactly, but in one message.
 
 # %%
 parts = case_studies.policy_parts()
@@ -456,7 +454,7 @@ check.hint("policy")
 # %% [markdown] sections="19.6.3"
 # <details><summary>When you have solved it: what does a mix win by?</summary>
 #
-# Choosing costs as much for a small kind as for a large one. So large kinds go by top-k, and small ones share one fp16 message. So a kind's size counts, and not what its layers are. Where messages are slow, three cost too much, and one way for all is best.
+# Choosing costs as much for a small kind as for a large one, so large kinds go by top-k, and small ones share one fp16 message. A kind's size counts, and not what its layers are. Where messages are slow, three cost too much, and one way for all is best.
 #
 # </details>
 
@@ -474,7 +472,7 @@ fewest = min(row["cards"] for row in clusters if row["fit"])
 small_cluster.score(str(fewest))
 
 # %% [markdown] sections="10.7.5"
-# Rows are numbers of cards and places for Adam with which something fits. "fit" counts the layouts that fit. "layout" is the fastest of them, and "held" what its fullest card holds. "lightest" is the least that one holds. "token rate" is tokens a second, of all cards together.
+# "fit" counts the layouts that fit. "layout" is the fastest of them, and "held" what its fullest card holds. "lightest" is the least that one of them holds. "token rate" is tokens a second, of all cards together.
 
 # %%
 shown = ("cards", "Adam", "fit", "layout", "held_bytes", "lightest_bytes", "token_rate")
@@ -482,7 +480,7 @@ fitting_rows = [row for row in clusters if row["fit"]]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards, four have no row, so they are too few. Eight are enough, but nine tenths of a card are 21.6 GB: the fastest of 77 layouts has only 0.1 GB to spare, less than the plan's error. If it fails, take a lighter one; the lightest holds 17.1 GB.
+# With Adam on the host one card will do. With Adam on the cards, four have no row: nothing fits. Eight are enough, but nine tenths of a card are 21.6 GB: the fastest of 77 layouts has only 0.1 GB to spare, less than the plan's error. If it fails, take a lighter one; the lightest holds 17.1 GB.
 #
 # ### How does it fit on one?
 #
@@ -508,7 +506,7 @@ traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9
 # %% [markdown] sections="10.7.5"
 # Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them, 6.7 GB. That is 13.5 GB, a sixteenth of what one card sends. So two cards do more than twice as much, as the token rates say.
 #
-# On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Eight cards without the host are hardly faster than eight with it. Believe only large differences: the speed of the host is assumed, and that these cards reach an A100's shares of their peak.
+# On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Eight cards without the host are hardly faster than eight with it. Believe only large differences: we assumed the speed of the host, and that these cards reach an A100's shares of their peak.
 #
 # ### So what do you do?
 #
