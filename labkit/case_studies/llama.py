@@ -202,7 +202,7 @@ def roomy(found: Search, free: float) -> "list[Candidate]":
 
 def row(found: Search, free: float) -> dict[str, object]:
     """What a search found, for ``lab.table``: the fastest of what is ``roomy``, else the lightest,
-    what that is too much by, and no step."""
+    what that is too much by, and no step; and what the lightest of them holds."""
     fit = roomy(found, free)
     shown = fit[0] if fit else found.lightest()
     over = max(0.0, shown.peak_bytes - (1 - free) * found.plan.cluster.device_bytes)
@@ -211,6 +211,7 @@ def row(found: Search, free: float) -> dict[str, object]:
         "fit": len(fit),
         "layout": written(shown.layout),
         "held_bytes": shown.peak_bytes,
+        "lightest_bytes": min(each.peak_bytes for each in fit or [shown]),
         "over_bytes": over,
         "step_us": None if over else shown.step_us + host_us(found.plan, shown.layout),
     }

@@ -12,6 +12,7 @@ _WORDS = (
     ("placement", "placement"),
     ("cards", "cards"),
     ("over", "over"),
+    ("lightest", "lightest"),
     ("token rate", "token rate"),
 )
 """Heads of this subject's tables: (head, what it says)"""

@@ -24,9 +24,9 @@ def rows(
 ) -> list[dict[str, object]]:
     """For each number of cards, with Adam on them and on the host: how many layouts fit and
     leave a share ``free`` of the card, the fastest of them (where there is none, the lightest),
-    what it holds and lacks, and tokens a second, with what Adam on the host takes
-    (``llama.host_us``; None where none fits). A step's batch is 64 sequences; each layout is by the
-    constants and bytes of the program that usually runs it.
+    what it holds and lacks, what the lightest of them holds, and tokens a second, with what Adam on
+    the host takes (``llama.host_us``; None where none fits). A step's batch is 64 sequences; each
+    layout is by the constants and bytes of the program that usually runs it.
 
     Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """

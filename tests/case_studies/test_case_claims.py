@@ -1,9 +1,11 @@
 """What chapter 20 says of numbers, held against the package."""
 
+from statistics import mean
+
 import pytest
 
 from labkit import collectives, planner
-from labkit.case_studies import Perception, foreseen, llama, policy_parts, small, stories
+from labkit.case_studies import POLICIES, Perception, foreseen, llama, policy_parts, small, stories
 from labkit.case_studies.story_run import Story, _net
 from labkit.planner.models import DATA
 
@@ -119,11 +121,27 @@ def test_the_fewest_bytes_are_slowest_on_a_quick_link_and_not_on_a_slow_one():
         foreseen(mb_per_s=0)
 
 
+def test_by_case_three_s_times_the_same_policy_is_slowest():
+    times = {
+        name: mean(Perception(ways=ways, steps=steps).slowed(3).step_us() for steps in (1, 2, 3, 4))
+        for name, ways in POLICIES.items()
+    }
+    assert max(times, key=times.get) == "top-k all"
+
+
 def test_a_larger_microbatch_saves_deepspeed_most_of_its_way_to_the_host():
     four = planner.Plan(model="LLaMA 13B", gpu="A100 40 GB", gpus=4, batch=128, seq=1024)
     sharded = llama.cures()[3].plan
     larger = sharded.but(mbs=16)
-    rows = llama.with_host([four.but(pp=4, offload="optimizer"), sharded, larger])
+    plans = [four.but(pp=4, offload="optimizer"), sharded, larger]
+    rows = llama.with_host(plans)
+    told = [(row["held_bytes"] / 1e9, row["host_bytes"] / 1e9) for row in rows]
+    assert [each for pair in told for each in pair] == pytest.approx(
+        [29.8, 156, 13.9, 234, 24.3, 234], rel=0.005
+    )
+    host_s = [llama.host_us(plan, plan.layout) / 1e6 for plan in plans]
+    assert host_s == pytest.approx([2.7, 11.1, 3.8], abs=0.05)
+    assert [row["step_us"] / 1e6 for row in rows] == pytest.approx([15.9, 30.5, 22.4], abs=0.05)
     stages_us, as_written_us, larger_us = (row["step_us"] for row in rows)
     assert as_written_us / stages_us == pytest.approx(1.93, abs=0.01)
     assert larger_us / stages_us == pytest.approx(1.41, abs=0.005)
@@ -165,6 +183,7 @@ def test_what_small_clusters_do():
     assert rows[4, 1]["layout"].startswith("pp 4") and "recompute" not in rows[4, 1]["layout"]
     assert rows[8, 1]["token_rate"] / rows[8, 0]["token_rate"] == pytest.approx(0.95, abs=0.02)
     assert rows[8, 0]["held_bytes"] == pytest.approx(21.5e9, rel=0.01)
+    assert rows[8, 0]["lightest_bytes"] == pytest.approx(17.1e9, rel=0.01)
     one = small.cases()[0]
     assert one.plan.memory().parts["gradients"] == 0
     assert one.host_bytes == pytest.approx(121e9, rel=0.01)

@@ -15,6 +15,7 @@ def test_more_cards_fit_more_and_the_host_helps():
         assert fits[cards, 0] <= fits[cards, 1]
     for row in rows:
         assert (row["over_bytes"] == 0) == (row["fit"] > 0) == (row["token_rate"] is not None)
+        assert row["lightest_bytes"] <= row["held_bytes"]
 
 
 def test_what_leaves_a_tenth_free_is_no_faster():
