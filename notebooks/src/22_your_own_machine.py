@@ -252,7 +252,7 @@ every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
 groups = {}
 for (n, s), planned, fit, clock in every[:5]:
     name = f"{n} x {s} ({fit / clock - 1:+.1%})"
-    groups[name] = {"planned": planned, "fitted": fit, "measured": clock}
+    groups[name] = {"planned": planned, "fitted": max(0, fit), "measured": clock}
 title = {"title": "A step of layers x sequences", "badge": "measured / predicted"}
 lab.bars(groups, unit="us", **title)
 
@@ -289,9 +289,9 @@ lab.table(table, units={"off": "share"})
 # %% [markdown]
 # Compare a forecast with the last row, whatever the sign:
 #
-# - **It is off by less.** Then its error can't be told from the clock's, and you may use it for steps of about this size.
+# - **It is off by less.** Then its error can't be told from the clock's.
 # - **It is off by more, again and again.** Then it doesn't reach so far. Time a step that is nearer to the one you want.
-# - **One of the five is off by more than a tenth, or one of the three times is below zero.** Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+# - **The last row itself is above a tenth, one of the five is off by as much, or one of the three times is below zero.** Then nothing is shown, and something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
 #
 # The plan may come near by luck, where two of its errors cancel.
 #
