@@ -11,9 +11,9 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# In the last chapter you planned a model of your own. But a plan knows neither the script that trains the model nor the machine. So this page asks what a step waits for, and how near a plan can come to its time.
+# In the last chapter you planned a model of your own. But a plan knows neither your script nor your machine. So this page asks what a step waits for, and how near a plan comes to its time.
 #
-# We begin with a small script for two ranks. In each of its steps a rank computes nothing for at least 48 ms, and the picture below shows why. Each rank has a thick row for what it computes, hatched where it computes nothing, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
+# We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
 # %%
 import tempfile
@@ -53,29 +53,40 @@ for (x,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):
 dist.destroy_process_group()
 """)
 
+# %% [markdown]
+# `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two are a warm-up and left out, so eight remain.
+#
+# In the picture each rank has a thick row for its computing, hatched where there is none, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
+
 # %%
 found = record(script, ranks=2, show=False)
-found
+lab.show(found.advice.as_drawn)
 
 # %% [markdown]
-# Under the long hatched stretches stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. The upper half was recorded. The lower half simulates what labkit's advice would bring.
+# Under them stands the reading, in brown: while a rank reads its next batch, it has nothing to compute.
 #
 # **When you are done** you can find what a script of yours waits for, prove that a change helps, forecast a larger step from small ones, and say what a slower network would cost.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# This script reads a batch, trains on it, and only then reads the next. `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two, the warm-up, are left out.
-#
-# A batch has eight samples, and each waits 6 ms for a disk. So reading a batch takes 48 ms. The advice speaks of workers, but its simulation lets only one of them read ahead. One reader still needs 48 ms for a batch, so no simulated step is shorter.
+# A batch has eight samples that wait 6 ms each, so to read it takes 48 ms, and only then the rank trains on it. labkit's advice tries changes in the recorded timeline, and names the one that saves most:
+
+# %%
+found.advice.best
+
+# %% [markdown]
+# That was only simulated, with one worker that reads ahead. It still needs 48 ms for a batch, so no simulated step is shorter.
 #
 # ### Four readers
 #
-# So we take four, as worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step. This rest is the recorded step without its wait for data, here in ms:
+# So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step:
 
 # %%
-rest_us = found.step_us * (1 - found.advice.share("input"))
-round(rest_us / 1000, 1)
+wait_us = found.step_us * found.advice.share("input")
+rest_us = found.step_us - wait_us
+parts_us = {"waiting for data_us": wait_us, "the rest_us": rest_us}
+lab.table([{"one step_us": found.step_us} | parts_us])
 
 # %% [markdown]
 # If the rest stays what it was, then the longer of the two sets the pace: the rest, or the readers' 12 ms. What share of the old step do four readers save?
@@ -84,7 +95,7 @@ round(rest_us / 1000, 1)
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. By default each of them reads two batches ahead. That would be most of our ten batches, read before the recorded steps, so we set `prefetch_factor=1`.
+# Only a run proves that a change helps, so we record a second script, with four readers. By default each reads two batches ahead, together most of our ten, so we set `prefetch_factor=1`.
 
 # %%
 readers = "batch_size=8, num_workers=4, prefetch_factor=1"
@@ -96,60 +107,44 @@ again = record(cured, ranks=2, show=False)
 gain.score(1 - again.step_us / found.step_us)
 
 # %% [markdown]
-# The last row of the table is what we expected of the new step: the longer of the rest and `quarter_us`, a quarter of the recorded wait for data.
+# The bars show a step of the average rank before and after, with the wait for data at the end. The third is a quarter of the old wait, in which four readers have a batch on average. Is the new step as long? ("Exposed communication" is messages that no computing hides.)
 
 # %%
-steps_us = {"as it was": found.step_us, "four readers": again.step_us}
-quarter_us = found.step_us * found.advice.share("input") / 4
-steps_us["expected of four"] = max(quarter_us, rest_us)
-lab.table({"script": name, "took_us": took_us} for name, took_us in steps_us.items())
+steps_us = {"as it was": found.parts_us(), "four readers": again.parts_us()}
+steps_us["a batch from four"] = {"a quarter of the old wait": wait_us / 4}
+lab.bars(steps_us, unit="us", stacked=True, title="A step by its parts")
 
 # %% [markdown]
-# If the two lower rows are close, the longer of the two did set the pace. (Ours only sleep. Readers that decode would share your cores, and gain less.) If the run took longer, either the rest has grown, because two ranks and eight readers share your cores, or batches come in bursts, and the rest sometimes waits for one.
+# - **It is about as long, or shorter,** because some batches were read during the warm-up. Then the readers set the pace, and more of them may help. Try it in the same way.
+# - **It is longer.** Then either the rest alone is longer than the third bar, because two ranks and eight readers share your cores, or batches come in bursts, and the rest sometimes waits for one.
+#
+# The rest needn't stay what it was: a part's time depends on what surrounds it. We haven't looked into why.
+#
+# So large a gain shows in one pair of runs. For a gain of 5 %, record each script five times, in turns, and believe it if all new steps are shorter than all old ones.
 #
 # ### What is in the way now?
 #
-# The new recording can show it. Brown is again a rank's wait for a batch; what the readers do isn't drawn. Look at what stands under the longest hatched stretches, where a rank doesn't compute.
+# The new recording shows it. Look again at what stands under the longest hatched stretches.
 
 # %%
 lab.show(again.advice.as_drawn)
 
 # %% [markdown]
-# A hatched stretch above brown is a wait for a batch. One above a message may be a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
-#
-# The table has a step of the average rank before and after. In it, "exposed communication" is messages that no computing hides. The last row is everything but the wait for data. Is it more than `quarter_us` now, which is about 12 ms here?
-
-# %%
-parts = {"waiting for data": ["input"], "waiting for other ranks": ["waiting"]}
-parts |= {"computing": ["compute"], "exposed communication": ["comm"]}
-parts["nothing recorded"] = ["unrecorded"]
-parts["all but data"] = ["waiting", "compute", "comm", "unrecorded"]
-lab.table(
-    {
-        "part": name,
-        "before_us": found.step_us * sum(map(found.advice.share, those)),
-        "after_us": again.step_us * sum(map(again.advice.share, those)),
-    }
-    for name, those in parts.items()
-)
-
-# %% [markdown]
-# - **If it is less,** as in our runs, reading is still the longer of the two. More readers should help, until the rest is longer.
-# - **If it is more,** most batches are ready in time. Then more readers change little, unless the other rank for which yours waits is itself waiting for data. Mend the largest part of the rest.
+# A hatched stretch above brown is again a wait for a batch. One above a message may be a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
 #
 # <details><summary>The same with your own script</summary>
 #
 # - Write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
-# - Make your change in a copy, and write `cured = Path("cured.py")`. Where this page says 12 ms, yours is `quarter_us`.
+# - Make your change in a copy, and write `cured = Path("cured.py")`. Our readers only sleep. Some that decode share your cores, and gain less.
 #
 # </details>
+#
+# *A good place to rest.*
 
 # %% [markdown]
 # ## A machine
 #
-# *A good place to rest.*
-#
-# So far our plans took the speeds of GPUs. Now `speeds(2)` measures what each of two ranks gets here while both are busy: for matrix products, and to gather a layer from its shards. Before a gather sends anything, it takes some time to begin.
+# So far our plans took the speeds of GPUs. Now `speeds(2)` measures what each of two ranks gets here while both are busy: for matrix products, and to gather a layer from its shards, which takes some time to begin.
 
 # %%
 here = planner.speeds(2)
@@ -195,35 +190,33 @@ lab.table(by_hand)
 # %% [markdown]
 # Add up the last column, and you have the messages of the picture. (On the CPU the plan lets nothing hide them.)
 #
-# A program reaches only a share of a speed. The speeds in our plan were measured here, but the shares were fitted to runs on GPUs. So we run thirty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
+# The speeds in our plan were measured here. But a program reaches only a share of them, and the plan's shares were fitted to runs on GPUs. So we run twenty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
 # %%
-plain = step.but(devices="cpu", timed=30)
+plain = step.but(devices="cpu", timed=20)
 run = plain.run()
 near.score(min(run[0]["step_us"]) / plan.time().step_us)
 
 # %% [markdown]
-# The clock can tell only the update from all else, so the lower bar has two parts. Compare the whole first, and then the update, in green.
+# The clock can tell only the update ("optimizer") from all else, so the lower bar has two parts. Compare the two lengths first, and then the two updates, whose times stand beside the bars.
 
 # %%
 took = your_own.fastest(run)
 lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 
 # %% [markdown]
-# ### Where did the time go?
-#
-# For the update the bars say it. Where it takes longer than planned, we believe that this is the Python that runs for each tensor, because the plan counts only the bytes that Adam reads and writes. For all else one would have to record the step, as we did with the script. But to forecast other steps we needn't know its parts: we can learn them as a whole, from runs.
-#
 # ### Fit constants to your machine
 #
-# As in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we look for three durations:
+# Where the update takes longer than planned, we believe that this is the Python that runs for each tensor, because the plan counts only the bytes that Adam reads and writes. But other steps can be forecast without knowing all parts: as in [chapter 19](19_how_far_to_trust_a_plan.ipynb), we time some runs and fit constants to them.
+#
+# Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence as well. So we look for three times:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
-# To tell them apart, five runs differ in their layers and their sequences. The fifth is the step from above: how far its two times differ says how steady your machine is. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to thirty times, and keeps the fastest of each. Our steps are short, because a short step finds a quiet moment even on a busy machine.
+# To tell them apart, five runs differ in their layers and their sequences. The fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to twenty times, and keeps the fastest of each.
 
 # %%
 sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
@@ -232,74 +225,75 @@ clock_us = your_own.in_turns(steps)
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
 
 # %% [markdown]
-# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is nearly such a sum as well, so from its own times of the five we get what it believed in. Which of the three take longer than planned?
+# `lstsq` finds the three times with which the formula comes nearest to the first five runs. The plan is nearly such a sum as well, so we fit its own three in the same way. Which take longer than planned?
 
 # %%
 parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
 
 
-def fitted(times_us):
+def three(times_us):
     five_us = torch.tensor(times_us[:5], dtype=torch.float64)[:, None]
     return torch.linalg.lstsq(parts_of[:5], five_us).solution[:, 0].tolist()
 
 
 # %%
-constants = {"planned": fitted(plan_us), "fitted": fitted(clock_us)}
-lab.table(
-    {
-        "constants": name,
-        "fixed_us": fixed,
-        "each layer_us": layer,
-        "each sequence and layer_us": one,
-    }
-    for name, (fixed, layer, one) in constants.items()
-)
+names = ["fixed time", "a layer", "a sequence in a layer"]
+both = zip(names, three(plan_us), three(clock_us), strict=True)
+lab.table({"it takes": name, "planned_us": a, "fitted_us": b} for name, a, b in both)
 
 # %% [markdown]
-# On our machine the fixed time and the time of a layer are several times as long as planned, and the third is not longer. This is what Python would do, because it runs for each step and each layer, however many sequences there are. We believe that it is mostly Python, but the fit doesn't tell: it says how long a step takes, not where its time goes. For a part one can: divide what the green bar above had too much by its four layers, and you have the update's share of what a layer has too much, in our runs less than a half.
+# In all our runs a layer took much longer than planned. The other two times varied. Python would lengthen a layer, because it runs for each, however many sequences there are. But the fit doesn't tell where time goes. Only the update's part is known: what it took too long above, divided by the four layers, is its part of what a layer takes too long.
 #
+# How near does the formula come to its own five runs? Behind each name stands by how much the fit is too long (+) or too short (-).
+
+# %%
+fit_us = (parts_of @ torch.tensor(three(clock_us), dtype=torch.float64)).tolist()
+every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
+groups = {}
+for (n, s), planned, fit, clock in every[:5]:
+    name = f"{n} x {s} ({fit / clock - 1:+.1%})"
+    groups[name] = {"planned": planned, "fitted": max(0, fit), "measured": clock}
+title = {"title": "A step of layers x sequences", "badge": "measured / predicted"}
+lab.bars(groups, unit="us", **title)
+
+# %% [markdown]
 # ### Does it hold for a larger step?
 #
-# A good fit on its own five runs proves little about larger steps, because its constants were chosen to meet these. So we use it for what it is meant for, and forecast the sixth step, which it hasn't seen. How far off is that forecast, as a share of the measured step?
+# That proves little about larger steps, because the three times were chosen to meet these five. So now we forecast the sixth step, which the fit hasn't seen. How far off is that forecast, as a share of the measured step?
 
 # %%
 off = lab.guess("how far off the forecast is", between=(0, 1))
 
 # %%
-fit_us = (parts_of @ torch.tensor(constants["fitted"], dtype=torch.float64)).tolist()
-off.score(abs(fit_us[-1] / clock_us[-1] - 1))
+off.score(abs(fit_us[5] / clock_us[5] - 1))
 
 # %% [markdown]
-# ### All six
+# ### With the library
 #
-# Here are all six, with the test at the bottom. Compare the bars of each group:
+# `planner.fit` takes the first five runs as well, and moves two of the plan's own constants. With them you can plan other layouts too, which the three times can't do. The table compares all forecasts of the sixth step.
+#
+# No forecast can be judged more finely than the clock reads. We have clocked the step of 4 x 4 twice. The last row says how far its two times differ.
 
 # %%
-every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
-groups = {
-    f"{n} x {s}": {"planned": planned, "fitted": fit, "measured": clock}
-    for (n, s), planned, fit, clock in every
-}
-title = {"title": "A step of layers x sequences", "badge": "measured / predicted"}
-lab.bars(groups, unit="us", **title)
-
-# %% [markdown]
-# How far are the plan and the fit above or below the measured step?
+rows = [each.row(us, gpu=here) for each, us in zip(steps, clock_us, strict=True)]
+own = planner.fit(rows[:5]).stack(rows[5])
+own_us = steps[5].plan(gpu=here, stack=own).time().step_us
 
 # %%
-rows = [
-    {"layers": n, "sequences": s, "measured_us": clock}
-    | {"plan off": planned / clock - 1, "fit off": fit / clock - 1}
-    for (n, s), planned, fit, clock in every
-]
-lab.table(rows, units={"plan off": "share", "fit off": "share"})
+forecasts = {"planned": plan_us[5], "three times": fit_us[5], "planner.fit": own_us}
+differ = {name: us / clock_us[5] - 1 for name, us in forecasts.items()}
+differ["one step, clocked twice"] = clock_us[4] / min(run[0]["step_us"]) - 1
+table = [{"forecast by": name, "off": share} for name, share in differ.items()]
+lab.table(table, units={"off": "share"})
 
 # %% [markdown]
-# The last column says how near the formula comes:
+# Compare a forecast with the last row, whatever the sign:
 #
-# - **All six are off by a tenth at most.** Then the formula, with constants of your program on your machine, also forecasts a larger step. The plan comes nearer to a larger step too, because there what it leaves out weighs less. That doesn't make it right.
-# - **One of the upper five is off by more,** or a constant is below zero. Then something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*. If that doesn't help, the formula lacks something.
-# - **Only the test is off, again and again.** Then the fit doesn't reach so far. Time a step that is nearer to the one you want.
+# - **It is off by less.** Then its error can't be told from the clock's.
+# - **It is off by more, again and again.** Then it doesn't reach so far. Time a step that is nearer to the one you want.
+# - **The last row itself is above a tenth, one of the five is off by as much, or one of the three times is below zero.** Then nothing is shown, and something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+#
+# The plan may come near by luck, where two of its errors cancel.
 #
 # <details><summary>The same with your own model</summary>
 #
@@ -310,7 +304,7 @@ lab.table(rows, units={"plan off": "share", "fit off": "share"})
 # %% [markdown]
 # ## Exercise 1. Four runs, then far away
 #
-# Now find such times yourself. `clock(layers, sequences)` gives the milliseconds of a step on a made-up machine that follows the same formula. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance.
+# Now find such times yourself. `clock(layers, sequences)` gives the milliseconds of a step on a made-up machine that follows the same formula. Say how long a much larger step takes there, of 48 layers and 16 sequences for instance. You may go so far only because this machine follows the formula exactly.
 #
 # - You may time four steps, of 1 to 4 layers and 1 to 8 sequences.
 # - The clock errs by up to 1 %, so it matters which four you take.
@@ -340,16 +334,20 @@ check.hint("forecast")
 #
 # *A good place to rest.*
 #
-# Messages between two machines are slower than inside one, and the processes must find each other. The first we can plan. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. By the plan copies hold 34 GB and shards 11, so both fit. It warns first:
+# Messages between two machines are slower than inside one, and a plan says what that costs. Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, by constants fitted to FSDP. Do shards and copies fit? Below the picture stands what the plan of the shards warns of.
 
 # %%
 cluster = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
 program = {"precision": "fp32", "stack": "fsdp-a100"}
 two = planner.Plan(model="GPT-2 XL", zero=3, **cluster, **program)
+ways = {"shards": two, "copies": two.but(zero=0)}
+lab.show(planner.memory_bars(ways))
+
+# %%
 lab.table([{"warnings": each} for each in two.warnings()])
 
 # %% [markdown]
-# In short: between machines, FSDP may be much slower than this plan says. So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
+# In short: between machines, FSDP may be much slower than this plan says, until one fits runs from there. So we ask only how a step depends on the network. Each of a machine's eight network cards has 25 GB/s. With a quarter of that, 6.25 GB/s, how many times as long is a step of the shards?
 
 # %%
 starved = lab.guess("step at 6.25 GB/s, over step at 25", between=(1, 5))
@@ -360,20 +358,19 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# It is less than four, because computing takes as long as before. Trust that, but not the digits, since the warning holds.
+# It is less than four, because computing takes as long as before. Trust that, not the digits: the warning holds.
 #
-# At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs. In a step of copies they go twice, for the all-reduce. In a step of shards they go three times, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
+# At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs: twice in a step of copies, for the all-reduce, and three times in a step of shards, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
 # %%
 slowest = lab.guess("step of copies over step of shards, at 1.5 GB/s", between=(0, 2))
 
 # %%
-ways = {"shards": two, "copies": two.but(zero=0)}
 at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items()}
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Two rounds against three would be two thirds. What copies and shards both compute brings the two a little nearer, and so does the update, in which each copy has all the numbers. If shards are slower than planned, as the warning says, copies win by more.
+# Two rounds against three would be two thirds. By the plan shards hide nearly all their computing behind messages. Copies hide less, because they send only during the backward, and then each updates all the numbers. If shards are slower than planned, as the warning says, copies win by more.
 #
 # <details><summary>The same in seconds</summary>
 #
@@ -383,6 +380,8 @@ slowest.score(at["copies"] / at["shards"])
 # | --- | --- | --- |
 # | copies | 2 x 6.2 x 15 / 16 = 11.6 GB | 11.6 / 6 = 1.9 s |
 # | shards | 3 x 6.2 x 15 / 16 = 17.4 GB | 17.4 / 6 = 2.9 s |
+#
+# By the plan the step of shards is no longer than these messages.
 #
 # </details>
 #
@@ -400,40 +399,46 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers. But there the two differ by less than the plan's error, so on the right you should measure.
+# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers. The curves cross just below HDR 200. But to the right of it the two differ by less than the plan's error, so there you should measure.
 
 # %% [markdown]
 # ### Let them find each other
 #
-# Run the same line on both machines, with the address of one of them:
+# Run the same line on both machines, with the address of one of them. [Chapter 17](17_many_machines.ipynb) runs such a line, and explains it.
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# Your script needs these lines, a disk that all machines see, and the saving of [chapter 13](13_checkpoint_and_recover.ipynb), which also has the step to go on with and the way for shards:
+# If a rank dies, torchrun starts all processes anew, here up to three times. If your script saves as in [chapter 13](13_checkpoint_and_recover.ipynb), to a disk that all machines see, only the work since then is lost.
+#
+# <details><summary>What the script needs for that</summary>
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 # dist.init_process_group()
+# net = DistributedDataParallel(net.cuda())
+# optimizer = torch.optim.AdamW(net.parameters())
 # loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
 # if os.path.exists("/shared/last.pt"):
 #     state = torch.load("/shared/last.pt", map_location="cpu")
-#     net.load_state_dict(state["net"])
+#     net.module.load_state_dict(state["net"])
 #     optimizer.load_state_dict(state["optimizer"])
 # ```
 #
-# If a rank dies, torchrun starts all processes anew, here up to three times, and only the work since the last save is lost. But if a whole machine dies, the other waits some minutes for it and then gives up, and without `first-machine` you start both anew.
+# Chapter 13 also has the step to go on with, and the way for shards. If a whole machine dies, you start again by hand.
+#
+# </details>
 #
 # **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. Record your script on each by itself to find it.
 
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# In the cluster the plan couldn't always say which way is faster. Then you try settings, and it pays to know which can't win.
+# This is another question than the network: which microbatch is fastest, and with recomputation or without? Trials answer it, and it pays to know which can't win.
 #
-# Take 8 samples, which compute for 24 ms. A third of that is the forward. Recomputation runs it twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes 32 ms. But say that all 8 samples fit at once with it, and only 4 without. Each microbatch costs something besides, because shards are gathered again for instance. Recomputation wins where that is much:
+# Take 8 samples, which compute for 24 ms, a third of it in the forward. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes 32 ms. But say that with it all 8 samples fit at once, and without it only 4. Each microbatch has a cost besides, for gathering shards for instance. Recomputation wins where that is much:
 #
 # | a microbatch costs | two microbatches | one, with recomputation |
 # | --- | --- | --- |
@@ -473,23 +478,23 @@ check.hint("tune")
 #
 # | idea | a number | chapter |
 # | --- | --- | --- |
-# | In a ring's all-reduce a rank sends less than twice the buffer, among however many ranks. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
+# | In a ring's all-reduce no rank sends twice the buffer, however many there are. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb) |
 # | Data parallelism averages gradients over the ranks, while the backward still runs. | 7 B in bf16: 14 GB of gradients in each step | [03](03_data_parallel.ipynb) |
 # | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
 # | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Experts add weights, hardly any computing. | DeepSeek-V3: 8 of 256 experts a token, 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
-# | Inside a machine links are fast, between machines slow: place the axes accordingly. | our 7 B model with two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
-# | Hide messages, or send fewer, or smaller ones. But fewer bytes in more messages may be slower. | a step predicted in chapter 20: 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
-# | Past a critical batch, more GPUs save few steps. | chapter 12's small training: 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
+# | Links are fast inside a machine and slow between: place the axes accordingly. | two axes swapped: a step of thirty seconds instead of seven | [10](10_mesh_and_experts.ipynb) |
+# | Hide messages, or send less. But fewer bytes in more messages may be slower. | chapter 20 predicts 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
+# | Past a critical batch, more GPUs save few steps. | 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
-# | Most errors are echoes: look for the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | this chapter's script: 48 ms to read a batch, 12 at best with four readers | [15](15_profiling_and_scaling.ipynb), this one |
-# | Unequal machines get unequal shares. | an H100 three times as fast as the A100 beside it: 3 microbatches to 1 do twice the work of equal shares in the same time | [16](16_unequal_machines_and_serving.ipynb) |
-# | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one if it is done in three stages | [17](17_many_machines.ipynb) |
-# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program with ZeRO 3, 23 by another with tensors and stages | [19](19_how_far_to_trust_a_plan.ipynb) |
-# | Fit constants to runs of your own, and test them on a larger run. | this chapter's five small runs, and a sixth that the fit hasn't seen | this one |
+# | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
+# | Watch what a step waits for, and prove a cure. | 48 ms to read a batch, 12 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
+# | Unequal machines get unequal shares. | an H100 three times as fast as an A100: 3 microbatches to 1 do twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
+# | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one in three stages | [17](17_many_machines.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
+# | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a sixth that the fit hasn't seen | this one |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
@@ -514,8 +519,7 @@ check.hint("tune")
 # ## Summary
 #
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
-# - You can time runs that differ in the sizes that you want to increase, and fit constants to them, because constants belong to a program and a machine.
-# - You test a fit on a larger run, because a good fit on its own runs proves little about larger ones.
+# - You can time small runs, fit constants of your program and machine to them, and test the fit on a larger run.
 # - You count how often a model's bytes cross a network, and know when that decides how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

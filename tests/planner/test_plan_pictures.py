@@ -136,6 +136,10 @@ def test_a_measured_step_stands_below_the_plans_at_their_scale():
     assert told["all else, not told apart"] == format_us(time_us)
     assert "by the clock" in drawn.summary
     assert not drawn.numbers  # they would be of the plan alone
+    for update_us in (0.25 * time_us, DEEP.time().parts()["optimizer"]):
+        assert f"optimizer {format_us(update_us)}" in drawn.summary
+    alone = planner.clock_bars({"now": DEEP}, {"by the clock": {"rest": time_us}})
+    assert "optimizer" not in alone.summary and "tokens/s" in alone.summary
     assert not faults(drawn)
 
 

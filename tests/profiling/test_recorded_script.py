@@ -137,6 +137,8 @@ def test_ranks_that_train_alone_are_told(tmp_path, group, message, said):
     found = of_folder(tmp_path, 2)
     remarks = [each for each in found.remarks if "MFU" not in each]
     assert found.steps == 1
+    parts_us = found.parts_us()
+    assert sum(parts_us.values()) == pytest.approx(found.step_us) and all(parts_us.values())
     assert [said in each for each in remarks] == [True] if said else not remarks
 
 

@@ -25,8 +25,9 @@ def clock_bars(
     plans: Plans, measured: Mapping[str, Bill], *, language: str | None = None
 ) -> Sketch:
     """What ``time_bars`` draws of plans, and measured steps below, {name: {part: microseconds}}: a
-    part is one of ``steptime.PARTS`` or "rest". Raises ValueError for a plan whose layout can't be,
-    and for what is no measured step."""
+    part is one of ``steptime.PARTS`` or "rest". Where every measured step tells its update apart,
+    its time stands beside each bar. Raises ValueError for a plan whose layout can't be, and for
+    what is no measured step."""
     _check(measured)
     planned = picture.time_bars(plans, language=language)
     code = planned.language
@@ -35,6 +36,8 @@ def clock_bars(
     bars = [picture.spent(said(name, code), plan, code) for name, plan in named]
     for name, parts in measured.items():
         bars.append(Bar(name, parts, (format_us(sum(parts.values())), say["clock"])))
+    if all("optimizer" in parts for parts in measured.values()):
+        bars = [_with_update(bar, code) for bar in bars]
     shapes, end_px = picture.drawn(bars, LOOKS, code, format_us)
     badge = say["badge"].format(planned.badge)
     return replace(
@@ -46,6 +49,12 @@ def clock_bars(
         summary=picture.in_words(planned.heading, bars, badge, code),
         table=picture.in_rows(bars, tuple(LOOKS), code, format_us),
     )
+
+
+def _with_update(bar: Bar, code: str) -> Bar:
+    """The same, the update's time below the step's: the part may be too narrow for its number."""
+    update = f"{picture.WORDS[code]['optimizer']} {format_us(bar.parts['optimizer'])}"
+    return bar._replace(told=(bar.told[0], update))
 
 
 def _check(measured: Mapping[str, Bill]) -> None:

@@ -16,6 +16,7 @@ from labkit.measure.traced import facts_file
 from labkit.profiling.advice import Advice, advise
 from labkit.profiling.recording import flops_run
 from labkit.profiling.recording.window import Window, window, without_cut
+from labkit.profiling.shares import NAMES
 from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, step_us
 from labkit.units import format_share, format_us
@@ -52,6 +53,13 @@ class Record(Shown):
         if self.flops_per_s is None:
             return None
         return self.flops_per_s / flops_run.peak_flops(self.timeline.num_ranks)
+
+    def parts_us(self) -> dict[str, float]:
+        """A step of the average rank, by what it does: {name in the language in use: microseconds},
+        the wait for data last. They add up to ``step_us``; what no rank does is left out."""
+        last = sorted(NAMES, key=lambda each: each == "input")
+        took_us = {say(NAMES[each]): self.step_us * self.advice.share(each) for each in last}
+        return {name: part_us for name, part_us in took_us.items() if part_us}
 
     def told(self, language: str | None = None) -> str:
         """All of it in words."""
