@@ -382,7 +382,7 @@ grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 #
 # <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
 #
-# The textbook compares a parameter server, "O(2N × P)" and high latency, with a ring, "O(2N)" and low latency. It is the other way round: a ring has as many steps as the server, and their number grows with the cluster, while that of a tree hardly does. Run it: `small.but(algorithm="ring", ranks=64).formula_us()` gives 1,260,079 us, or 1.26 s, and with `"tree"` it is 0.12 s.
+# The textbook compares a parameter server, "O(2N × P)" and high latency, with a ring, "O(2N)" and low latency. But a ring has as many steps as the server, and their number grows with the cluster; that of a tree grows with its logarithm. Run it: `small.but(algorithm="ring", ranks=64).formula_us()` gives 1,260,079 us, or 1.26 s, and with `"tree"` it is 0.12 s.
 #
 # </details>
 
@@ -460,7 +460,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 winner.score(min(race.line, key=race.line.get))
 
 # %% [markdown]
-# Compare the predicted bars: the hierarchical way takes less than half of the ring's time. (If the measured ones lie far above them, your machine was busy, and you see its processors more than the links.) A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
+# Compare the predicted bars: the hierarchical way takes less than half of the ring's time. (If the measured ones lie far above them, your machine was probably busy, and you see its processors more than the links.) A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
 #
 # <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
 #
@@ -485,7 +485,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Two numbers give the times roughly, over sizes of four powers of ten. A dot far above the line is a moment in which the machine was busy; at one of the fitted sizes such a moment also pulls the line itself. The line holds for this machine and for *one* number of ranks.
+# Two numbers give the times roughly, over sizes of four powers of ten. A dot far above the line is probably a moment in which the machine was busy; at one of the fitted sizes such a moment also pulls the line itself. The line holds for this machine and for *one* number of ranks.
 #
 # ### Bandwidth, as libraries report it
 #
