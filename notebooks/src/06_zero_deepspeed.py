@@ -864,12 +864,7 @@ sent_gb = 3 * 14 * 7 / 8
 computing_s = 6 * 7e9 * 2048 / 150e12
 links = {"inside a machine": 300, "one card per machine": 25}
 lab.table(
-    {
-        "link": name,
-        "GB/s": speed,
-        "sends_s": sent_gb / speed,
-        "computes_s": computing_s,
-    }
+    {"link": name, "GB/s": speed, "sends_s": sent_gb / speed, "computes_s": computing_s}
     for name, speed in links.items()
 )
 
