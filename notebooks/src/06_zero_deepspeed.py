@@ -21,7 +21,7 @@ import labkit as lab
 lab.begin("en")
 import torch
 import torch.distributed as dist
-from labkit import collectives, model, planner
+from labkit import collectives, model
 from labkit.zero import check, config_run, order_picture, phases_run, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
@@ -78,7 +78,7 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# The boxes show the order, not the time; only messages are as long as what they send. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed.
+# A message's length is its bytes; the other boxes have no scale. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed (layer 1 twice in a row, which libraries can save).
 #
 # ### Stage 0: everyone has everything
 #
@@ -167,51 +167,42 @@ def zero1(num_steps):
 
 
 # %% [markdown]
-# ### Exercise 1. When sizes do not divide
-#
-# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW for any model; the check runs it on 2, 3 and 4 ranks.
-#
-# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
-# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
-# - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends no more in a step than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes; 5 % over is allowed. Each call counts as what a ring needs for it, not as gloo's wire.
-#
-# You may cut weights, or give whole ones to owners, with `dist.reduce` and `dist.broadcast`.
+# Does it still train the same model? We run `plain` once, and each program beside it:
 
 
 # %%
-def my_sharded_adamw(net, backward, num_steps):
-    """Leaves in net the weights after num_steps steps."""
-    ### BEGIN SOLUTION
-    rank, size = dist.get_rank(), dist.get_world_size()
-    weights = list(net.parameters())
-    total = sum(weight.numel() for weight in weights)
-    owners, before = {}, 0
-    for weight in weights:
-        owners[weight] = before * size // total
-        before += weight.numel()
-    mine = [weight for weight in weights if owners[weight] == rank]
-    optimizer = torch.optim.AdamW(mine, lr=0.01)
-    for step in range(num_steps):
-        backward(step)
-        for weight, owner in owners.items():
-            dist.reduce(weight.grad, owner)
-            weight.grad /= size
-        optimizer.step()
-        for weight, owner in owners.items():
-            dist.broadcast(weight.data, owner)
-        net.zero_grad()
-    ### END SOLUTION
+def weights_of(net, sharded=()):
+    """All weights end to end; those of stage 3 are gathered first."""
+    for layer in sharded:
+        layer.gather()
+    return torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+
+
+def after_three(program):
+    """The last of three losses, and the weights."""
+    losses, net, _, *sharded = program(3)
+    return losses[-1], weights_of(net, *sharded)
 
 
 # %%
-check.shard_adamw(my_sharded_adamw)
+right = lab.launch(after_three, plain, ranks=4)
+
+
+def beside_plain(program):
+    """Rank 0's loss, and the largest difference of a weight on any rank."""
+    ran = lab.launch(after_three, program, ranks=4)
+    apart = max(lab.difference(mine[1], due[1]) for mine, due in zip(ran, right))
+    losses = {"plain": f"{right[0][0]:.5f}", program.__name__: f"{ran[0][0]:.5f}"}
+    return lab.table([losses | {"largest difference": apart}])
+
 
 # %%
-check.hint("shard_adamw")
+beside_plain(zero1)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
 # ### Stage 2: gradients too
+#
+# No bit differs, because gloo has no reduce-scatter and runs an all-reduce in its place (chapter 02). With NCCL rounding may differ.
 #
 # A gradient is needed whole only until it is reduced. So why wait for the end of the backward? A *hook* is a function that torch calls as soon as a weight's gradient is complete. In it we reduce the gradient, clone our own part (a view would keep the whole gradient alive) and let go of the rest.
 
@@ -240,12 +231,15 @@ def zero2(num_steps):
     return losses, net, optimizer
 
 
+# %%
+beside_plain(zero2)
+
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the whole model. A layer's weights are gathered before it computes, and freed afterwards (the last row of the picture).
+# Now no rank has the whole model. `net.layers` are the embedding, two blocks and the head; the weights of each are gathered before it computes, and freed afterwards (the last row of the picture).
 #
-# How can we free weights that the backward still needs? autograd holds on to the *tensors* that the forward has used. So we leave these alone and change the *storage* behind them. It belongs to `whole`, a layer's weights end to end, which make one message:
+# How can we free weights that the backward still needs? A tensor is a shape over a *storage*, which holds the bytes. autograd holds on to the tensors that the forward has used; so we leave these alone, and empty and refill the storage. We lay a layer's weights end to end in one tensor, `whole`, so that they share its storage and make one message:
 #
 # | moment | storage of `whole` | the layer's weights, which lie in it |
 # | --- | --- | --- |
@@ -342,7 +336,12 @@ def zero3(num_steps):
     return losses, net, optimizer, layers
 
 
-# %% [markdown]
+# %%
+beside_plain(zero3)
+
+# %% [markdown] sections="10.2.5, D-train"
+# The difference is rounding: run in float64, it is 3 · 10⁻¹³. We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
+#
 # After the update nothing has to be sent, because the next forward gathers anyway. (To gather the *next* layer while this one computes is called [prefetch](GLOSSARY.md#prefetch); ours does without.)
 #
 # ### Run all four
@@ -358,17 +357,9 @@ from labkit.sharding import engines
 
 
 # %%
-def weights_of(net, sharded=()):
-    """All weights end to end; those of stage 3 are gathered first."""
-    for layer in sharded:
-        layer.gather()
-    return torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-
-
-# %%
 def watched(program):
     with memory.watch() as seen, traffic.count() as sent, phases_run.marked(seen):
-        losses, net, optimizer, *layers = program(3)
+        kept = program(2)  # what it returns stays alive
         gc.collect()
         live_bytes = seen.live_bytes
     highest = seen.footprint()
@@ -376,17 +367,15 @@ def watched(program):
         "live_bytes": live_bytes,
         "highest_bytes": dict(zip(highest.labels, highest.totals.tolist())),
         "wire_bytes": sent.sent_bytes,
-        "weights": weights_of(net, *layers),
     }
 
 
 # %%
 by_hand = (plain, zero1, zero2, zero3)
-ranks = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
-runs = ranks[0]
+runs = lab.launch(lambda: {p.__name__: watched(p) for p in by_hand}, ranks=4)[0]
 
 # %%
-count = runs["plain"]["weights"].numel()
+count = right[0][1].numel()  # parameters
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
 live = [run["live_bytes"] / count for run in runs.values()]
 
@@ -412,28 +401,53 @@ highest = {name: per_parameter(run["highest_bytes"]) for name, run in runs.items
 lab.table({"program": name} | phases for name, phases in highest.items())
 
 # %% [markdown]
-# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stages 2 and 3 save, because our model is small beside its batch. For a large model with a moderate batch the bars above decide.
+# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stages 2 and 3 save, because our model is small beside its batch.
 #
-# <details><summary>And why is <code>plain</code> highest in the update?</summary>
+# In the update torch's AdamW makes a tensor as large as the weights that it updates: 4 bytes in `plain`, 4/N where the optimizer is sharded. So for a large model with a moderate batch the bars above decide, and these bytes come on top.
+
+# %% [markdown]
+# ### Exercise 1. When sizes do not divide
 #
-# There torch's AdamW makes a tensor as large as all the weights that it updates, 4 bytes more. With a sharded optimizer that tensor is sharded, too. (In `zero3` the logits and their gradient are still alive as well.)
+# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW for any model; the check runs it on 2, 3 and 4 ranks.
 #
-# </details>
+# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
+# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
+# - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
+# - **Traffic**: on average a rank sends no more in a step than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes; 5 % over is allowed. Each call counts as what a ring needs for it, not as gloo's wire.
 #
-# Did we still train the same model? We compare the weights of all ranks after three updates with those of `plain`:
+# You may cut weights, or give whole ones to owners, with `dist.reduce` and `dist.broadcast`.
 
 
 # %%
-def apart(name):
-    """The largest difference of a weight from plain's, over all ranks."""
-    right = runs["plain"]["weights"]
-    return max(lab.difference(rank[name]["weights"], right) for rank in ranks)
+def my_sharded_adamw(net, backward, num_steps):
+    """Leaves in net the weights after num_steps steps."""
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(), dist.get_world_size()
+    weights = list(net.parameters())
+    total = sum(weight.numel() for weight in weights)
+    owners, before = {}, 0
+    for weight in weights:
+        owners[weight] = before * size // total
+        before += weight.numel()
+    mine = [weight for weight in weights if owners[weight] == rank]
+    optimizer = torch.optim.AdamW(mine, lr=0.01)
+    for step in range(num_steps):
+        backward(step)
+        for weight, owner in owners.items():
+            dist.reduce(weight.grad, owner)
+            weight.grad /= size
+        optimizer.step()
+        for weight, owner in owners.items():
+            dist.broadcast(weight.data, owner)
+        net.zero_grad()
+    ### END SOLUTION
 
 
-lab.table({"program": name, "largest difference": apart(name)} for name in runs)
+# %%
+check.shard_adamw(my_sharded_adamw)
 
-# %% [markdown] sections="10.2.5, D-train"
-# `zero1` and `zero2` are equal to the last bit. `zero3` is off by rounding: with a whole layer in one message, the four gradients of a weight are added up in another order, and Adam enlarges that where a gradient is almost 0. It is small beside an update, which moves a weight by up to about 0.01.
+# %%
+check.hint("shard_adamw")
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -481,7 +495,7 @@ sent = on_ring[0]
 volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7). Stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place.
+# Stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7). Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may still take longer: DDP hides its all-reduce behind the backward, but the all-gather after the update has no backward to hide behind.
 
 # %% [markdown]
 # *Here the first half ends. A good place for a pause.*
@@ -497,7 +511,8 @@ def config(stage, accumulate=1, **zero):
     return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulate,
-        "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        # torch's default; DeepSpeed's is 0
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.01}},
         "zero_optimization": {"stage": stage} | zero,
     }
 
@@ -517,11 +532,12 @@ def train(settings):
             for microbatch in range(engine.gradient_accumulation_steps()):
                 loss = model.loss(engine(tokens), targets)
                 engine.backward(loss)
-                states = engines.shards(engine)  # what this rank holds
+                if microbatch == 0:
+                    states = engines.shards(engine)  # what this rank holds
                 engine.step()
     own = states.select(states.kind != "buffer").num_bytes.sum()
     told = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
-    return told | {"calls": sent.calls.total()} | dict(sent.payload_bytes)
+    return told | dict(sent.payload_bytes)
 
 
 # %% [markdown]
@@ -532,7 +548,7 @@ calls = ("all_reduce", "reduce", "reduce_scatter")
 reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
 
 # %% [markdown]
-# We run DeepSpeed's defaults, and in the rows named "set" settings of our own:
+# We run DeepSpeed's defaults, and in the rows named "set" settings of our own. Watch the losses, too:
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
@@ -543,10 +559,11 @@ KEEP_NOTHING = {  # like our zero3: no weight stays whole, none is gathered earl
     "stage3_max_reuse_distance": 0,
 }
 SET = {1: TO_OWNERS, 2: TO_OWNERS, 3: KEEP_NOTHING}
+UNCLIPPED = {"gradient_clipping": 0.0}
 
 # %%
 configs = {f"ZeRO {stage}": config(stage) for stage in range(4)}
-configs |= {f"ZeRO {stage}, set": config(stage, **SET[stage]) for stage in SET}
+configs |= {f"ZeRO {n}, set": config(n, **SET[n]) | UNCLIPPED for n in SET}
 
 
 # %%
@@ -557,24 +574,19 @@ def trained(configs):
 # %%
 handed = trained(configs)[0]
 reducing.score(next(call for call in handed["ZeRO 2"] if "reduce" in call))
-lab.table({"configuration": name} | row for name, row in handed.items())
+rows = {"plain": {"loss": f"{right[0][0]:.5f}"}} | handed
+lab.table({"configuration": name} | row for name, row in rows.items())
 
 # %% [markdown]
 # *states* are the bytes per parameter that rank 0 holds before the update; the last columns are the bytes that a step hands to each collective.
 #
-# Stages 1 and 2 reduce a whole [bucket](GLOSSARY.md#bucket) of gradients at once (DeepSpeed 0.19). With `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone, in a call of its own.
+# - **Losses.** All defaults end at another loss than `plain`: DeepSpeed clips gradients unless you turn it off, as in the rows "set".
+# - **Messages.** Stages 1 and 2 all-reduce a whole [bucket](GLOSSARY.md#bucket) (DeepSpeed 0.19): every rank gets the whole sum and keeps its part. With `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone, in a call of its own.
+# - **States.** Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. (Stage 1 has by then let go of the others' gradients, too.) ZeRO 3 adds 4 to its 5, because a weight of less than 100,000 elements stays whole once it has been gathered.
 #
-# <details><summary>Where do the numbers of <em>states</em> come from?</summary>
+# ### Method and library
 #
-# Stages 1 to 3 keep a second copy of the parameters, even in fp32. So `held(4, 2, weight=4, gradient=4, optimizer=12)` gives the 8 of stage 2. (Stage 1 has by then let go of the gradients of others.)
-#
-# The 4 bytes more of ZeRO 3's default are parameters: it keeps a weight of less than 100,000 elements whole once it has been gathered, and all of ours are smaller.
-#
-# </details>
-#
-# ### Method, backend, library
-#
-# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it moves N times the number in the table. Beside these sums stand two counts: our ring's, and what went over the [wire](GLOSSARY.md#wire) when the four programs ran with torch's calls.
+# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S; the factor (N − 1)/N is the same for all, and cancels. An all-gather is handed one part only, so it moves N times the number in the table. We set these sums beside the bytes of our own ring.
 
 
 # %%
@@ -590,12 +602,10 @@ def in_models(handed, ranks=4):
 
 # %%
 asked = in_models(handed)
-ddp = runs["plain"]["wire_bytes"]
 bars = {
     f"ZeRO {stage}": {
-        "our ring (counted)": sent[name] / sent["plain"],
-        "gloo's wire (counted)": runs[name]["wire_bytes"] / ddp,
-        "DeepSpeed (asked, on a ring)": asked[f"ZeRO {stage}"],
+        "the method, our ring": sent[name] / sent["plain"],
+        "DeepSpeed's default": asked[f"ZeRO {stage}"],
     }
     for stage, name in enumerate(runs)
 }
@@ -607,15 +617,11 @@ title = "What a step sends, in multiples of stage 0"
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 gloo and DeepSpeed both come to (2 + 1)/2 = 1.5, for different reasons. The [backend](GLOSSARY.md#backend) [gloo](GLOSSARY.md#gloo) has no reduce-scatter and runs a whole all-reduce in its place; NCCL has one. But DeepSpeed, the *library*, asks for the whole all-reduce, so no backend can help. (Its stage 3 comes to 1 because all our weights are small enough to stay whole. Set to keep nothing, it comes to 1.5.)
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers. With `false` the bytes are back at 1, in one call for each owner. On many ranks these are many small calls: time both before you choose.
 #
-# With `false` the bytes are back at 1, in one call for each owner. On many ranks these are many small calls: time both before you choose.
+# Stage 3 comes to 1 because all our weights are small enough to stay whole. Set to keep nothing, it comes to 1.5, like ours.
 #
-# <details><summary>Why is gloo's wire not at 2 for stage 3?</summary>
-#
-# The sum is (2 + 1 + 1)/2 = 2. We think that the rest is what every message carries besides its data: `zero3` sends one message per layer, `plain` one per weight, so `plain` has more of it.
-#
-# </details>
+# A [backend](GLOSSARY.md#backend) may send more, too: on the [wire](GLOSSARY.md#wire) of [gloo](GLOSSARY.md#gloo) we measured 1.5 for `zero1` (`runs["zero1"]["wire_bytes"] / runs["plain"]["wire_bytes"]`).
 #
 # ### When gradients accumulate
 #
@@ -625,13 +631,12 @@ lab.bars(bars, title=title, badge="measured / computed")
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in (1, 2)}
-for stage in (2, 3):
-    configs[f"ZeRO {stage}, set"] = config(stage, accumulate=4, **SET[stage])
+configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
+configs["ZeRO 2, set"] = config(2, accumulate=4, **TO_OWNERS) | UNCLIPPED
 
 # %%
 accumulated = trained(configs)[0]
-asked = in_models({"ZeRO 0": handed["ZeRO 0"]} | accumulated)
+asked = in_models(accumulated)
 four_times.score(asked["ZeRO 2"])
 lab.table(
     {"4 microbatches": name, "on a ring": asked[name]} | row
@@ -639,7 +644,9 @@ lab.table(
 )
 
 # %% [markdown] sections="10.7.2"
-# Stage 1 reduces once a step. Stage 2 must reduce in each microbatch, and gathers once a step: (4 x 2 + 1)/2 with the all-reduce, (4 + 1)/2 with `false`. Stage 3 gathers and reduces in each microbatch, four times 1.5. (The loss is as above, because here each microbatch is the same batch, so the mean gradient is the same.)
+# *states* is now what a rank holds after the first microbatch: stage 1 still has whole gradients, stage 2 only its part.
+#
+# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, and gathers once a step: (4 x 2 + 1)/2 with the all-reduce, (4 + 1)/2 with `false`. Stage 3 reduces in each, too; if its weights did not stay whole, it would also gather in each, and send 4 x 1.5 = 6. (All microbatches are the same batch, hence the same losses.)
 #
 # ### Exercise 2. Which stage is running?
 #
@@ -718,7 +725,7 @@ lab.table(readings)
 # %% [markdown] sections="D-train, 8.5.2, S5"
 # DeepSpeed itself has read each file (`config_run.read` asks its `DeepSpeedConfig`). Inside `zero_optimization` an unknown field raises an error. At the top level it is **ignored**, without a word. So print `engine.zero_optimization_stage()`.
 #
-# And look at *clipping*: it is 1, which nobody has asked for. Our runs above clipped, too: the 4 and 8 bytes of their all-reduces are norms.
+# And look at *clipping*: it is 1, which nobody has asked for. The setting was on in our runs, too.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -818,8 +825,8 @@ lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 #
 # | | per parameter | at |
 # | --- | --- | --- |
-# | forward and backward, on the card | | 0.57 s in all |
-# | gradients down, during the backward | 4 bytes | 25 GB/s (about PCIe 4) |
+# | forward and backward, on the card | 6 × 2,048 operations | 150 TFLOP/s: 0.57 s in all |
+# | gradients down, during the backward | 4 bytes, because DeepSpeed makes them fp32 first | 25 GB/s (about PCIe 4) |
 # | weights up, during the update | 2 bytes | 25 GB/s |
 # | the update, in the host's memory | 30 bytes | 100 GB/s |
 #
@@ -838,42 +845,34 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# Now 14 GB instead of 112 lie on the card, so the model fits. But in the backward the card waits for the link, in the update for the host. Neither depends on the microbatch: turn up the tokens, and the wait becomes a smaller share.
+# Now 14 GB instead of 112 lie on the card, the weights alone: an eighth, where our program kept half, because DeepSpeed sends each gradient down as it arises. The states fit; activations come on top.
 #
-# <details><summary>Where do the 30 bytes come from, and the 14 GB?</summary>
+# But in the backward the card waits for the link, in the update for the host. Neither depends on the microbatch: turn up the tokens, and the wait becomes a smaller share.
+#
+# <details><summary>Where do the 30 bytes come from?</summary>
 #
 # The update reads 16 bytes of the host's memory for each parameter (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s.
-#
-# The 14 GB are the weights alone. DeepSpeed sends each gradient down as it arises, so only a bucket of them is on the card at a time.
 #
 # </details>
 #
 # ## When is it worth it?
 #
-# Back to eight cards, now A100s with LLaMA 7B (6.7 billion parameters). ZeRO 1 and ZeRO 3 both fit. What does the memory that stage 3 frees cost in time? The planner of chapter 18 predicts it, with constants measured on FSDP (chapter 07), for a step of eight microbatches of 2,048 tokens. Inside a machine a card sends 300 GB/s, to another machine 25 GB/s, of which the planner expects half:
+# Back to eight cards. In a microbatch of 2,048 tokens each of them computes for 0.57 s. Under stage 3 it also sends 7/8 of the model three times: for two all-gathers and a reduce-scatter. Does computing hide that?
 
 # %%
-cards = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, stack="fsdp-a100")
-cards = cards.but(recipe="mixed")  # gradients in 16 bit
-
-# %%
-plans = {"one machine": cards, "two machines": cards.but(per_node=4)}
+sent_gb = 3 * 14 * 7 / 8
+computing_s = 6 * 7e9 * 2048 / 150e12
+links = {"inside a machine": 300, "one card per machine": 25}
 lab.table(
-    {
-        "eight cards in": place,
-        "stage": f"ZeRO {stage}",
-        "memory_bytes": plan.but(zero=stage).memory().peak_bytes,
-        "step_us": plan.but(zero=stage).time().step_us,
-    }
-    for place, plan in plans.items()
-    for stage in (1, 3)
+    {"link": name, "GB/s": speed, "sends_s": sent_gb / speed, "computes_s": computing_s}
+    for name, speed in links.items()
 )
 
 # %% [markdown]
-# In one machine the gathers hide behind computing and cost hardly anything; between two machines stage 3 adds 1.87 s. Real networks can be much slower than predicted, so time it on yours. In short:
+# Inside a machine it can; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less. For machines of several cards see chapter 18.) In short:
 #
 # - **Stage 1** if it fits: it can send as little as data parallelism.
-# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter, but reduces in every microbatch.
+# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. With one microbatch a step it sends no more than stage 1; with several it reduces in each.
 # - **Stage 3** if the parameters themselves are too large, or if you can use the memory. In *every* microbatch it sends 1.5 times what data parallelism sends in a step, and computing must hide that.
 # - **Offload** if there is no other way to fit, and with large batches.
 
@@ -922,7 +921,7 @@ lab.table(
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
-# The method needs 1, 1 and 1.5, as our ring measures. The source's numbers for stages 2 and 3 happen to be gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
+# The method needs 1, 1 and 1.5, as our ring measures. The source's numbers for stages 2 and 3 happen to be about gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
 #
 # </details>
 #
