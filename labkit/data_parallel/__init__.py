@@ -5,7 +5,8 @@ runs.
 on links of a given speed, so that one sees how much communication hides under the backward.
 ``step`` is the experiment: ``run`` takes it with DistributedDataParallel on real ranks, layers
 paced, gradients checked.
-``picture`` draws the scheme, and how gradients fill buckets.
+``picture`` draws the scheme, and how gradients fill buckets. ``ways`` compares ways of getting
+gradients by what they send.
 ``board`` is the widget that shows both, ``check`` holds the exercises (dealing samples, averaging
 uneven batches, filling buckets). Chapter 03.
 """
@@ -33,6 +34,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Step",
             "shaped",
             "speedup",
+        ],
+        "ways": [
+            "compare_ways",
         ],
     },
 )

@@ -53,6 +53,7 @@ REASONS = {
     ),
     LIVE: (
         "data_parallel.server_run.stamped",
+        "data_parallel.compare_ways",
         *(f"cluster.{each}_run" for each in ("commands", "examine", "node_loss", "two_level")),
         *(f"cluster.{each}" for each in ("matrix", "matrix_picture", "survivor_run", "two_level")),
         *(f"heterogeneous.edge_run.{each}" for each in ("frames", "pack", "unpack")),
