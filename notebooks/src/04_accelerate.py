@@ -40,7 +40,7 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the loop, a row for each of its five calls. Each column is a batch: `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients. A white box does nothing.
+# This is one update of the loop, a row for each of its five calls. Each column is a batch: `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients.
 #
 # The *engine* is what does the work under Accelerate. DDP you know. Now set the engine to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights?
 #
@@ -128,6 +128,8 @@ runs = {
     "batch size 8": lab.launch(by_accelerate, 8)[0],
     "batch size 4": lab.launch(by_accelerate, 4)[0],
 }
+
+# %%
 rows = ours.beside(runs, {"weights": one}, loss=final_loss)
 lab.show(lab.table(rows, heads=("start", "updates", "apart", "loss")))
 updates.score(rows[0]["updates"])
@@ -169,6 +171,8 @@ for tokens, targets in loader:
         optimizer.zero_grad()
 accelerator.end_training()
 """
+
+# %%
 folder = Path(tempfile.mkdtemp())
 script = folder / "train.py"
 _ = script.write_text(TRAIN)
@@ -184,7 +188,7 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# The command is `accelerate launch`. It reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
+# The command `accelerate launch` reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
 
 # %%
 fp32 = {
@@ -238,7 +242,7 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 ours.environment(deepspeed)
 
 # %% [markdown]
-# The script learns of the file only by such variables (one of bookkeeping is left out). So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
+# The script learns of the file only by such variables. So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
 #
 # Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
 
@@ -264,7 +268,7 @@ lab.show(lab.table(rows, heads=("start", "type", "model", "updates", "apart", "l
 odd.score(max(rows, key=lambda row: row["apart"])["start"])
 
 # %% [markdown]
-# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one computes with 8 significant bits. That is rounding as well, and the loss hardly differs.
+# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one rounds more: it computes with 8 significant bits.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -309,7 +313,7 @@ right.score(sum(row["apart"] < 1e-4 for row in rows))
 #
 # <details><summary>Training on CPUs: which switch works</summary>
 #
-# The variable `ACCELERATE_USE_CPU=true` does; where there is no GPU, labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+# The variable `ACCELERATE_USE_CPU=true` does, and labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
 #
 # </details>
 
@@ -335,8 +339,6 @@ def deal(batch_size, split=False):
 # %%
 dealt = lab.launch(deal, 2, ranks=4)
 lab.show(ours.draw_deal({"batches of 2": dealt}))
-
-# %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
@@ -397,7 +399,7 @@ rate.score(four_rates[2])
 # | `len(loader)` | 2 | after update 1, so the last update does nothing |
 # | `len(loader) * accelerator.num_processes` | 8 | after update 2, the last |
 #
-# `len(loader)` *before* `prepare` is 8 here as well. It is too short where the loader is filled up: ten samples in batches of 2 are 5 batches, but four ranks take 2 × 4 = 8 steps.
+# `len(loader)` *before* `prepare` is 8 here as well, but too short where the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
 #
 # <details><summary>With accumulation</summary>
 #
@@ -415,6 +417,8 @@ found = {
     engine: ours.Update(engine=engine, precision="bf16").run()[0]
     for engine in ("ddp", "fsdp", "zero2")
 }
+
+# %%
 rows = [{"engine": "before prepare", **found["ddp"]["before"]}]
 rows += [{"engine": engine, **ran["after"]} for engine, ran in found.items()]
 lab.table(rows, heads=("engine", "model", "weights", "inside", "output"))
@@ -422,7 +426,7 @@ lab.table(rows, heads=("engine", "model", "weights", "inside", "output"))
 # %% [markdown]
 # DDP and DeepSpeed wrap the model. FSDP cuts its weights: each is a `DTensor`, of which this rank has half.
 #
-# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under DDP Accelerate turns the output back into fp32.
+# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -464,7 +468,7 @@ lab.table(lab.launch(two_backwards)[0])
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed, whose configuration has a limit of its own? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
+# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
 
 
 # %%
@@ -498,10 +502,10 @@ clips = {
     "DeepSpeed": lab.launch(clipped, "zero2")[0],
     "DeepSpeed configured": lab.launch(clipped, "zero2", configured=0.01)[0],
 }
-moves = ours.moved(setup()[0].state_dict(), clips)
-lab.table(moves)
 
 # %%
+moves = ours.moved(setup()[0].state_dict(), clips)
+lab.show(lab.table(moves))
 longer.score(max(moves, key=lambda move: move["length"])["run"])
 
 # %% [markdown]
@@ -509,7 +513,7 @@ longer.score(max(moves, key=lambda move: move["length"])["run"])
 #
 # <details><summary>Why one move is longer</summary>
 #
-# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1. We measured it for Accelerate's file, as in the table, and for a DeepSpeed file of one's own.
+# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1. (Measured for its own file, as in the table, and for a DeepSpeed file.)
 #
 # </details>
 #
@@ -566,6 +570,7 @@ check.hint("accumulate_and_clip")
 # %%
 def preflight(accelerator, loader):
     updates = math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
+    at_a_time = 1 if accelerator.split_batches else accelerator.num_processes
     deepspeed = accelerator.state.deepspeed_plugin
     return {
         "type": accelerator.distributed_type.value,
@@ -573,8 +578,7 @@ def preflight(accelerator, loader):
         "precision": accelerator.mixed_precision,
         "batch": loader.total_batch_size * accelerator.gradient_accumulation_steps,
         "updates": updates,
-        "schedule": updates
-        * (1 if accelerator.split_batches else accelerator.num_processes),
+        "schedule": updates * at_a_time,
         "clips at": deepspeed and deepspeed.deepspeed_config["gradient_clipping"],
     }
 
@@ -593,7 +597,7 @@ def look(engine, batch_size, precision="no"):
 
 
 # %% [markdown]
-# Two of the four starts from above, and one that is right:
+# Two of the four starts from above (a wrong key is like no key), and one that is right:
 
 # %%
 checks = {
@@ -601,6 +605,8 @@ checks = {
     "a wrong key": lab.launch(look, "zero2", 4)[0],
     "FSDP and bf16": lab.launch(look, "fsdp", 4, "bf16")[0],
 }
+
+# %%
 lab.table({"start": name, **found} for name, found in checks.items())
 
 # %% [markdown]
@@ -609,7 +615,7 @@ lab.table({"start": name, **found} for name, found in checks.items())
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks have to call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
 
 
 # %%
@@ -633,7 +639,7 @@ lab.launch(report, one, ranks=4)
 # %% [markdown]
 # `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does.
 #
-# A frequent mistake is a collective that only the main process calls. Here rank 1 returns, and rank 0 waits. labkit says so at once, NCCL after 10 minutes by default. In a loop rank 1 would go on, and its next all-reduce would meet this gather:
+# A frequent mistake is a collective that only the main process calls. Here rank 1 returns, and rank 0 waits. labkit says so at once, NCCL after 10 minutes by default. (In a loop rank 1 would go on, and its next all-reduce would meet this gather.)
 
 
 # %% tags=["raises-exception"]
@@ -720,6 +726,8 @@ own = lab.guess("numbers of unwrap_model on rank 1, ZeRO 3", between=(0, 42_880)
 
 # %%
 found = {engine: lab.launch(held, engine) for engine in ("ddp", "fsdp", "zero3")}
+
+# %%
 rows = [
     {"engine": engine, "rank": rank, **run[rank]}
     for engine, run in found.items()
@@ -825,7 +833,7 @@ lab.difference(resumed, straight)
 sorted(each.name for each in Path(place).iterdir())
 
 # %% [markdown]
-# Not a bit is different. (This puts weights and optimizer to the test. The random generators are saved too, but without dropout nothing uses them here.)
+# Not a bit is different. (Without dropout nothing here uses the random generators.)
 #
 # By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load.
 #
@@ -834,8 +842,6 @@ sorted(each.name for each in Path(place).iterdir())
 # All ranks share one shuffled order, a new one in each epoch. Set torch's seed before `prepare` as the first run did, and the new loader begins with the order of its first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
 #
 # </details>
-#
-# Chapter 13 is about ranks that fail.
 #
 # <details><summary>When is Accelerate worth it?</summary>
 #
