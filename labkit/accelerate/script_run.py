@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from reprlib import repr as brief
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING
 from labkit.accelerate.engines import FOR_DEEPSPEED, find_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -95,7 +94,7 @@ def start_script(
     return launch(run_script, path, *arguments, devices="cpu", **options)[0]
 
 
-def beside(runs: dict[str, dict], one: dict, loss: "Callable | None" = None) -> list[dict]:
+def beside(runs: dict[str, dict], one: dict, loss: Callable | None = None) -> list[dict]:
     """A row for each of several runs of a script: its name as ``start``, what it said, and as
     ``apart`` the largest difference of a weight from that of ``one``; with ``loss``, a function of
     weights, what it says of the run's. Raises ValueError for what is no answer of
@@ -117,7 +116,7 @@ def beside(runs: dict[str, dict], one: dict, loss: "Callable | None" = None) -> 
     return rows
 
 
-def numel(weights: "dict[str, Tensor]") -> int:
+def numel(weights: dict) -> int:
     """How many numbers of these named weights lie on this rank: of a DTensor its own shard. Raises
     ValueError for what is no dict of tensors."""
     import torch
