@@ -4,8 +4,8 @@
 engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
 what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell,
-and compares the weights of runs. ``picture`` draws an update, predicted and measured, and how
-samples were dealt out; ``board`` is the widget; ``check`` holds the exercises
+compares and counts the weights of runs. ``picture`` draws an update, predicted and measured, and
+how samples were dealt out; ``board`` is the widget; ``check`` holds the exercises
 (the same loop for every engine, accumulation with clipping, an exact accuracy). Chapter 04.
 """
 
@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "beside",
             "environment",
             "moved",
+            "numel",
             "run_script",
             "start_script",
         ],

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from reprlib import repr as brief
 from typing import TYPE_CHECKING
@@ -93,10 +94,11 @@ def start_script(
     return launch(run_script, path, *arguments, devices="cpu", **options)[0]
 
 
-def beside(runs: dict[str, dict], one: dict) -> list[dict]:
+def beside(runs: dict[str, dict], one: dict, loss: Callable | None = None) -> list[dict]:
     """A row for each of several runs of a script: its name as ``start``, what it said, and as
-    ``apart`` the largest difference of a weight from that of ``one``. Raises ValueError for what is
-    no answer of ``start_script``."""
+    ``apart`` the largest difference of a weight from that of ``one``; with ``loss``, a function of
+    weights, what it says of the run's. Raises ValueError for what is no answer of
+    ``start_script``, and for a loss that can't be called."""
     from labkit.measure.apart import difference
 
     said = [one, *runs.values()] if isinstance(runs, dict) else [runs]
@@ -105,11 +107,24 @@ def beside(runs: dict[str, dict], one: dict) -> list[dict]:
             f"runs are named answers of start_script, which have weights; got {brief(runs)} "
             f"beside {brief(one)}"
         )
+    if loss is not None and not callable(loss):
+        raise ValueError(f"loss is a function of a run's weights, or None; got {brief(loss)}")
     rows = []
     for name, run in runs.items():
-        apart = difference(run["weights"], one["weights"])
-        rows.append({"start": name, **run, "apart": apart})
+        row = {"start": name, **run, "apart": difference(run["weights"], one["weights"])}
+        rows.append(row if loss is None else {**row, "loss": loss(run["weights"])})
     return rows
+
+
+def numel(weights: dict) -> int:
+    """How many numbers of these named weights lie on this rank: of a DTensor its own shard. Raises
+    ValueError for what is no dict of tensors."""
+    import torch
+
+    parts = weights.values() if isinstance(weights, dict) else [weights]
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        raise ValueError(f"weights are tensors by name, as in a state_dict; got {brief(weights)}")
+    return sum(getattr(part, "_local_tensor", part).numel() for part in parts)
 
 
 def moved(before: dict, runs: dict[str, dict]) -> list[dict]:

@@ -11,7 +11,18 @@
 #
 # *An hour and a half, and an hour for the exercises. You need chapters 00, 02 and 03. No GPU is needed.*
 #
-# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But the loss ends at 4.9 instead of 3.5. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and no error tells you.
+# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But the loss ends at 4.9 instead of 3.5. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and no error tells you. This is the loop:
+#
+# ```python
+# for tokens, targets in loader:
+#     with accelerator.accumulate(net):
+#         loss = f(net(tokens), targets)
+#         accelerator.backward(loss)
+#         if accelerator.sync_gradients:
+#             accelerator.clip_grad_norm_(net.parameters(), 0.5)
+#         optimizer.step()
+#         optimizer.zero_grad()
+# ```
 
 # %%
 import math
@@ -29,7 +40,7 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the usual training loop, a row for each line of code. Each column is a batch: the gradients of two batches are added up before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients. Until the last batch, Accelerate makes `step` and `zero_grad` do nothing.
+# This is one update of the loop, a row for each of its five calls. Each column is a batch: `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients.
 #
 # The *engine* is what does the work under Accelerate. DDP you know. Now set the engine to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights?
 #
@@ -43,12 +54,12 @@ ours.Update(engine="ddp", accumulation=2).board()
 #
 # - turn a plain loop into one that trains the same model on one process, DDP, FSDP and DeepSpeed;
 # - say what `prepare`, `backward`, `accumulate`, `clip_grad_norm_`, `gather` and `save_state` did to your objects;
-# - find out in ten seconds whether a run is what you have asked for.
+# - find out before the first step which engine, ranks, precision and batch a run has.
 
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
 #
-# A small model, its optimizer, and the data: 64 passages of our story. (With Adam's usual `eps` tiny gradients would magnify rounding, so we take a larger one.) Then the loop of one process, which goes once through the data: an *epoch*.
+# A small model, its optimizer, and the data: 64 passages of our story. (With Adam's usual `eps` tiny gradients magnify rounding: two ranks then end 0.0003 from one process. So we take a larger one.) Then the loop of one process, which goes once through the data: an *epoch*.
 
 
 # %%
@@ -95,13 +106,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does the epoch have?
-
-# %%
-updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
-
-# %% [markdown]
-# We compare each result with that of one process. *apart* is the largest difference of a weight, and *loss* is what the trained model has on all 64 passages:
+# Each result will be compared with that of one process: *apart* is the largest difference of a weight, and *loss* is what the trained model has on all 64 passages.
 
 
 # %%
@@ -112,20 +117,22 @@ def final_loss(weights):
     return model.loss(net(tokens), targets).item()
 
 
-# %%
-runs = {size: lab.launch(by_accelerate, size)[0] for size in (8, 4)}
-lab.table(
-    {
-        "batch": size,
-        "updates": run["updates"],
-        "apart": lab.difference(run["weights"], one),
-        "loss": final_loss(run["weights"]),
-    }
-    for size, run in runs.items()
-)
+# %% [markdown]
+# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does the epoch have?
 
 # %%
-updates.score(runs[8]["updates"])
+updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
+
+# %%
+runs = {
+    "batch size 8": lab.launch(by_accelerate, 8)[0],
+    "batch size 4": lab.launch(by_accelerate, 4)[0],
+}
+
+# %%
+rows = ours.beside(runs, {"weights": one}, loss=final_loss)
+lab.show(lab.table(rows, heads=("start", "updates", "apart", "loss")))
+updates.score(rows[0]["updates"])
 
 # %% [markdown]
 # <details><summary>Why</summary>
@@ -164,23 +171,24 @@ for tokens, targets in loader:
         optimizer.zero_grad()
 accelerator.end_training()
 """
+
+# %%
 folder = Path(tempfile.mkdtemp())
 script = folder / "train.py"
 _ = script.write_text(TRAIN)
 
 # %% [markdown]
-# Five things are new in it:
+# Four things are new in it:
 #
 # - `accelerator.state` says what Accelerate has found.
-# - `accelerator.accumulate(net)` counts the batches of an update. Until the last of them, it keeps DDP from sending. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; else it is one.
-# - `accelerator.sync_gradients` is True in that last batch.
+# - `accelerator.accumulate(net)` counts the batches of an update, and keeps DDP from sending until the last. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; else it is one.
 # - `clip_grad_norm_` shortens the gradient to a length of 0.5, if it is longer.
 # - `end_training` closes the connections between the ranks.
 
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# The command is `accelerate launch`. It reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
+# The command `accelerate launch` reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
 
 # %%
 fp32 = {
@@ -193,24 +201,22 @@ fp32 = {
 print(yaml.safe_dump(fp32, sort_keys=False))
 
 # %% [markdown]
-# In YAML, keep the quotes around `'no'`: without them it means False.
+# In YAML, keep the quotes around `'no'`: without them it means False, and the command stops with an error.
 #
 # <details><summary>Its other keys</summary>
 #
 # For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
-# A misspelt key or value on top is refused. Inside `fsdp_config` and `deepspeed_config` a misspelt key is ignored.
-#
 # </details>
 #
-# Now the command starts the script on two ranks. Rank 1 prints:
+# Now the command starts the script on two ranks. labkit writes the file as JSON, which is YAML too. Rank 1 prints:
 
 # %%
 started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# On GPUs the first line says `MULTI_GPU`; without, also on a pretend device, DDP is called `MULTI_CPU`.
+# `MULTI_CPU` is DDP without a real GPU, also on a pretend device. On GPUs the line says `MULTI_GPU`.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
@@ -236,7 +242,7 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 ours.environment(deepspeed)
 
 # %% [markdown]
-# The script learns of the file only by such variables (one of bookkeeping is left out). So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
+# The script learns of the file only by such variables. So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
 #
 # Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
 
@@ -256,31 +262,22 @@ ways = {
     "FSDP": start(script, 2, "4", config=fsdp),
 }
 
-
 # %%
-def compared(runs):
-    rows = ours.beside(runs, ways["one process"])
-    return [{**row, "loss": final_loss(row["weights"])} for row in rows]
-
-
-# %%
-rows = compared(ways)
-lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
-
-# %%
+rows = ours.beside(ways, ways["one process"], loss=final_loss)
+lab.show(lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss")))
 odd.score(max(rows, key=lambda row: row["apart"])["start"])
 
 # %% [markdown]
-# The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one computes with 8 significant bits. That is rounding as well, and the loss hardly differs.
+# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one rounds more: it computes with 8 significant bits.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Now four starts that do not do what was meant. 2 to 4 were meant for two ranks with a batch size of 4. For 3 and 4 we take the pretend device away (`gpus=False`).
+# Four more starts were meant to make 8 updates of 8 passages, clipped at 0.5. None of them does what was meant:
 #
 # 1. four ranks, and still a batch size of 8;
-# 2. `python train.py` instead of `accelerate launch`, which we imitate by one rank that knows of no other;
-# 3. two ranks on a machine without GPUs;
+# 2. DeepSpeed on two ranks, with a wrong key: `gradient_clip`, not `gradient_clipping`;
+# 3. two ranks on a machine without GPUs (`gpus=False` takes the pretend device away);
 # 4. the same, but told to use CPUs (`ACCELERATE_USE_CPU=true`), and with a file that asks for FSDP.
 #
 # How many of them end with the right weights?
@@ -289,36 +286,34 @@ odd.score(max(rows, key=lambda row: row["apart"])["start"])
 right = lab.guess("how many of the four end with the right weights", between=(0, 4))
 
 # %%
+misspelt = {**deepspeed, "deepspeed_config": {"zero_stage": 2, "gradient_clip": 0.5}}
 on_cpu = {"ACCELERATE_USE_CPU": "true"}
 traps = {
     "batch size 8 on four ranks": start(script, 4, "8"),
-    "python train.py": start(script, 1, "4"),
+    "a wrong key": start(script, 2, "4", config=misspelt),
     "no GPU, and not told": start(script, 2, "4", config=fp32, gpus=False),
     "FSDP without GPUs": start(
         script, 2, "4", config=fsdp, variables=on_cpu, gpus=False
     ),
 }
-rows = compared(traps)
-lab.table(rows, heads=("start", "type", "processes", "updates", "apart", "loss"))
 
 # %%
+rows = ours.beside(traps, ways["one process"], loss=final_loss)
+columns = ("start", "type", "processes", "updates", "apart", "loss")
+lab.show(lab.table(rows, heads=columns))
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# No start ends with an error.
-#
-# <details><summary>What went wrong in each</summary>
+# No start ends with an error. What happened in each:
 #
 # 1. An update takes 32 passages, so there are a quarter of the updates.
-# 2. One process trains with batches of 4, so it makes 16 updates. That is another model, though its loss is no higher.
-# 3. No rank finds a GPU, so each believes that it is alone, and we train the same model twice.
-# 4. The weights are right, but the type is plain DDP. What the file says of FSDP was ignored, and no memory is saved.
-#
-# </details>
+# 2. A key that `deepspeed_config` or `fsdp_config` does not know is ignored, so DeepSpeed clips at another length. (On top of the file such a key is refused.)
+# 3. No rank finds a GPU, so each believes that it is alone, as after `python train.py`. It makes 16 updates of 4 passages.
+# 4. It is plain DDP. What the file says of FSDP was ignored, and no memory is saved.
 #
 # <details><summary>Training on CPUs: which switch works</summary>
 #
-# The variable `ACCELERATE_USE_CPU=true` does; where there is no GPU, labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+# The variable `ACCELERATE_USE_CPU=true` does, and labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
 #
 # </details>
 
@@ -344,8 +339,6 @@ def deal(batch_size, split=False):
 # %%
 dealt = lab.launch(deal, 2, ranks=4)
 lab.show(ours.draw_deal({"batches of 2": dealt}))
-
-# %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
@@ -359,7 +352,7 @@ eight = {
 lab.show(ours.draw_deal(eight))
 
 # %% [markdown]
-# With it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but see the schedule below. Or keep the larger batch, and raise the learning rate with it (chapter 12).
+# With it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but counts otherwise for the schedule, which comes next. Or keep the larger batch, and raise the learning rate with it (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
@@ -399,151 +392,41 @@ lab.curves(
 rate.score(four_rates[2])
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process. (With `split_batches` it takes one.) So compute the length *before* `prepare`. Of 8 batches four ranks get 2 each:
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process. (With `split_batches` it takes one.) So count its length in such steps. Of 8 batches four ranks get 2 each:
 #
-# | `len(loader)` taken | length | the rate is 0 |
+# | length, after `prepare` | here | the rate is 0 |
 # | --- | --- | --- |
-# | before `prepare` | 8 | after update 2, the last |
-# | after `prepare` | 2 | after update 1, so the last update does nothing |
+# | `len(loader)` | 2 | after update 1, so the last update does nothing |
+# | `len(loader) * accelerator.num_processes` | 8 | after update 2, the last |
+#
+# `len(loader)` *before* `prepare` is 8 here as well, but too short where the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
 #
 # <details><summary>With accumulation</summary>
 #
-# The length is `epochs * math.ceil(len(loader) / accelerator.gradient_accumulation_steps)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
-#
-# </details>
-
-# %% [markdown] sections="8.2.2"
-# ### Ten seconds before the start
-#
-# All of this can be read off the objects before the first batch. `schedule` is the number of learning-rate steps of an epoch:
-
-
-# %%
-def preflight(accelerator, loader):
-    accumulated = accelerator.gradient_accumulation_steps
-    updates = math.ceil(len(loader) / accumulated)
-    at_a_time = 1 if accelerator.split_batches else accelerator.num_processes
-    return {
-        "type": accelerator.distributed_type.value,
-        "processes": accelerator.num_processes,
-        "passages per update": loader.total_batch_size * accumulated,
-        "updates": updates,
-        "schedule": updates * at_a_time,
-    }
-
-
-# %%
-def prepared(engine, batch_size, accumulation=1):
-    accelerator = ours.accelerator(engine, accumulation=accumulation)
-    net, optimizer, data = setup()
-    loader = DataLoader(data, batch_size)
-    return accelerator, *accelerator.prepare(net, optimizer, loader)
-
-
-def look(engine, batch_size, accumulation=1):
-    accelerator, net, optimizer, loader = prepared(engine, batch_size, accumulation)
-    return preflight(accelerator, loader)
-
-
-# %% [markdown]
-# We ask for FSDP on two ranks, with 8 passages per update. Here are four starts, each with its engine, batch size and, in C, accumulation. Which is right?
-
-# %%
-starts = {
-    "A": ("ddp", 4),
-    "B": ("fsdp", 8),
-    "C": ("fsdp", 2, 2),
-    "D": ("fsdp", 2),
-}
-asked = lab.guess("the start that is right", choices=tuple(starts))
-
-# %%
-checks = {name: lab.launch(look, *start)[0] for name, start in starts.items()}
-lab.table({"start": name, **check} for name, check in checks.items())
-
-# %%
-found = {(each["type"], each["updates"]): name for name, each in checks.items()}
-asked.score(found["FSDP", 8])
-
-# %% [markdown]
-# <details><summary>What is wrong with the other three</summary>
-#
-# - A is DDP: the right model, but every rank holds all of it.
-# - B takes the batch of all ranks for that of each: 16 passages per update, and half as many updates.
-# - D forgets the accumulation: 4 passages per update, and twice as many updates.
+# An epoch has `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)` updates; take that for `len(loader)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
 #
 # </details>
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare does to the model
 #
-# We run the update of the first screen, whose model is larger than ours, with `mixed_precision="bf16"` under three engines, and look at the model on rank 0 of two. *weights* is type and number of what this rank holds, *inside* is what a layer computes in, and *output* is what the model returns.
+# We run the update of the first screen, whose model is larger, with `mixed_precision="bf16"` under three engines, and look at the model on rank 0 of two. *weights* is type and number of what this rank holds, *inside* is what a layer computes in, and *output* is what the model returns.
 
 # %%
-found = {}
-for engine in ("ddp", "fsdp", "zero2"):
-    found[engine] = ours.Update(engine=engine, precision="bf16").run()[0]
+found = {
+    engine: ours.Update(engine=engine, precision="bf16").run()[0]
+    for engine in ("ddp", "fsdp", "zero2")
+}
 
-before = found["ddp"]["before"]
-lab.table(
-    {"what": what, "before": before[what]}
-    | {engine: result["after"][what] for engine, result in found.items()}
-    for what in ("model", "weights", "inside", "output")
-)
+# %%
+rows = [{"engine": "before prepare", **found["ddp"]["before"]}]
+rows += [{"engine": engine, **ran["after"]} for engine, ran in found.items()]
+lab.table(rows, heads=("engine", "model", "weights", "inside", "output"))
 
 # %% [markdown]
 # DDP and DeepSpeed wrap the model. FSDP cuts its weights: each is a `DTensor`, of which this rank has half.
 #
-# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer. Under DDP Accelerate turns the output back into fp32.
-
-# %% [markdown] sections="8.2.2"
-# ### Exercise 1. One loop for every engine
-#
-# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong. Before you change a line, say which engine it breaks, and how.
-
-
-# %%
-def ddp_epoch(accelerator, net, optimizer, loader):
-    net, loader = accelerator.prepare(net, loader)
-    for tokens, targets in loader:
-        loss = model.loss(net(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return accelerator.unwrap_model(net).state_dict()
-
-
-# %% [markdown]
-# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model; what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
-
-
-# %%
-def my_epoch(accelerator, net, optimizer, loader):
-    """Trains one epoch; returns the whole weights on the main process."""
-    ### BEGIN SOLUTION
-    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-    for tokens, targets in loader:
-        accelerator.backward(model.loss(net(tokens), targets))
-        optimizer.step()
-        optimizer.zero_grad()
-    return accelerator.get_state_dict(net)
-    ### END SOLUTION
-
-
-# %%
-check.one_epoch(my_epoch)
-
-# %%
-check.hint("one_epoch")
-
-# %% [markdown]
-# <details><summary>What the three lines break (look after your try)</summary>
-#
-# - `prepare` without the optimizer: FSDP and DeepSpeed stop with an error.
-# - `loss.backward()`: DeepSpeed changes no weight.
-# - `unwrap_model`: FSDP gives only this rank's part of each weight.
-#
-# </details>
+# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -581,11 +464,11 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean. Under fp16 it also scales, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
+# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean. Under fp16 it also scales, and with DeepSpeed it makes the whole update in the last batch. So a loop for every engine calls it.
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed, whose configuration has a limit of its own? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
+# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
 
 
 # %%
@@ -619,23 +502,33 @@ clips = {
     "DeepSpeed": lab.launch(clipped, "zero2")[0],
     "DeepSpeed configured": lab.launch(clipped, "zero2", configured=0.01)[0],
 }
-moves = ours.moved(setup()[0].state_dict(), clips)
-lab.table(moves)
 
 # %%
+moves = ours.moved(setup()[0].state_dict(), clips)
+lab.show(lab.table(moves))
 longer.score(max(moves, key=lambda move: move["length"])["run"])
 
 # %% [markdown]
 # `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, before it is averaged. Then the second batch's is added at full length, and the sum is clipped again. The length is right, but the first batch hardly counts.
 #
-# DeepSpeed ignores what the script asks for. It clips at `gradient_clipping` in its own configuration; where you write none, Accelerate writes 1. So write the number in both places, as our script and its configuration `zero` do.
+# <details><summary>Why one move is longer</summary>
+#
+# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1. (Measured for its own file, as in the table, and for a DeepSpeed file.)
+#
+# </details>
+#
+# So write the limit in both places, as our script and its configuration `zero` do.
 
 # %% [markdown] sections="8.2.4"
-# ### Exercise 2. Accumulate, clip, and the rest
+# ### Exercise 1. Accumulate, clip, and the rest
 #
-# At the end of the loader `accumulate` makes an update, however few batches are left, and `backward` divides by `gradient_accumulation_steps` all the same. Of 6 batches with a gradient of 1, accumulated by 4, the first update has the gradient 4/4, and the second has 2/4. (AdamW would hide most of that, since it divides by the gradient's own size.)
+# At the end of the loader `accumulate` makes an update, however few batches are left, and `backward` divides by `gradient_accumulation_steps` all the same. Of 6 batches with a gradient of 1, accumulated by 4, the first update has the gradient 4/4, and the second has 2/4. (AdamW averages over many updates, so one short gradient hardly shows.)
 #
-# Write the loop that mends it. All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches (it may be 1), with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The last update averages only the batches that it has; `len(loader)` counts those of this rank. The check runs DDP, and allows one all-reduce per update. The model fits into one bucket.
+# Write the loop that mends it. All objects are prepared, and `len(loader)` counts the batches of this rank.
+#
+# - Make one update per `accelerator.gradient_accumulation_steps` batches (it may be 1), and one of those that are left.
+# - Its gradient is that of the mean over all its batches and all ranks, clipped to `max_norm`.
+# - The check runs DDP, and allows one all-reduce per update. The model fits into one bucket.
 #
 # <details><summary>Two other ways out</summary>
 #
@@ -668,10 +561,61 @@ check.accumulate_and_clip(my_training)
 # %%
 check.hint("accumulate_and_clip")
 
+# %% [markdown] sections="8.2.2"
+# ## Ten seconds before the start
+#
+# Most of this can be read off the objects before the first batch. `schedule` is the number of learning-rate steps of an epoch, and *clips at* is DeepSpeed's own limit; what a script clips can't be seen.
+
+
+# %%
+def preflight(accelerator, loader):
+    updates = math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
+    at_a_time = 1 if accelerator.split_batches else accelerator.num_processes
+    deepspeed = accelerator.state.deepspeed_plugin
+    return {
+        "type": accelerator.distributed_type.value,
+        "ranks": accelerator.num_processes,
+        "precision": accelerator.mixed_precision,
+        "batch": loader.total_batch_size * accelerator.gradient_accumulation_steps,
+        "updates": updates,
+        "schedule": updates * at_a_time,
+        "clips at": deepspeed and deepspeed.deepspeed_config["gradient_clipping"],
+    }
+
+
+# %%
+def prepared(engine, batch_size, precision="no"):
+    accelerator = ours.accelerator(engine, precision=precision)
+    net, optimizer, data = setup()
+    loader = DataLoader(data, batch_size)
+    return accelerator, *accelerator.prepare(net, optimizer, loader)
+
+
+def look(engine, batch_size, precision="no"):
+    accelerator, net, optimizer, loader = prepared(engine, batch_size, precision)
+    return preflight(accelerator, loader)
+
+
+# %% [markdown]
+# Two of the four starts from above (a wrong key is like no key), and one that is right:
+
+# %%
+checks = {
+    "batch size 8 on four ranks": lab.launch(look, "ddp", 8, ranks=4)[0],
+    "a wrong key": lab.launch(look, "zero2", 4)[0],
+    "FSDP and bf16": lab.launch(look, "fsdp", 4, "bf16")[0],
+}
+
+# %%
+lab.table({"start": name, **found} for name, found in checks.items())
+
+# %% [markdown]
+# The first has 32 passages per update where we want 8. The second clips at 1 where we want 0.5.
+
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks have to call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
 
 
 # %%
@@ -680,7 +624,8 @@ def report(weights):
     net, _, _ = setup()
     net.load_state_dict(weights)
     net = accelerator.prepare(net)
-    tokens, targets = model.story_tokens(1, 32, seed=accelerator.process_index)
+    passage = model.story_tokens(1, 32, seed=accelerator.process_index)
+    tokens, targets = (each.to(accelerator.device) for each in passage)
     loss = model.loss(net(tokens), targets).detach()
     every = [round(each, 2) for each in accelerator.gather(loss).tolist()]
     mean = accelerator.reduce(loss, "mean").item()
@@ -694,20 +639,21 @@ lab.launch(report, one, ranks=4)
 # %% [markdown]
 # `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does.
 #
-# A frequent mistake is a collective that only the main process calls. It waits for the others, who are gone. labkit says so at once; in real life nothing is printed until the timeout:
+# A frequent mistake is a collective that only the main process calls. Here rank 1 returns, and rank 0 waits. labkit says so at once, NCCL after 10 minutes by default. (In a loop rank 1 would go on, and its next all-reduce would meet this gather.)
 
 
 # %% tags=["raises-exception"]
 def only_the_main_one():
     accelerator = ours.accelerator()
     if accelerator.is_main_process:
-        print("mean", accelerator.gather(torch.ones(1)).mean())
+        loss = torch.ones(1, device=accelerator.device)
+        print("mean", accelerator.gather(loss).mean())
 
 
 lab.launch(only_the_main_one, hang_s=1.0)
 
 # %% [markdown] sections="8.2.4"
-# ### Exercise 3. An exact accuracy in one message
+# ### Exercise 2. An exact accuracy in one message
 #
 # For what a loader has filled up there is `gather_for_metrics`. Four ranks collect the ten samples, batch by batch, in two ways:
 
@@ -756,32 +702,48 @@ check.hint("exact_accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give. `zero3` is DeepSpeed that splits the weights among the ranks, too.
-
-
-# %%
-def numbers(weights):
-    parts = [w.to_local() if hasattr(w, "to_local") else w for w in weights.values()]
-    return sum(part.numel() for part in parts)
+# In the end you want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give, with `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights among the ranks, too.
 
 
 # %%
 def held(engine):
-    accelerator, net, _, _ = prepared(engine, 2)
+    accelerator, net, _, _ = prepared(engine, 2, "bf16")
     mine = accelerator.unwrap_model(net).state_dict()
     whole = accelerator.get_state_dict(net) or {}
-    return {"unwrap_model": numbers(mine), "get_state_dict": numbers(whole)}
+    types = {str(weight.dtype) for weight in whole.values()}
+    return {
+        "unwrap_model": ours.numel(mine),
+        "get_state_dict": ours.numel(whole),
+        "type": ", ".join(types),
+    }
 
+
+# %% [markdown]
+# The model has 42,880 numbers. How many of them does `unwrap_model` give to rank 1 of two under ZeRO 3?
+
+# %%
+own = lab.guess("numbers of unwrap_model on rank 1, ZeRO 3", between=(0, 42_880))
 
 # %%
 found = {engine: lab.launch(held, engine) for engine in ("ddp", "fsdp", "zero3")}
-lab.table(
-    {"engine": engine, **run[0], "get_state_dict on rank 1": run[1]["get_state_dict"]}
+
+# %%
+rows = [
+    {"engine": engine, "rank": rank, **run[rank]}
     for engine, run in found.items()
-)
+    for rank in (0, 1)
+]
+lab.show(lab.table(rows))
+own.score(found["zero3"][1]["unwrap_model"])
 
 # %% [markdown]
-# `unwrap_model` gives a rank's own part under FSDP, and nothing under ZeRO 3. `get_state_dict` gathers, and there only rank 0 gets the whole weights. So for every engine:
+# <details><summary>Why so few</summary>
+#
+# DeepSpeed keeps a rank's part in a tensor of its own, and leaves the model's weights empty between two uses.
+#
+# </details>
+#
+# `get_state_dict` gathers, and under FSDP and ZeRO 3 only rank 0 gets the whole weights. From DeepSpeed they are bf16, since it holds bf16 weights. So for every engine:
 #
 # ```python
 # weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
@@ -789,8 +751,58 @@ lab.table(
 # accelerator.wait_for_everyone()  # before another rank reads the file
 # ```
 #
-# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`, as `ours.accelerator("zero3")` says for you. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step. Under bf16 we expect a bf16 file from DeepSpeed, since it holds bf16 weights.
+# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`, as `ours.accelerator("zero3")` says for you. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step.
+
+# %% [markdown] sections="8.2.2"
+# ### Exercise 3. One loop for every engine
 #
+# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong. Before you change a line, say which engine it breaks, and how.
+
+
+# %%
+def ddp_epoch(accelerator, net, optimizer, loader):
+    net, loader = accelerator.prepare(net, loader)
+    for tokens, targets in loader:
+        loss = model.loss(net(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return accelerator.unwrap_model(net).state_dict()
+
+
+# %% [markdown]
+# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model; what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
+
+
+# %%
+def my_epoch(accelerator, net, optimizer, loader):
+    """Trains one epoch; returns the whole weights on the main process."""
+    ### BEGIN SOLUTION
+    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    for tokens, targets in loader:
+        accelerator.backward(model.loss(net(tokens), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+    return accelerator.get_state_dict(net)
+    ### END SOLUTION
+
+
+# %%
+check.one_epoch(my_epoch)
+
+# %%
+check.hint("one_epoch")
+
+# %% [markdown]
+# <details><summary>What the three lines break (look after your try)</summary>
+#
+# - `prepare` without the optimizer: FSDP and DeepSpeed stop with an error.
+# - `loss.backward()`: DeepSpeed changes no weight.
+# - `unwrap_model`: FSDP gives only this rank's part of each weight.
+#
+# </details>
+
+# %% [markdown] sections="8.2.2"
 # ### To go on later
 #
 # `save_state` saves weights, optimizer, a prepared scheduler, and random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
@@ -821,7 +833,7 @@ lab.difference(resumed, straight)
 sorted(each.name for each in Path(place).iterdir())
 
 # %% [markdown]
-# Not a bit is different. (This puts weights and optimizer to the test. The random generators are saved too, but without dropout nothing uses them here.)
+# Not a bit is different. (Without dropout nothing here uses the random generators.)
 #
 # By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load.
 #
@@ -830,8 +842,6 @@ sorted(each.name for each in Path(place).iterdir())
 # All ranks share one shuffled order, a new one in each epoch. Set torch's seed before `prepare` as the first run did, and the new loader begins with the order of its first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
 #
 # </details>
-#
-# Chapter 13 is about ranks that fail.
 #
 # <details><summary>When is Accelerate worth it?</summary>
 #
@@ -843,7 +853,7 @@ sorted(each.name for each in Path(place).iterdir())
 # ## Summary
 #
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
-# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
+# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates, in the last batch. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - All ranks call `gather`, `get_state_dict` and `save_state`, whatever the engine.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `preflight` before the first step.
 #

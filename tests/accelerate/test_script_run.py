@@ -2,6 +2,7 @@
 script finds itself where it was told to be."""
 
 import pytest
+import torch
 
 import labkit as lab
 from labkit import accelerate as accelerated
@@ -97,6 +98,8 @@ def test_what_chapter_04_says_of_a_misspelt_file(line, refused, tmp_path):
             load_config_from_file(str(file))
     else:
         assert load_config_from_file(str(file)).mixed_precision is False
+        with pytest.raises(ValueError, match="lower"):
+            accelerated.environment(config(distributed_type="MULTI_GPU", mixed_precision=False))
 
 
 def test_started_scripts_stand_beside_one_another(tmp_path):
@@ -112,6 +115,27 @@ def test_started_scripts_stand_beside_one_another(tmp_path):
     assert rows[0]["apart"] == 0 and "apart" not in one
     assert rows[1]["apart"] == lab.difference(two["weights"], one["weights"])
     assert rows[1]["updates"] == two["updates"]
+    assert accelerated.beside({"one": one}, one, loss=len)[0]["loss"] == 2
+    with pytest.raises(ValueError, match="loss is a function"):
+        accelerated.beside({"one": one}, one, loss=3)
+
+
+def sharded():
+    from torch.distributed import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh(torch.get_default_device().type, (2,))
+    return accelerated.numel(
+        {"whole": torch.ones(3), "mine": distribute_tensor(torch.ones(4), mesh, [Shard(0)])}
+    )
+
+
+def test_a_rank_holds_its_shards():
+    assert [*lab.launch(sharded, ranks=2)] == [5, 5]
+    assert accelerated.numel({}) == 0
+    for odd in (None, [torch.ones(2)], {"a": 1}):
+        with pytest.raises(ValueError, match="tensors by name"):
+            accelerated.numel(odd)
 
 
 def test_what_chapter_04_says_of_a_machine_without_gpus(tmp_path):
