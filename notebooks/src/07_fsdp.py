@@ -17,6 +17,8 @@
 
 # %%
 import math
+from functools import partial
+
 import labkit as lab
 import torch
 import torch.distributed as dist
@@ -32,7 +34,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown]
 # `F3` is the forward of layer 3, `B3` its backward. In the upper picture a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own.
 #
-# The bars are rank 0's bytes in a second microbatch, so the gradients of the first lie there already. They are predicted; a button in the notebook trains the small model for real. The menu's other strategies come in Part 2.
+# The bars are rank 0's bytes in a second microbatch, with the gradients of the first. They are predicted; a button in the notebook trains for real. *Temporary* is mostly buffers: a gathered layer lands in one, and is copied from there. In the forward two of them take turns.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
 
@@ -52,11 +54,11 @@ share.score(peak_bytes[0] / peak_bytes[1])
 # %% [markdown] sections="8.4.1"
 # Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states; above them block 3, *gathered for a while*, and [activations](GLOSSARY.md#activations), which nobody shards. *Temporary* is a little workspace and three times the bytes of a block:
 #
-# - block 2, gathered early,
+# - block 2, gathered early, still in its buffer,
 # - the gradients of block 3,
 # - the gradients of block 4, in the buffer from which they are reduced.
 #
-# Here a block is a fifth of the model. In our 7 B model it is only a thirtieth, but activations and buffers take its place: of the 27.8 GB that Part 2 finds, 13.5 are states.
+# Here a block is a fifth of the model. In our 7 B model it is only a thirtieth, but activations and buffers take its place.
 #
 # ## By hand
 #
@@ -76,7 +78,7 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.storage.resize_(0)  # the last use of these weights is over
+        ctx.storage.resize_(0)  # 4 the last use of these weights is over
         mine = gradient.new_empty(gradient.numel() // dist.get_world_size())
         dist.reduce_scatter_single(mine, gradient)  # reduce_scatter_tensor before 2.13
         return mine / dist.get_world_size()
@@ -112,10 +114,12 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. Two facts about autograd help:
+# That is complete, and correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between:
 #
-# - It has saved *views* of the gathered tensor, and they all share one storage. `resize_(0)` takes the bytes from all of them; filling the storage again gives them back.
-# - It counts writes to what it has saved, and refuses to go on after one. So the second gather goes through `.data`, where nobody counts.
+# 1. It gathers, and computes. Autograd saves *views* of the gathered tensor, which share one storage.
+# 2. `resize_(0)` frees that storage, and so all views.
+# 3. Before the layer's backward a hook fills the storage again. Autograd counts writes to what it has saved, and refuses to go on after one; so the hook writes through `.data`, where nobody counts.
+# 4. `Gather.backward` frees it for good, and reduces.
 
 
 # %%
@@ -123,34 +127,37 @@ class Freed(Kept):
     """The same, freed after the forward and gathered again for the backward."""
 
     def forward(self, x):
-        whole = Gather.apply(self.mine)
+        whole = Gather.apply(self.mine)  # 1 gather
         output = torch.func.functional_call(self.layer[0], self.views(whole), (x,))
         storage, data, num_bytes = whole.untyped_storage(), whole.data, whole.nbytes
+        storage.resize_(0)  # 2 free
 
-        def again(gradient):
+        def again(gradient):  # 3 fill again
             storage.resize_(num_bytes)
             dist.all_gather_single(data, self.mine.data)  # autograd does not see it
 
         output.register_hook(again)  # runs when the gradient of the output is there
-        storage.resize_(0)
         return output
 
 
 # %% [markdown]
-# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
+# ### Beside torch's own
+#
+# torch does it with one function, called on each part of the model and then on the whole:
 
 
 # %%
-def in_layers(net, wrap):
-    """The model with each layer wrapped; under DDP where there is no wrap."""
-    if not wrap:
-        return torch.nn.parallel.DistributedDataParallel(net)
-    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
+def sharded(net, **options):
+    """Every layer is gathered and freed by itself; the root takes what is left."""
+    for layer in [*net.layers, net]:
+        fully_shard(layer, **options)
     return net
 
 
-def flat(layer):
-    return torch.cat([each.detach().flatten() for each in layer.parameters()])
+# %% [markdown]
+# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`).
+#
+# We train four ways: three steps of SGD with momentum on three ranks. `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
 
 
 # %%
@@ -158,7 +165,7 @@ def train(wrap):
     torch.manual_seed(0)
     with memory.watch() as watched:
         net = model.Transformer(4, 64, 4, max_len=32)
-        engine = in_layers(net, wrap)
+        engine = wrap(net)
         watched.layers(net.layers)  # a mark at each forward and backward
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
         for step in range(3):
@@ -167,33 +174,31 @@ def train(wrap):
                 model.loss(engine(tokens), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return [*map(flat, net.layers)], watched.footprint(), counted
+    return fsdp.whole(net), watched.footprint(), counted
 
 
 # %%
+def by_hand(wrap, net):
+    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
+    return net
+
+
 RANKS = 3
-WAYS = {"Kept": Kept, "Freed": Freed, "DDP": None}
+WAYS = {
+    "Kept": partial(by_hand, Kept),
+    "Freed": partial(by_hand, Freed),
+    "fully_shard": sharded,
+    "DDP": torch.nn.parallel.DistributedDataParallel,
+}
+runs = lab.launch(lambda: {name: train(WAYS[name]) for name in WAYS}, ranks=RANKS)
 
-
-def train_all():
-    return {name: train(wrap) for name, wrap in WAYS.items()}
-
-
-runs = lab.launch(train_all, ranks=RANKS)
-
-
-# %%
-def distance(name):
-    """The largest difference between the joined slices of a run and DDP's weights."""
-    right = runs[0]["DDP"][0]
-    slices = zip(*(run[name][0] for run in runs))
-    whole = [torch.cat(mine)[: len(true)] for mine, true in zip(slices, right)]
-    return (torch.cat(whole) - torch.cat(right)).abs().max().item()
-
+# %% [markdown]
+# Are the whole weights DDP's? Here is the largest difference:
 
 # %%
-rows = [{name: distance(name) for name in ("Kept", "Freed")}]
-lab.table(rows, title="Difference from DDP's weights")
+weights = {name: found[0] for name, found in runs[0].items()}
+right = weights.pop("DDP")
+lab.table([{name: (each - right).abs().max().item() for name, each in weights.items()}])
 
 # %% [markdown]
 # Rounding, no more. And the memory?
@@ -205,15 +210,15 @@ lab.curves(
     x="moment: F0 to F5, then B5 to B0",
     y="rank 0",
     unit="bytes",
-    title="Bytes over a step, by hand",
+    title="Bytes over a step",
     joined=True,
     at={"F5": 5, "B4": 7},
 )
 
 # %% [markdown]
-# DDP starts high: weights, momentum and gradients, all of them whole. `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations and one layer at a time, and peaks in `B4`.
+# DDP starts with weights, momentum and the buckets in which it reduces; the gradients come on top in the backward. `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top. It peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies a little above it, since it gathers early and has buffers.
 #
-# In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
+# In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` and `fully_shard` are **FULL_SHARD**.
 #
 # ### Exercise 1. A step in slices
 #
@@ -292,25 +297,9 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` sends 1.5 times as much as DDP, and `Kept` just as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` and `fully_shard` send 1.5 times as much as DDP, and `Kept` just as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
 #
-# ## `fully_shard`
-#
-# torch does it with one function, called on each part of the model and then on the whole:
-
-
-# %%
-def sharded(net, **options):
-    """Every layer is gathered and freed by itself; the root takes what is left."""
-    for layer in [*net.layers, net]:
-        fully_shard(layer, **options)
-    return net
-
-
-# %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`).
-#
-# ### In which order
+# ## In which order
 #
 # Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
@@ -351,17 +340,17 @@ queues
 #
 # The first gather, the `g4` at the turn, and the last reduce. Layer 4 is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
+# The gap before the first `g4`: of the two buffers of the forward `g4` takes that of `g2`, so it waits until `F2` begins.
+#
+# A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
+#
 # </details>
-#
-# A deeper model has no more of them: with 32 such blocks the idle share falls from 9.1 % to about 1.5 %.
-#
-# Why the gap before the first `g4`? A gather lands in a buffer, and is copied from there into the unit's weights, just before the unit computes. In the forward FSDP has two such buffers, which take turns. `g4` takes the buffer of `g2`, so it waits until `F2` begins.
 #
 # ## What is a unit?
 #
 # Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
 #
-# Here is a model of eight layers, wrapped in four ways. Which has the lowest peak?
+# Here is a model of eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
 
 # %%
 WRAPS = {
@@ -403,7 +392,7 @@ lab.table({"way": way, **row} for way, row in found.items())
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes`, with as few units as you can. Each layer alone fits. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward, the default. The root comes last, and no layer is left to it.
+# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes`, with as few units as you can. Each layer alone fits. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward, the default. The root comes last, and no layer is left to it.
 
 
 # %%
@@ -474,7 +463,7 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient before clipping, the same on all ranks and in one process. What if you get one of the four places wrong?
+# Each rank's *loss* is that of its own rows. *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient before clipping, the same on all ranks and in one process. What if you get one of the four places wrong?
 #
 # 1. With the root *before* its children, `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
@@ -504,7 +493,7 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit, since every step here has the same batch; fresh batches would hide the mistake. So if a loss does not fall, train twice on one batch. If the second loss equals the first, look which weights the optimizer holds.
+# It stands still, to the last digit. Fresh batches would hide that. So if a loss does not fall, train twice on one batch; if it stays the same, look which weights the optimizer holds.
 #
 # ### Accumulation
 #
@@ -513,7 +502,7 @@ lab.table({"step": step, "loss": loss} for step, loss in rows)
 # - `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced.
 # - `set_reshard_after_backward(False)` leaves the weights whole after a backward, and `reshard_after_forward=False` after a forward.
 #
-# Four microbatches, five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
+# On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -544,11 +533,11 @@ rows = [(name, *row) for name, row in found.items()]
 lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 
 # %% [markdown] sections="8.4.4"
-# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB; whole weights in 16 bits, as in the third row, 14 GB more.
+# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB. The third row adds the whole weights, there 14 GB in 16 bits.
 #
 # ### Exercise 3. Repair a training
 #
-# The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
+# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
 
 
 # %%
@@ -589,7 +578,7 @@ check.train_sharded(my_training)
 check.hint("train_sharded")
 
 # %% [markdown]
-# *Here the first half ends. If you want a break, take it now: you have all that every training needs.*
+# *Here the first half ends. If you want a break, take it now: you have all that the loop needs.*
 #
 # ## Part 2: FSDP between machines, and in real life
 #
@@ -601,7 +590,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.2"
-# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. On the right it fits; `zero=3` is the planner's FULL_SHARD. Of its 27.8 GB, 13.5 are states and 8.6 activations; the rest is gathered weights, logits and CUDA's own.
+# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. On the right it fits; `zero=3` is the planner's FULL_SHARD. Of its 27.8 GB, 13.5 are states and 8.6 activations.
 #
 # But what if links are slower?
 #
@@ -615,10 +604,19 @@ planner.card(before, sharded_plan)
 #
 # | link | bytes/s | tokens of a rank |
 # | --- | --- | --- |
-# | NVLink, in a machine | 200 GB/s | 200,000 / 200 = 1,000 |
-# | network, of a whole machine | 25 GB/s | 200,000 / 25 = 8,000 |
+# | NVLink, in a machine | 200 GB/s | 200,000 GFLOP/s / 200 GB/s = 1,000 |
+# | one network link for a machine | 25 GB/s | 200,000 / 25 = 8,000 |
+# | one for each of its eight cards | 8 × 25 GB/s | 200,000 / 200 = 1,000 |
 #
-# The network counts as a whole, because only one hop of the ring leaves a machine. The backward has the same rule: twice the FLOPs, two messages. Gradients reduced in fp32 double one of the two, so then it takes 1.5 times as many tokens.
+# The links of a machine add up: NCCL lays several rings, and each leaves by another card's link. The backward has the same rule, with twice the FLOPs and two messages. Reducing in fp32 doubles one of the two, so it wants 1.5 times the tokens.
+#
+# Here is Part 1's step, with its 2,048 tokens, over one link of 25 GB/s, on which a message takes 16 ms:
+
+# %%
+fsdp.replay(moves, forward_us=4_000, message_us=16_000)
+
+# %% [markdown] sections="8.4.2"
+# The card waits for its messages three quarters of the time.
 #
 # Now our eight cards stand in two machines, with a slow network between them: 3 GB/s for each card, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
 
@@ -632,11 +630,11 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # %% [markdown]
 # <details><summary>Where the number comes from</summary>
 #
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s.
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
 #
 # </details>
 #
-# That is what the planner predicts, for gradients reduced in 16 bits; in fp32 the messages take a third longer. And it says itself how roughly it knows such networks:
+# How roughly the planner knows such networks, it says itself:
 
 # %%
 print(two_machines.warnings()[0])
@@ -646,18 +644,22 @@ print(two_machines.warnings()[0])
 #
 # ## The four strategies
 #
-# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two:
+# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
 
 # %%
-sharding.Step(engine="fsdp_hybrid", ranks=4).board()
+machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
+machines.controls["moment"].value = 9  # the moment B3
+machines
 
 # %% [markdown] sections="8.4.2, S6"
 # A layer is gathered inside a machine, where links are fast. Between the machines only gradients are added: rank 0's half with rank 2's, and rank 1's with rank 3's.
 #
-# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that leaves a machine with HYBRID_SHARD?
+# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that would leave a machine with HYBRID_SHARD?
 
 # %%
-leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
+leaves = lab.guess(
+    "what would leave a machine, as a share of FULL_SHARD's", between=(0, 1)
+)
 
 # %%
 STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
@@ -666,14 +668,6 @@ STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
     "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
     "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
 }
-
-
-# %%
-def leaves_machine(payload, sizes):
-    """Bytes that leave a machine of two ranks."""
-    if sizes["shard"] == 2:  # both ranks all-reduce with the other machine
-        return 2 * ring_bytes({"all_reduce": payload["all_reduce"]}, 2)
-    return ring_bytes(payload, 4)  # one ring of all, one hop of which leaves
 
 
 # %%
@@ -686,8 +680,7 @@ def step_on(sizes, freed):
     with traffic.count() as counted:
         model.loss(net(tokens), targets).backward()
     held = sum(each.to_local().nbytes for each in net.parameters())
-    outside = leaves_machine(counted.payload_bytes, sizes)
-    return {"weights_bytes": held, "leaves the machine_bytes": outside}
+    return held, counted.payload_bytes
 
 
 # %%
@@ -695,12 +688,23 @@ def all_four():
     return {name: step_on(*how) for name, how in STRATEGIES.items()}
 
 
-rows = lab.launch(all_four, ranks=4)[0]
-sent = {name: row["leaves the machine_bytes"] for name, row in rows.items()}
-leaves.score(sent["HYBRID_SHARD"] / sent["FULL_SHARD"])
+found = lab.launch(all_four, ranks=4)[0]
+leave = {name: ring_bytes(payload, 4) for name, (_, payload) in found.items()}
+between = found["HYBRID_SHARD"][1]["all_reduce"]  # of a rank, with one of the other's
+leave["HYBRID_SHARD"] = 2 * ring_bytes({"all_reduce": between}, 2)
+leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
 
 # %%
-lab.table({"strategy": name, **row} for name, row in rows.items())
+USES = {
+    "FULL_SHARD": "the least memory",
+    "SHARD_GRAD_OP": "whole weights fit on each card",
+    "HYBRID_SHARD": "slow links between machines",
+    "NO_SHARD": "everything fits on each card",
+}
+rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
+lab.table(
+    rows, heads=["strategy", "weights_bytes", "would leave a machine_bytes", "for"]
+)
 
 # %% [markdown] sections="8.4.2, S6"
 # <details><summary>Why this share</summary>
@@ -709,12 +713,7 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 #
 # </details>
 #
-# | strategy | here | for what |
-# | --- | --- | --- |
-# | **FULL_SHARD** | `Freed`, ZeRO 3 of chapter 06 | the least memory |
-# | **SHARD_GRAD_OP** | `Kept` | a third fewer bytes, if the whole 16-bit weights fit on each card, too |
-# | **HYBRID_SHARD** | | slow links between machines, if the states fit on one: of our model 27 GB on each card |
-# | **NO_SHARD** | DDP | what fits on each card |
+# The payloads are counted, and laid on rings by formula: our ranks are one machine. FULL_SHARD is ZeRO 3 of chapter 06, NO_SHARD is DDP. For HYBRID_SHARD the states must fit on one machine.
 #
 # <details><summary>Scripts with the old class, FSDP1</summary>
 #
@@ -735,48 +734,61 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 #
 # ### What helps our two machines
 #
-# Three ways out for our step, all in 16 bits. The planner knows the first; the other two are estimates by hand, as if none of their messages hid:
+# Three ways out for our step, all in 16 bits. The planner computes *one microbatch*. The other two are estimates by hand, as if none of the messages between machines hid:
 
 # %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
 ring_us = 7 / 8 * whole_bytes / 6e3  # once around eight cards, at 6 GB/s
-alone_plan = sharded_plan.but(gpus=4, batch=32)  # one machine with its half
 
 
 # %%
-def cost(plan, more_bytes=0, more_us=0):
+def hybrid(plan):
+    """One machine's plan, with its part; microseconds of the all-reduce between all."""
+    num = plan.gpus // plan.per_node  # machines
+    bytes_per_us = plan.per_node * plan.nic_gb_per_s / 2 * 1e3
+    between_us = 2 * (num - 1) / num * 2 * plan.shape.params / bytes_per_us
+    return plan.but(gpus=plan.per_node, batch=plan.batch // num), between_us
+
+
+# %%
+def cost(plan, more_us=0, more_bytes=0):
     return plan.memory().peak_bytes + more_bytes, plan.time().step_us + more_us
 
 
 rows = [
     ("FULL_SHARD", *cost(two_machines)),
     ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
-    ("gathered and reduced once", *cost(sharded_plan, 2 * whole_bytes, 2 * ring_us)),
-    ("HYBRID_SHARD", *cost(alone_plan, more_us=whole_bytes / 6e3)),
+    ("gathered and reduced once", *cost(sharded_plan, 2 * ring_us, 2 * whole_bytes)),
+    ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
 ]
 lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
 
 # %% [markdown] sections="8.4.2, S6"
-# - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed. 4.9 s are computation, the second forward included. The rest is waiting.
+# All three bring 46.7 s down to between 6 and 8 s. Their order is within the planner's error, so measure.
+#
+# <details><summary>What each of them needs</summary>
+#
+# - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed.
 # - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
 # - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
 #
+# </details>
+#
 # ### Exercise 4. Before you rent
 #
-# Say the quickest way on machines that you have not seen: strategy, sequences of a microbatch (`mbs` divides those of a card), and `recompute`, "none" or "full".
+# About 20 minutes. Find the quickest way for any machines, by this model: strategy, sequences of a microbatch (`mbs`, which divides a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
 #
-# - `plan` is FULL_SHARD, with `gpus`, `per_node`, `nic_gb_per_s` and `batch`. `plan.fits` says whether it fits, `plan.but(...)` makes another.
-# - HYBRID_SHARD fits if one machine with its part of the batch fits. Its step takes as long as there; then $2\frac{m-1}{m}$ times all gradients in 16 bits leave each of the $m$ machines, unhidden, at half of what its cards' networks have.
+# - `plan` is FULL_SHARD on several machines, like `two_machines`. `plan.but(mbs=..., recompute=...)` makes a variant; ask it for `.fits` and `.time().step_us`.
+# - For HYBRID_SHARD ask the same of the machine that `hybrid(plan)` gives, and add its microseconds.
+#
+# For `two_machines` the answer is `("HYBRID_SHARD", 4, "none")`.
 
 
 # %%
 def my_strategy(plan):
     """("FULL_SHARD" or "HYBRID_SHARD", mbs, recompute)"""
     ### BEGIN SOLUTION
-    machines = plan.gpus // plan.per_node
-    machine = plan.but(gpus=plan.per_node, batch=plan.batch // machines)
-    bytes_per_us = plan.per_node * plan.nic_gb_per_s / 2 * 1e3
-    between_us = 2 * (machines - 1) / machines * 2 * plan.shape.params / bytes_per_us
+    machine, between_us = hybrid(plan)
     ways = {"FULL_SHARD": (plan, 0), "HYBRID_SHARD": (machine, between_us)}
     mine = plan.batch // plan.gpus
     step_us = {}
@@ -799,9 +811,9 @@ check.hint("choose_strategy")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built. Built in fp32, they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# We divide the loss by 1024, as if we accumulated so many microbatches, and count gradients that become zero. In fp32 they belong mostly to tokens that did not occur.
+# On two ranks we divide the loss by 1024, so much that fp16 visibly fails, and count gradients that become zero. In fp32 they belong mostly to tokens that did not occur.
 
 
 # %%
@@ -837,7 +849,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# bf16 loses hardly any; fp16 loses more, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The sum of many ranks is safer in fp32, so *bf16, fp32* is the usual recipe. It sends 2 + 2 + 4 bytes for each parameter, as much as DDP in fp32: the 1.5 of Part 1 holds for one type only.
+# bf16 loses hardly any; fp16 loses more, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, since a sum over many ranks rounds less in fp32; two ranks don't show that. It sends 2 + 2 + 4 bytes for each parameter, as much as DDP in fp32: the 1.5 of Part 1 holds for one type only.
 #
 # ## Loading from rank 0
 #
@@ -868,10 +880,12 @@ def load():
     return watched.footprint().peak_bytes
 
 
-lab.table(enumerate(lab.launch(load)), heads=["rank", "peak_bytes"])
+model_bytes = sum(each.nbytes for each in model.Transformer(4, 64, 4).parameters())
+rows = [(rank, peak, model_bytes) for rank, peak in enumerate(lab.launch(load))]
+lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# Rank 0 has the whole model for a moment, rank 1 never.
+# Rank 0 has the whole model for a moment, beside its own slices; rank 1 never.
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
@@ -879,19 +893,27 @@ lab.table(enumerate(lab.launch(load)), heads=["rank", "peak_bytes"])
 #
 # ```python
 # import os
+# from functools import partial
 # import torch
 # import torch.distributed as dist
 # from my_model import Model, batches, loss
 # from torch.distributed.checkpoint import state_dict
 # from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+# from torch.utils.checkpoint import checkpoint
 #
 # ...
+#
+# def build():
+#     net = Model()
+#     for block in net.layers:  # recompute the activations
+#         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+#     return net
 #
 # if torch.cuda.is_available():
 #     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 #     torch.set_default_device("cuda")
 # dist.init_process_group()
-# net = setup_fsdp_model(Model)
+# net = setup_fsdp_model(build)
 # optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
 # for inputs, targets in batches(dist.get_rank(), dist.get_world_size()):
 #     optimizer.zero_grad()
@@ -909,19 +931,30 @@ lab.table(enumerate(lab.launch(load)), heads=["rank", "peak_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit: FSDP leaves the model's code as it is, and needs only bandwidth. But every rank needs tokens of its own. Our step has 64 × 2,048 = 131,072 tokens, however many cards share them. Between machines a card wants 8,000 of them at a time. How many cards can that feed?
+# Whenever the states don't fit. But every rank needs tokens of its own, and our step has 64 × 2,048 = 131,072, however many cards share them. We go from one machine of eight cards to eight, each with one link of 25 GB/s, over which a card wants 8,000 tokens. By the rule, how many times as fast is the step?
 
 # %%
-fed = lab.guess("cards that a step of 131,072 tokens can feed", between=(1, 128))
+faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
 
 # %%
-fed.score(131_072 // 8_000)
+tokens = 131_072 / 64  # of a card
+faster.score(64 / 8 * min(1, tokens / 8_000))
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, and its gathers no longer hide. That is FSDP's limit at a fixed batch, and where chapter 08 begins. What if memory is short before that?
+# With more cards each has fewer tokens, while its messages stay as long. Beyond the last column the step gets no shorter. That is FSDP's limit at a fixed batch, and where chapter 08 begins:
 #
-# - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
+# | links of a machine | reduced in | tokens that a card wants | cards that ours feeds |
+# | --- | --- | --- | --- |
+# | one of 25 GB/s | 16 bits | 8,000 | 131,072 / 8,000 = 16 |
+# | one of 25 GB/s | fp32 | 12,000 | 131,072 / 12,000 = 10 |
+# | eight of 25 GB/s | 16 bits | 1,000 | 131,072 / 1,000 = 131 |
+#
+# <details><summary>And if memory is short before that?</summary>
+#
+# - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, as in the script, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
 # - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory, at the price that [chapter 06](06_zero_deepspeed.ipynb) measures.
+#
+# </details>
 #
 # ## Summary
 #

@@ -68,6 +68,7 @@ REASONS = {
         *(f"scaling.{each}" for each in ("input.feeding_run", "peak_run", "run", "tuning_run")),
         "scaling.scalars_run.monitored",
         *(f"sharding.{each}" for each in ("engines", "deepspeed_engines")),
+        "fsdp.weights",
         "measure.memory",
         "model",
         "measure.pace",
