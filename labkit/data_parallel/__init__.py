@@ -5,7 +5,7 @@ runs.
 on links of a given speed, so that one sees how much communication hides under the backward.
 ``step`` is the experiment: ``run`` takes it with DistributedDataParallel on real ranks, layers
 paced, gradients checked.
-``picture`` draws the scheme, and how gradients fill buckets. ``ways`` compares ways of getting
+``picture`` draws the scheme, and how gradients fill buckets. ``ways_run`` compares ways of getting
 gradients by what they send.
 ``board`` is the widget that shows both, ``check`` holds the exercises (dealing samples, averaging
 uneven batches, filling buckets). Chapter 03.
@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "shaped",
             "speedup",
         ],
-        "ways": [
+        "ways_run": [
             "compare_ways",
         ],
     },

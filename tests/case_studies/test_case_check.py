@@ -39,7 +39,9 @@ def by_size(weights, latency_ms, mb_per_s):
     """The larger kinds by top-k, as many as pay."""
 
     def took_ms(ways):
-        sums = {way: [weights[kind] for kind in ways if ways[kind] == way] for way in set(FEWER)}
+        sums = {way: [] for way in FEWER}
+        for kind, way in ways.items():
+            sums[way].append(weights[kind])
         took = 3.0 * len(sums["top-k"])
         for way, (messages, weight_bytes) in FEWER.items():
             sent_ms = weight_bytes * sum(sums[way]) / (1e3 * mb_per_s)
@@ -47,9 +49,10 @@ def by_size(weights, latency_ms, mb_per_s):
         return took
 
     order = sorted(weights, key=weights.get, reverse=True)
-    tries = [
-        {kind: "top-k" if kind in order[:count] else "fp16" for kind in order} for count in range(5)
-    ]
+    tries = []
+    for count in range(5):
+        fewest = dict.fromkeys(order[:count], "top-k")
+        tries.append(dict.fromkeys(order, "fp16") | fewest)
     return min(tries, key=took_ms)
 
 
