@@ -2,8 +2,8 @@
 
 ``board`` shows who holds what at every moment of a step, ``moves`` reads gather, forward, backward
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
-run beside the computation, ``weights_run`` joins the slices, ``check`` grades the exercises. The theory
-and the real runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
+run beside the computation, ``weights_run`` joins the slices, ``check`` grades the exercises. The
+theory and the real runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
 """
 
 import lazy_loader

@@ -76,13 +76,6 @@ def test_the_output_layer_is_a_layer_more_for_ten_billion_and_half_a_one_for_thi
     assert (large.layers / 4, shape.layers / 8) == (10, 6)
 
 
-def test_seventy_billion_in_half_as_many_stages_is_hardly_slower():
-    found = planner.search(planner.Plan(model="LLaMA-2 70B", gpus=64, batch=512))
-    assert (found.best.tp, found.best.pp) == (2, 16)
-    half = next(each for each in found.fitting if (each.layout.tp, each.layout.pp) == (2, 8))
-    assert half.step_us / found.fitting[0].step_us < 1.01
-
-
 def test_two_runs_of_zero_3_foretell_the_third():
     runs, _ = planner.load(DATA / "published" / "megatron_sc21_table2.csv")
     early = [run for run in runs if run.id.startswith("sc21t2_z3_175B")]
