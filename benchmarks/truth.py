@@ -21,6 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browser.boards import BOARDS
+from browser.bucket_pictures import BUCKETS
 from browser.exhibits import PICTURES, Case, Page
 from browser.mesh_pictures import MESHES
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
@@ -29,7 +30,7 @@ from browser.queue_pictures import QUEUES
 from browser.ring_pictures import RINGS
 from report import tell
 
-MEASURED = PICTURES | BOARDS | MESHES | PLANS | QUEUES | RINGS
+MEASURED = PICTURES | BOARDS | BUCKETS | MESHES | PLANS | QUEUES | RINGS
 EXCUSED = {
     "case_studies.drawn": "drawn by planner.memory_bars, where it is measured",
     "cluster.matrix": "each box's number stands in it in digits, and no test reads the fills off a "
@@ -45,6 +46,8 @@ EXCUSED = {
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
     "there in digits",
     "accelerate.update": "the picture of widgets.accelerate_workflow",
+    "accelerate.draw_deal": "numbered samples in boxes of one size; no quantity",
+    "data_parallel.scheme": "who holds what, in boxes of one size; no quantity",
     "planner.holders": "one of the two pictures of widgets.strategies, where it is measured",
     "tensor_parallel.layer": "the upper picture of widgets.tensor_parallelism, where it is "
     "measured",

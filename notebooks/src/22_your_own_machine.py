@@ -520,6 +520,7 @@ check.hint("tune")
 #
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
 # - You can time small runs, fit constants of your program and machine to them, and test the fit on a larger run.
+# - Constants of another program don't hold for yours. `planner.fit` fits them to your own runs.
 # - You count how often a model's bytes cross a network, and know when that decides how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

@@ -186,7 +186,7 @@ def test_every_flipbook_has_all_its_pages_where_no_kernel_is(name):
     drawn = itertools.chain.from_iterable(found.values())
     assert all("<svg" in page or "没有这样的调度" in page for page in drawn)
     assert (
-        board.button.description not in markup.replace("rank 上运行，请", "")
+        board.button.description not in markup.replace("可以在真实 rank 上运行", "")
         and "打开笔记本" in markup
     )
     kinds = {"select": 0, "input": 0}
