@@ -341,7 +341,7 @@ speedup.score(shared[4])
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
-# torch's own documentation advises against this older class. A single process drives all GPUs, in threads, and Python's lock, the GIL, lets only one of them run at a time. In each step the first GPU hands out all weights and takes in all gradients, with nothing to hide them under.
+# torch's own documentation advises against this older class. A single process drives all GPUs, in threads, and Python's lock, the GIL, lets only one of them run Python at a time. In each step the first GPU hands out all weights and takes in all gradients, with nothing to hide them under.
 #
 # </details>
 
@@ -675,7 +675,7 @@ lab.show(planner.time_bars(plans))
 #
 # On the slow network 3.4 s are exposed, which is longer than all computing, and 64 GPUs are only 17 times as fast.
 #
-# So when should the messages travel? During the backward, in buckets that leave as soon as their gradients are there, and so rarely that the computing between them is longer. Where they are still exposed, take a larger batch per rank, or accumulate.
+# So when should the messages travel? During the backward, in buckets that leave as soon as their gradients are there: large enough that latency is the smaller part, small enough that little is left after the backward. Where they are still exposed, take a larger batch per rank, or accumulate.
 #
 # The card's bars of memory have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
@@ -734,7 +734,7 @@ lab.table({"name": name, **run[0]} for name, run in runs.items())
 meanwhile.score(2 * server_run.SLOW)  # two workers, four steps each
 
 # %% [markdown]
-# Each of them makes a new version, so worker 3's gradients are about that late. (Not exactly: gradients that are ready at once arrive in any order.)
+# Each of them makes a new version, so worker 3's gradients are about that late. (Not exactly: on a busy machine short steps take longer than stated.)
 #
 # By their stated times the three modes would take 576 ms, 408 ms and 192 ms. The synchronous one waits for worker 3 in each of its six steps. With a bound of 2 the fast workers run three steps ahead, and then go at worker 3's speed. Without a bound nobody waits for another worker:
 
@@ -815,7 +815,7 @@ runs["asynchronous"].timeline()
 #
 # <details><summary>Erratum S2, S12: printing and saving if local_rank == 0</summary>
 #
-# The demo project prints, and S12 also saves, `if local_rank == 0`. With two machines every line comes twice, and two processes write one file. Run it: the cell with two torchruns, where both say `is local rank 0`.
+# The demo project prints, and S12 also saves, `if local_rank == 0`. With two machines every line comes twice, and on a disk that both share two processes write one file. Run it: the cell with two torchruns, where both say `is local rank 0`.
 #
 # </details>
 #

@@ -268,7 +268,7 @@ lab.show(lab.table(rows, heads=("start", "type", "model", "updates", "apart", "l
 odd.score(max(rows, key=lambda row: row["apart"])["start"])
 
 # %% [markdown]
-# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by that last bit of a weight again. The odd one rounds more: it computes with 8 significant bits.
+# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by rounding again. The odd one rounds more: it computes with 8 significant bits.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover

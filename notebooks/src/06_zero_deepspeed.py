@@ -401,9 +401,9 @@ highest = {name: per_parameter(run["highest_bytes"]) for name, run in runs.items
 lab.table({"program": name} | phases for name, phases in highest.items())
 
 # %% [markdown]
-# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stages 2 and 3 save, because our model is small beside its batch.
+# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stage 2 saves, and most of what stage 3 saves, because our model is small beside its batch.
 #
-# In the update torch's AdamW makes a tensor as large as the weights that it updates: 4 bytes in `plain`, 4/N where the optimizer is sharded. So for a large model with a moderate batch the bars above decide, and these bytes come on top.
+# In the update torch's AdamW makes a tensor as large as the weights that it updates: 4 bytes in `plain`, 4/N where the optimizer is sharded. So for a large model with a moderate batch the bars above decide, and these bytes come on top. (Why `zero3` has still more, we have not traced.)
 
 # %% [markdown]
 # ### Exercise 1. When sizes do not divide
@@ -725,7 +725,7 @@ lab.table(readings)
 # %% [markdown] sections="D-train, 8.5.2, S5"
 # DeepSpeed itself has read each file (`config_run.read` asks its `DeepSpeedConfig`). Inside `zero_optimization` an unknown field raises an error. At the top level it is **ignored**, without a word. So print `engine.zero_optimization_stage()`.
 #
-# And look at *clipping*: it is 1, which nobody has asked for. The setting was on in our runs, too.
+# And look at *clipping*: it is 1, which nobody has asked for. The setting was on in our default rows, too.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -845,7 +845,7 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# Now 14 GB instead of 112 lie on the card, the weights alone: an eighth, where our program kept half, because DeepSpeed sends each gradient down as it arises. The states fit; activations come on top.
+# Now 14 GB instead of 112 lie on the card, the weights alone: an eighth, where our program kept half. It is a quarter because weights and gradients on the card have 16 bits, and half of that because DeepSpeed sends each gradient down as it arises. The states fit; activations come on top.
 #
 # But in the backward the card waits for the link, in the update for the host. Neither depends on the microbatch: turn up the tokens, and the wait becomes a smaller share.
 #

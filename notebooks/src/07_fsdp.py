@@ -941,7 +941,7 @@ tokens = 131_072 / 64  # of a card
 faster.score(64 / 8 * min(1, tokens / 8_000))
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. Beyond the last column the step gets no shorter. That is FSDP's limit at a fixed batch, and where chapter 08 begins:
+# With more cards each has fewer tokens, while its messages stay as long. Beyond the last column the backward gets no shorter. (With eight links the rule would feed more cards than we have sequences; cutting sequences comes in chapter 09.) That is FSDP's limit at a fixed batch, and where chapter 08 begins:
 #
 # | links of a machine | reduced in | tokens that a card wants | cards that ours feeds |
 # | --- | --- | --- | --- |

@@ -313,7 +313,7 @@ cards = {f"{gb:g} GB/s": wide.but(nic_gb_per_s=gb) for gb in (25, by_hand, 6.25)
 lab.show(planner.time_bars(cards))
 
 # %% [markdown]
-# Some messages stick out there, because nothing computes while the first are gathered and the last are sent. So the network must be somewhat faster than 11.25 GB/s. With one sequence at a time it must be twice as fast, because computing is half as long.
+# Some messages stick out there, among them the first that are gathered and the last that are sent, beside which nothing computes. So the network must be somewhat faster than 11.25 GB/s. With one sequence at a time it must be twice as fast, because computing is half as long.
 
 # %% [markdown]
 # ## Search
@@ -418,7 +418,7 @@ copies = search.plan.but(zero=1, nic_gb_per_s=1.5)
 lab.show(planner.time_bars({"64 copies": copies, "8 stages": copies.but(pp=8)}))
 
 # %% [markdown]
-# The copies send the gradients of the whole model from machine to machine. Each stage sends those of its eighth inside its machine, and only activations leave it.
+# The copies send the gradients of the whole model from machine to machine. Each stage sends those of its eighth inside its machine, and only activations and their gradients leave it.
 #
 # ### Four rules
 #
@@ -502,7 +502,7 @@ lab.show(planner.time_bars(bars | {"best": search.best}))
 # %% [markdown]
 # Most of the 65 days go into the messages of `tp`, some of which recomputing sends again. Next come the second forward's products. So we pay for memory that we don't need.
 #
-# How sure are we? The best plan hopes for more than any run reached. At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. Then the fine cut, if it takes its 105, costs 105 - 54 = 51 days more, or 157,000 dollars. So say 50 to 65 days, and 150,000 to 200,000 dollars.
+# How sure are we? The best plan hopes for more than any run reached. At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. Then the fine cut, if it takes its 105, costs 105 - 54 = 51 days more, or 157,000 dollars. So say, besides the fine cut's own error, 50 to 65 days, and 150,000 to 200,000 dollars.
 #
 # So which would we run? The frontier's third row, with two stages of two chunks, is 2.8 % slower than the best, and saves 27 GB. That is a tie, so run both for a few minutes. If they come out alike, take the simpler copies, because the memory is not needed.
 

@@ -355,13 +355,13 @@ groups_ms = (360 / 2, 180, 90)  # encoders on two ranks, fusion, heads
 piped.score((sum(groups_ms) + 3 * max(groups_ms)) / 4)
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# That alone is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of these hide behind computing, *apart* comes out before *together*, at 305 ms, though still behind *copied*. If none hides, it is behind both. (By hand: we didn't run this.)
+# That alone is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all messages of features hide behind computing, *apart* comes out before *together*, at 305 ms, though still behind *copied*. If none hides, it is behind both. (By hand: we didn't run this.)
 #
 # **Verdict.** As it stands, the textbook's way isn't a good idea. If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does, or make a pipeline and measure it. But many more weights may make *copied* slower than *together*. If only the fusion grows, from how many kB of gradients on?
 #
 # <details><summary>Answer</summary>
 #
-# Its one message must take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still takes 204 ms: its quarters of the fusion send no gradients.
+# Its one message must take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms: its quarters of the fusion send no gradients.
 #
 # </details>
 
@@ -404,7 +404,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike.
 #
-# **Verdict.** For this net on this link the gradients needn't travel in different ways: the advised policy gained nothing. Here a message takes as long as 30 kB, so messages count. With megabytes of gradients, the bytes would matter more. So before you compress, count both, and save what takes your link longer.
+# **Verdict.** For this net on this link the gradients needn't travel in different ways: the advised policy gained nothing that we could measure. Here a message takes as long as 30 kB, so messages count. With megabytes of gradients, the bytes would matter more. So before you compress, count both, and save what takes your link longer.
 
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. Shared messages
@@ -480,7 +480,7 @@ fitting_rows = [row for row in clusters if row["fit"]]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards, four have no row: nothing fits. Eight are enough, but nine tenths of a card are 21.6 GB: the fastest of 77 layouts has only 0.1 GB to spare, less than the plan's error. If it fails, take a lighter one; the lightest holds 17.1 GB.
+# With Adam on the host one card will do. With Adam on the cards, four have no row: nothing fits. Eight are enough, but nine tenths of a card are 21.6 GB: the fastest of 77 layouts is only 0.1 GB below that. If it fails, take a lighter one; the lightest holds 17.1 GB.
 #
 # ### How does it fit on one?
 #

@@ -242,7 +242,7 @@ both = zip(names, three(plan_us), three(clock_us), strict=True)
 lab.table({"it takes": name, "planned_us": a, "fitted_us": b} for name, a, b in both)
 
 # %% [markdown]
-# In all our runs a layer took much longer than planned. The other two times varied. Python would lengthen a layer, because it runs for each, however many sequences there are. But the fit doesn't tell where time goes. Only the update's part is known: what it took too long above, divided by the four layers, is its part of what a layer takes too long.
+# In all our runs a layer took much longer than planned. The other two times varied. Python would lengthen a layer, because it runs for each, however many sequences there are. But the fit doesn't tell where time goes.
 #
 # How near does the formula come to its own five runs? Behind each name stands by how much the fit is too long (+) or too short (-).
 
@@ -490,7 +490,7 @@ check.hint("tune")
 # | Past a critical batch, more GPUs save few steps. | 4 times the batch saved a third of the steps | [12](12_large_batches.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Watch what a step waits for, and prove a cure. | 48 ms to read a batch, 12 with four readers | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | a batch every 48 ms, with four readers every 12 | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as an A100: 3 microbatches to 1 do twice the work of equal shares | [16](16_unequal_machines_and_serving.ipynb) |
 # | Between machines count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one in three stages | [17](17_many_machines.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
