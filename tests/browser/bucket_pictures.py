@@ -16,8 +16,12 @@ def buckets(painted: Painted, drawn: Sketch, step: Step) -> Pairs:
     """Bytes: the share of all gradients that each bucket's box takes of its row."""
     lowest_px = max(box.y_px for box in drawn.only(Box))
     row = [box for box in drawn.only(Box) if box.y_px == lowest_px]
-    left, right = row[0].x_px, row[-1].x_px + row[-1].width_px
-    sizes = [sum(step.model()[layer].num_bytes for layer in bucket) for bucket in step.buckets()]
+    left = row[0].x_px
+    right = row[-1].x_px + row[-1].width_px
+    layers = step.model()
+    sizes = []
+    for bucket in step.buckets():
+        sizes.append(sum(layers[layer].num_bytes for layer in bucket))
     looks = {str(number): [box.colour] for number, box in enumerate(row)}
     found = painted.shares(looks, left, right, row[0].y_px + 2, row[0].y_px + 5)
     for number, num_bytes in enumerate(sizes):
