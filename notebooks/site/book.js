@@ -31,7 +31,8 @@ const reach = () => {
   for (const each of at("main pre, .scroll, .rich, .labkit-page"))
     if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; else each.removeAttribute("tabindex");
 };
-window.addEventListener("resize", reach);
+for (const moment of ["resize", "load"]) window.addEventListener(moment, reach);
+document.fonts.ready.then(reach); // another font is wider
 reach();
 
 // copy
