@@ -800,7 +800,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # %% [markdown] sections="10.7.4"
 # With neither, the step does not fit; with either method it does. But they lower the first peak only, and with both the update is the higher one. What lies there, in multiples of the weights (3.8 MB)?
 #
-# | | forward, backward | update |
+# | held | forward, backward | update |
 # | --- | --- | --- |
 # | weights, Adam's two moments, DDP's buckets | 4 | 4 |
 # | gradients | under accumulation 1 | 1 |

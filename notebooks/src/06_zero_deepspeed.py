@@ -823,7 +823,7 @@ lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 #
 # How long does that take for the 7 B model on its one card? We reckon a step of 2,048 tokens with DeepSpeed's `offload_optimizer`:
 #
-# | | per parameter | at |
+# | what | per parameter | at |
 # | --- | --- | --- |
 # | forward and backward, on the card | 6 × 2,048 operations | 150 TFLOP/s: 0.57 s in all |
 # | gradients down, during the backward | 4 bytes, because DeepSpeed makes them fp32 first | 25 GB/s (about PCIe 4) |

@@ -437,7 +437,7 @@ check.hint("fill_gaps")
 #
 # **ZBV** splits the backward *and* gives each rank two stages. They lie in a V:
 #
-# | | down | up again |
+# | rank | down | up again |
 # | --- | --- | --- |
 # | rank 0 | stage 0 | stage 5 |
 # | rank 1 | stage 1 | stage 4 |

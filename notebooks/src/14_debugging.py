@@ -377,7 +377,7 @@ check.hint("case_two")
 #
 # So far a rank stood in the line that it waited in. On GPUs it does not. (The right column is from torch's documentation; nothing of it was run here.)
 #
-# | | gloo, here | NCCL, on GPUs |
+# | what | gloo, here | NCCL, on GPUs |
 # | --- | --- | --- |
 # | the call | holds Python in its line | queues a kernel, and Python goes on |
 # | while it waits | the process sleeps | the kernel spins, and the card reports that it is busy |

@@ -376,7 +376,7 @@ slowest.score(at["copies"] / at["shards"])
 #
 # GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. In a ring only one link leaves each machine. So eight rings share the buffer, and together they use all eight network cards, 8 x 1.5 = 12 GB/s. By the plan's constant the program reaches half of that.
 #
-# | | out of each machine | at 6 GB/s |
+# | what | out of each machine | at 6 GB/s |
 # | --- | --- | --- |
 # | copies | 2 x 6.2 x 15 / 16 = 11.6 GB | 11.6 / 6 = 1.9 s |
 # | shards | 3 x 6.2 x 15 / 16 = 17.4 GB | 17.4 / 6 = 2.9 s |
