@@ -2,13 +2,11 @@
 fit.
 
     case_studies.llama.as_written()         # draws itself: what hangs over the line is too much
-    lab.table(case_studies.llama.cures())   # one change each
 
 The plan: four A100 of 40 GB, FSDP over all of them, everything kept in fp32 and computed in bf16,
 a microbatch of 2 sequences, 16 of them accumulated, every layer recomputed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -153,35 +151,6 @@ def _written(seq: int) -> Plan:
         recompute="full",
         recipe="fp32",  # as FSDP keeps it under bf16=True: 4 + 4 + 8 bytes
     )
-
-
-def cures(seq: int = 1024) -> list[Case]:
-    """The plan as it is printed, and the same with one thing changed. Raises ValueError for a
-    length that can't be."""
-    plan = as_written(seq).plan
-    changed: list[tuple[dict[str, str], Plan]] = [
-        (both("as written"), plan),
-        (both("one sequence, 512 tokens"), plan.but(mbs=1, seq=512)),
-        (both("bf16 throughout, Adam too"), plan.but(recipe="bf16")),
-        (both("Adam on the host"), plan.but(offload="optimizer", recipe="mixed")),
-        (both("eight cards"), plan.but(gpus=8)),
-        (both("cards of 80 GB"), plan.but(gpu=CARDS[80])),
-    ]
-    return [Case(name=name, plan=each) for name, each in changed]
-
-
-def with_host(plans: Sequence[Plan]) -> list[dict[str, object]]:
-    """A row for each plan, for ``lab.table``: what its fullest card holds, what lies on the host,
-    and its step, in which the host's part counts (``host_us``). Raises ValueError for what is no
-    plan."""
-    if not plans or not all(isinstance(plan, Plan) for plan in plans):
-        raise ValueError(f"plans are a list of Plan; got {plans!r:.80}")
-    rows: list[dict[str, object]] = []
-    for plan in plans:
-        told = Case(name=both("as written"), plan=plan).row()
-        kept = {each: told[each] for each in ("held_bytes", "host_bytes", "step_us")}
-        rows.append({"layout": written(plan.layout)} | kept)
-    return rows
 
 
 def _is_nobodys(layout: Layout) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from labkit import experiment, footprint, mesh, shards, sweeps, tables, timeline
 from labkit.accelerate import update
-from labkit.case_studies import Perception, llama
+from labkit.case_studies import Perception, llama, small
 from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
 from labkit.data_parallel import step as data_parallel_step
@@ -254,7 +254,7 @@ def nouns() -> dict[type, list]:
         Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
         SlowStep: [SLOW.step],
         Perception: [Perception(), Perception(placement="apart", ranks=8, steps=2)],
-        llama.Case: llama.cures()[:4],
+        llama.Case: [llama.as_written(), *small.cases()[:3]],
         advice.Advice: found,
         advice.Change: [*found[0].changes],
         advice.Part: [*found[0].path],
