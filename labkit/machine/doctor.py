@@ -13,7 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,9 @@ for name in sys.argv[1:]:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print("labkit " + json.dumps([name, answer]), flush=True)
 """
+
+
+_MARKS = {"ok": "✓", "missing": "✗", "optional": "–"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,18 +98,28 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        heads = (say("state"), say("what"), say("found"), say("what to do"))
-        lines = [_html_row("th", heads)]
-        for row in self.rows:
-            mark = "✓" if row.ok else "✗"
-            fix = "" if row.ok else row.fix
-            lines.append(
-                _html_row("td", (f"{mark}\xa0{say(row.state)}", say(row.name), row.value, fix))
-            )
-        return f"<table style='color:inherit'>{''.join(lines)}</table>"
+        """What is missing as a table; what is there as another, folded."""
+        lacking = [row for row in self.rows if not row.ok]
+        found = [row for row in self.rows if row.ok]
+        counted = say("{num} of {all} are here", num=len(found), all=len(self.rows))
+        folded = f"<details><summary>{counted}</summary>{_html_table(found)}</details>"
+        return _html_table(lacking) + folded
 
 
-def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+def _html_table(rows: Sequence[Row]) -> str:
+    """Nothing for no rows. The way out stands in the rows that need one."""
+    if not rows:
+        return ""
+    heads = [say("state"), say("what"), say("found"), say("what to do")]
+    lines = []
+    for row in rows:
+        cells = [f"{_MARKS[row.state]}\xa0{say(row.state)}", say(row.name), row.value, row.fix]
+        lines.append(_html_row("td", cells[: 3 if row.ok else 4]))
+    head = _html_row("th", heads[: 3 if rows[0].ok else 4])
+    return f"<table style='color:inherit'>{head}{''.join(lines)}</table>"
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
     shown = [f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in cells]
     return f"<tr>{''.join(shown)}</tr>"
 

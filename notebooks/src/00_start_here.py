@@ -11,9 +11,9 @@
 #
 # *Three quarters of an hour, with the exercises. You need Python, and have trained something with torch. No GPU is needed.*
 #
-# The LLaMA paper says how long training its 7B model took: 82,432 hours of an A100. On one card that is nine years and five months. Nobody waited that long, because many cards shared the work. Had 1,024 cards shared it without any loss, it would have taken less than three and a half days.
+# The LLaMA paper says what training its 7B model took: 82,432 hours of A100 cards, added up. One card would need nine years and five months for as many. Nobody waited that long, because many cards shared the work: 1,024 of them have spent as many hours in less than three and a half days.
 #
-# But cards cost each other something: time, in which they wait and send, and memory, for copies of what others have as well. This course is about that: how many cards work together as one, what it costs, and how to pay less. Here is the way through it.
+# But in some of these hours the cards did not compute. They waited for each other and sent messages, and each used a part of its memory for copies of what others had as well. This course is about that: how a thousand cards work as one, what it costs, and how to pay less. Here is the way through it.
 
 # %%
 import labkit as lab
@@ -24,7 +24,7 @@ lab.begin("en")
 lab.course()
 
 # %% [markdown]
-# Each row is a question, and the chapters beside it answer it. Read them by number; after chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
+# Each row is a question, and the chapters beside it answer it. Read them by number (11, 13 and 14 stand with their questions, and come later). After chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
 #
 # **When you are done** with this chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
 #
@@ -32,7 +32,7 @@ lab.course()
 #
 # ## What this machine is
 #
-# Is everything here that we need? If a row fails, its last column tells you the fix.
+# Is everything here that we need? If something is missing, its row says what to do.
 
 # %%
 doctor.examine()
@@ -98,7 +98,7 @@ run
 #
 # ## They add up
 #
-# The simplest way to send is a [collective](GLOSSARY.md#collective): one call that all ranks make together. `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
+# In training, ranks mostly talk by [collectives](GLOSSARY.md#collective): a collective is one call that all ranks make together. `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
 #
 # Ranks 0 to 3 each hold a tensor with their own number in it. What will rank 2 hold afterwards?
 
@@ -138,7 +138,7 @@ lab.table(list(run))
 waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
 
 # %% [markdown]
-# The clock counts the call itself as well, so even the rank that comes last has some milliseconds. Now look for the red bars, which are the all-reduce:
+# Even the rank that comes last has some milliseconds: the clock also counts the way into the call and back out of it, and the ranks share this machine. Now look for the red bars, which are the all-reduce:
 
 # %%
 run.timeline()
@@ -146,7 +146,7 @@ run.timeline()
 # %% [markdown]
 # The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
 #
-# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven. (At the picture's top, *span* is the time from the first bar's start to the last one's end, and *communication hidden* is the share of the red time in which the same rank also computes.)
+# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven. (With fewer cores than ranks, computing doesn't grow in even steps, because ranks take turns. At the picture's top, *span* is the time from the first bar's start to the last one's end, and *communication hidden* is the share of the red time in which the same rank also computes.)
 
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
@@ -170,7 +170,7 @@ check.waits(my_waits)
 check.hint("waits")
 
 # %% [markdown]
-# ## When ranks wait for ever
+# ## When a rank never comes
 #
 # So far everyone came in the end. What if a rank never does? Below, ten batches are dealt to three ranks, with one call for each batch:
 
@@ -192,21 +192,21 @@ stuck = lab.guess("ranks that wait in vain", between=(0, 3))
 try:
     lab.launch(one_call_a_batch, ranks=3)
 except lab.Deadlock as verdict:
-    report = verdict  # that name is gone after the except
-print(report)
+    in_vain = 3 - len(verdict.finding.ranks)  # all but those that stayed away
+    print(verdict)
 
 # %%
-stuck.score(3 - len(report.finding.ranks))  # all but those that stayed away
+stuck.score(in_vain)
 
 # %% [markdown]
 # Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
 #
-# What happens without it depends on the others. If they live on, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. Neither error names the ranks that stayed away.
+# What happens without it depends on the others. If they live on, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
 #
-# Each rank has a list of numbers. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. The obvious program hangs, and the second most obvious one is wrong.
+# Each rank has a list of numbers, with which it calls `my_mean`. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. The obvious program hangs, and the second most obvious one is wrong.
 
 
 # %%
@@ -249,9 +249,20 @@ said = lab.guess("what the check says", choices=("success", "failure"))
 said.score(verify(reduce=lambda: 1 / 0))
 
 # %% [markdown]
-# Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it would call it, and this one would crash. But a reduction that adds wrongly would still be a success, because nobody looks at the result.
+# Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it does. Here is one that takes the largest number in place of the sum:
+
+
+# %%
+def largest():
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
+
+
+lab.launch(verify, largest, ranks=2)
+
+# %% [markdown] sections="D-verify"
+# A success again, because nobody looks at the result.
 #
-# A check that can fail sends a different number from every rank, and never 0, which an untouched tensor may hold too. It compares with a result that each rank can work out without asking the others. Let's check `all_gather` like this. It gives every rank a list of all ranks' tensors:
+# A check that can fail sends a different number from every rank, and never 0, which an untouched tensor may hold too. No likely mistake may give the right result: 1, 2 and 3 won't do for a sum, since their product is 6 as well. And each rank compares with a result that it has worked out without asking the others. Let's check `all_gather` like this. It gives every rank a list of all ranks' tensors:
 
 
 # %%
@@ -286,9 +297,10 @@ def my_check():
     """Raises AssertionError on some rank where all_reduce does not add."""
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
-    x = torch.tensor([float(rank + 1)])
+    x = torch.tensor([float(rank + 1) ** 2])
     dist.all_reduce(x)
-    assert x.item() == size * (size + 1) / 2, f"all_reduce gave {x.item()}"
+    right = sum((each + 1) ** 2 for each in range(size))
+    assert x.item() == right, f"all_reduce gave {x.item()}"
     ### END SOLUTION
 
 
@@ -309,7 +321,7 @@ lab.ladder()
 # %% [markdown]
 # Between GPUs, messages are carried by [NCCL](GLOSSARY.md#nccl), NVIDIA's library, and elsewhere by [gloo](GLOSSARY.md#gloo). Every picture of a run or a calculation says at its top right where its numbers come from, such as *measured* or *predicted*.
 #
-# If you have no GPU, your ranks stand on a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors lie in a memory of their own, under CUDA's rules. What is that good for? A common mistake on the way to a GPU is a tensor left behind on the CPU. The CPU forgives it, because there is only one memory anyway. A pretend device refuses, as a GPU would:
+# If you have no GPU, your ranks stand on a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors lie in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories. What is that good for? A common mistake on the way to a GPU is a tensor left behind on the CPU. The CPU forgives it, because there is only one memory anyway. A pretend device doesn't:
 
 
 # %%
@@ -319,13 +331,14 @@ def left_behind():
     return weights + batch
 
 
+print("CPU:", lab.launch(left_behind, ranks=1, devices="cpu")[0])
 try:
     lab.launch(left_behind, ranks=1, devices="pretend")
 except lab.RankFailed as error:
     print(str(error).splitlines()[0])
 
 # %% [markdown]
-# So a cell that runs on a pretend device has passed this test before it meets a GPU.
+# So a cell that runs on a pretend device has passed this test before it meets a GPU. (`torch.ones(3)` lies on the rank's device because `lab.launch` makes that torch's default. In a script of your own, write `.to(device)`.)
 #
 # <details><summary>What a pretend device cannot show, and how to choose another row</summary>
 #
@@ -340,8 +353,8 @@ except lab.RankFailed as error:
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank never comes, the others get an error, at once or after many minutes. Torch's error does not name that rank, but `lab.launch` does.
-# - A check must be able to fail: another number on every rank, none of them 0, and a result worked out alone.
+# - If a rank never comes, the others get an error, at once or after many minutes. By default torch's error does not name that rank; `lab.launch` does.
+# - A check must be able to fail: another number on every rank, none of them 0, and a result worked out alone that no likely mistake gives too.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).
 #
@@ -359,8 +372,6 @@ except lab.RankFailed as error:
 # </details>
 #
 # **To read on**: the documentation of [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html); the hours of LLaMA 7B are in [Touvron et al. 2023](https://arxiv.org/abs/2302.13971), table 15.
-#
-# Where you stand:
 
 # %%
 check.status()

@@ -76,7 +76,8 @@ def test_a_length_that_cannot_be_is_refused():
 def test_with_adam_on_the_host_four_stages_take_half_of_deepspeed_s_step():
     """As chapter 20 says of four cards of 40 GB."""
     stages = ON_HOST.but(zero=0, pp=4, mbs=1, recompute="none", recipe="")
-    by_stages, by_deepspeed = case(stages).row(), case(ON_HOST).row()
+    by_stages = case(stages).row()
+    by_deepspeed = case(ON_HOST).row()
     assert by_stages["held_bytes"] == pytest.approx(29.8e9, rel=0.01)
     assert by_stages["host_bytes"] == pytest.approx(12 * stages.shape.params)
     assert by_stages["step_us"] > stages.time().step_us

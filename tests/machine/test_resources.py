@@ -66,6 +66,9 @@ def test_a_report_shows_each_row_and_the_way_out_only_where_needed():
     for shown in (repr(report), report._repr_html_()):
         assert "do this" not in shown and "do that" in shown and "buy one" in shown
     assert [row.state for row in report.rows] == ["ok", "missing", "optional"]
+    lacking, _, there = report._repr_html_().partition("<details>")
+    assert "gloo" not in lacking and "1 of 3 are here" in there and "ninja" not in there
+    assert [mark in lacking for mark in "✗–✓"] == [True, True, False]
     assert "&lt;ninja&gt;" in report._repr_html_() and "#" not in report._repr_html_()
     assert not report.ok and doctor.Report(rows=(good, spare)).ok
 
