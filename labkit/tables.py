@@ -155,7 +155,8 @@ class Table:
 
     def _repr_html_(self) -> str:
         """The table in the page's own colours; the first column names its row."""
-        caption = f'<caption style="{_CAPTION}">{html.escape(self.title)}</caption>'
+        style = f"{_CAPTION};min-width:min({min(48, columns_of(self.title))}ch,80vw)"
+        caption = f'<caption style="{style}">{html.escape(self.title)}</caption>'
         parts = [self._part(self.cells[:FOLD], caption if self.title else "")]
         for note in map(html.escape, self._note()):
             rest = self.cells[FOLD:]
@@ -175,8 +176,7 @@ class Table:
     def _html_row(self, row: Sequence[str]) -> str:
         cells = []
         for place, (text, number) in enumerate(zip(row, self.numeric, strict=True)):
-            names_row = place == 0
-            cells.append(_html_cell("td", text, number, "row" if names_row else ""))
+            cells.append(_html_cell("td", text, number, "" if place else "row"))
         return f'<tr style="{_ROW}">{"".join(cells)}</tr>'
 
 

@@ -164,7 +164,7 @@ def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_tabl
         }
     said = output.locator("table").evaluate_all("all => all.map(each => each.textContent)")
     assert {bool(CHINESE.search(words)) for words in said} == {seen.language == "zh"}, said
-    summaries = output.locator("summary:visible")
+    summaries = output.locator("details:has(table) > summary:visible")
     assert summaries.count() == len(pictures)
     for summary in summaries.all():
         summary.focus()

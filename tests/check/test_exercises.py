@@ -98,6 +98,13 @@ def test_an_exception_is_a_verdict_with_its_place(name):
     assert "return 1 / 0" in verdict.counterexample
 
 
+CALLED_BARE = {
+    "honest_check": "your check found nothing",
+    "case_three": "the answer is (cure, bytes at step); got None",
+}
+"""Exercises whose answer is called without anything -> what is said of one that returns nothing."""
+
+
 @pytest.mark.a_few(16)
 @pytest.mark.parametrize("name", EXERCISES)
 @pytest.mark.parametrize(
@@ -110,8 +117,8 @@ def test_an_exception_is_a_verdict_with_its_place(name):
 )
 def test_what_cannot_be_called_is_wrong_and_told_so(name, rubbish, words):
     verdict = judged(name, rubbish)
-    if name == "honest_check" and rubbish:  # it is called without anything
-        words = "your check found nothing"
+    if name in CALLED_BARE and rubbish:
+        words = CALLED_BARE[name]
     if name == "odd_module":  # Step says what it takes
         words = "gives a torch.nn.Module and a batch" if rubbish else "gives (module, batch)"
     assert verdict.state == "wrong" and words in verdict.counterexample
