@@ -758,7 +758,8 @@ faster.score(64 / 8 * min(1, tokens / 8_000))
 # ---
 #
 # *Here ends what most people need. The rest is about machines with a slow network between them, and optional.*
-#
+
+# %% [markdown] sections="8.4.2, S6"
 # ## Part 2: FSDP between machines
 #
 # What if the network is slow? Our eight cards stand in two machines now, with a network of 3 GB/s for each card between them, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
