@@ -9,7 +9,7 @@
 # %% [markdown]
 # # FSDP
 #
-# *Part 1, FSDP and its training loop, takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. You need chapters 02, 03 and 05, and no GPU.*
+# *Part 1, FSDP and its training loop, takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card. Seven of the eight copies are redundant.
 #
@@ -414,7 +414,7 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. Smaller units are whole for a shorter time, but each message has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
@@ -782,7 +782,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # ## The four strategies
 #
-# Which messages can stay inside? Papers and configuration files name four strategies, each of them two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
+# Which messages can stay inside? Papers and configuration files name four strategies, and each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
 
 # %%
 machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
