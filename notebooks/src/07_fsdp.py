@@ -563,7 +563,7 @@ lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 #
 # ### Exercise 3. Repair a training
 #
-# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
+# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: the same SGD, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
 
 
 # %%
@@ -648,7 +648,7 @@ lab.table(
 #
 # ## Loading from rank 0
 #
-# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build the model on `meta`, shard that, make room (`to_empty`), and get their slices from rank 0, which alone reads. A rank's bytes, on host and device together:
+# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build and shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0, which alone reads. A rank's bytes, on host and device together:
 
 
 # %%
@@ -849,9 +849,11 @@ lab.table(
 #
 # Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
 #
+# The payloads are counted, and laid on rings by formula, because our ranks are one machine.
+#
 # </details>
 #
-# The payloads are counted, and laid on rings by formula, because our ranks are one machine. HYBRID_SHARD keeps the gathers inside, so the states must fit on one machine.
+# HYBRID_SHARD keeps the gathers inside, so the states must fit on one machine.
 #
 # <details><summary>Scripts with the old class, FSDP1</summary>
 #
