@@ -9,9 +9,9 @@
 # %% [markdown]
 # # FSDP
 #
-# *Part 1, FSDP and its training loop, takes about 60 minutes; Part 2, FSDP between machines, about 40 minutes, the exercises not counted. You need chapters 02, 03 and 05. No GPU is needed.*
+# *Part 1, FSDP and its training loop, takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
 #
-# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are redundant.
+# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card. Seven of the eight copies are redundant.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
 
@@ -32,16 +32,14 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward. In the upper picture a layer is whole only while it computes and, in the backward, a little before. Then every rank throws away what is not its own.
-#
-# The bars are rank 0's bytes in a second microbatch, with the gradients of the first. They are predicted; a button in the notebook trains for real. *Temporary* is mostly buffers: a gathered layer lands in one, and is copied from there. In the forward two of them take turns.
+# `F3` is the forward of layer 3, `B3` its backward. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes, predicted for a second microbatch, so the gradients of the first are there.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank. On four ranks each holds a quarter of every part. We train a small transformer with both. Is the highest point of a step a quarter, too?
+# How much memory does that save? Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. We train a small transformer with both. Is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -52,17 +50,19 @@ peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more than a quarter? Look at `B3` in the opening picture. At the bottom lie the states; above them block 3, *gathered for a while*, and [activations](GLOSSARY.md#activations), which nobody shards. *Temporary* is a little workspace and three times the bytes of a block:
+# Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, the [activations](GLOSSARY.md#activations), which nobody shards, and *temporary*, which is mostly buffers. So at its peak a rank holds its share of the states, and on top its activations and a few whole blocks.
 #
-# - block 2, gathered early, still in its buffer,
-# - the gradients of block 3,
-# - the gradients of block 4, in the buffer from which they are reduced.
+# <details><summary>Three blocks in <em>temporary</em></summary>
 #
-# Here a block is a fifth of the model. In our 7 B model it is only a thirtieth, but activations and buffers take its place.
+# - Block 2, gathered early, is still in its buffer: a gathered layer lands in one, and is copied from there.
+# - The gradients of block 3 are whole.
+# - The gradients of block 4 are in the buffer from which they are reduced.
+#
+# </details>
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
+# How can a card compute with its slices of a layer? It takes three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -78,16 +78,14 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.storage.resize_(0)  # 4 the last use of these weights is over
+        ctx.storage.resize_(0)  # the last use of these weights is over
         mine = gradient.new_empty(gradient.numel() // dist.get_world_size())
         dist.reduce_scatter_single(mine, gradient)  # reduce_scatter_tensor before 2.13
         return mine / dist.get_world_size()
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters into one flat tensor, pad it to a multiple of the number of ranks, and keep one part. That is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
-#
-# `functional_call` runs a layer's code with weights that we hand it. So the layer's own weights may go, to `meta`: a device of shapes without bytes.
+# Now a layer. We lay its parameters into one flat tensor, pad it to a multiple of the number of ranks, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
 
 
 # %%
@@ -114,12 +112,58 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between:
-#
-# 1. It gathers, and computes. Autograd saves *views* of the gathered tensor, which share one storage.
-# 2. `resize_(0)` frees that storage, and so all views.
-# 3. Before the layer's backward a hook fills the storage again. Autograd counts writes to what it has saved, and refuses to go on after one; so the hook writes through `.data`, where nobody counts.
-# 4. `Gather.backward` frees it for good, and reduces.
+# We train it beside DDP, three steps of SGD with momentum on three ranks. `memory.watch` counts every byte that torch makes on a rank, `traffic.count` what is handed to collectives. How far apart are the weights at the end?
+
+
+# %%
+def train(wrap):
+    torch.manual_seed(0)
+    with memory.watch() as watched:
+        net = model.Transformer(4, 64, 4, max_len=32)
+        engine = wrap(net)
+        watched.layers(net.layers)  # a mark at each forward and backward
+        optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
+        for step in range(3):
+            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
+            with traffic.count() as counted:
+                model.loss(engine(tokens), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return fsdp.whole(net), watched.footprint(), counted
+
+
+# %%
+RANKS = 3
+
+
+def by_hand(wrap, net):
+    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
+    return net
+
+
+def in_turn(**ways):
+    def train_all():
+        return {name: train(wrap) for name, wrap in ways.items()}
+
+    return lab.launch(train_all, ranks=RANKS)[0]
+
+
+runs = in_turn(
+    DDP=torch.nn.parallel.DistributedDataParallel, Kept=partial(by_hand, Kept)
+)
+
+
+# %%
+def apart(*names):
+    right, _, _ = runs["DDP"]
+    far = {name: (runs[name][0] - right).abs().max().item() for name in names}
+    return lab.table([far])
+
+
+apart("Kept")
+
+# %% [markdown]
+# Rounding, no more: `Kept` is complete, and correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills the storage again. It writes through `.data`, because autograd counts other writes to what it has saved, and refuses to go on.
 
 
 # %%
@@ -143,7 +187,7 @@ class Freed(Kept):
 # %% [markdown]
 # ### Beside torch's own
 #
-# torch does it with one function, called on each part of the model and then on the whole:
+# torch does it with one function, called on each part of the model and then on the whole. It changes the module in place: each parameter becomes a `DTensor`, which holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
 
 
 # %%
@@ -154,57 +198,15 @@ def sharded(net, **options):
     return net
 
 
-# %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension: it holds this rank's slice (`to_local()`), and can gather the whole (`full_tensor()`).
-#
-# We train four ways: three steps of SGD with momentum on three ranks. `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
-
-
 # %%
-def train(wrap):
-    torch.manual_seed(0)
-    with memory.watch() as watched:
-        net = model.Transformer(4, 64, 4, max_len=32)
-        engine = wrap(net)
-        watched.layers(net.layers)  # a mark at each forward and backward
-        optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
-        for step in range(3):
-            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
-            with traffic.count() as counted:
-                model.loss(engine(tokens), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return fsdp.whole(net), watched.footprint(), counted
-
-
-# %%
-def by_hand(wrap, net):
-    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
-    return net
-
-
-RANKS = 3
-WAYS = {
-    "Kept": partial(by_hand, Kept),
-    "Freed": partial(by_hand, Freed),
-    "fully_shard": sharded,
-    "DDP": torch.nn.parallel.DistributedDataParallel,
-}
-runs = lab.launch(lambda: {name: train(WAYS[name]) for name in WAYS}, ranks=RANKS)
+runs |= in_turn(Freed=partial(by_hand, Freed), fully_shard=sharded)
+apart("Freed", "fully_shard")
 
 # %% [markdown]
-# Are the whole weights DDP's? Here is the largest difference:
+# Rounding again. And the memory?
 
 # %%
-weights = {name: found[0] for name, found in runs[0].items()}
-right = weights.pop("DDP")
-lab.table([{name: (each - right).abs().max().item() for name, each in weights.items()}])
-
-# %% [markdown]
-# Rounding, no more. And the memory?
-
-# %%
-peaks = {name: found[1].totals for name, found in runs[0].items()}
+peaks = {name: watched.totals for name, (_, watched, _) in runs.items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
     x="moment: F0 to F5, then B5 to B0",
@@ -216,7 +218,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# DDP starts with weights, momentum and the buckets in which it reduces; the gradients come on top in the backward. `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top. It peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies a little above it, since it gathers early and has buffers.
+# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies a little above it, because it gathers early and has buffers. So a card computes with its slice of a layer by gathering the rest for a moment.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` and `fully_shard` are **FULL_SHARD**.
 #
@@ -224,9 +226,13 @@ lab.curves(
 #
 # Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. It takes about half an hour; you can come back to it.
 #
-# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. So pad each to `ceil(num_rows[i] / N)` rows.
-# - `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
-# - Forward: gather, compute, keep the input, drop the weight. Backward: gather, compute the layer again from its input, `torch.autograd.grad`, reduce-scatter. Each weight, the last one too, is gathered twice, and only one is whole at a time.
+# <details><summary>What goes in, what comes out</summary>
+#
+# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows. The last ranks may have fewer, or none, so pad each to `ceil(num_rows[i] / N)` rows.
+# - The first `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`, and the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
+# - Keep the inputs, and in the backward compute each layer again from its input, with `torch.autograd.grad`. Each weight, the last one too, is gathered twice, and only one is whole at a time.
+#
+# </details>
 
 
 # %%
@@ -271,7 +277,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# `Freed` needs less memory, and has a price: one more all-gather for each layer. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
+# What does the saving cost? DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -286,7 +292,7 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
-counts = {name: found[2] for name, found in runs[0].items()}
+counts = {name: counted for name, (_, _, counted) in runs.items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
 ratio.score(sent["Freed"] / sent["DDP"])
 
@@ -297,11 +303,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Freed` and `fully_shard` send 1.5 times as much as DDP, and `Kept` just as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
 #
-# ## In which order
+# ## When messages hide
 #
-# Our `Freed` gathers a layer when it is needed, so everybody waits for the message. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# Must the card wait for those bytes? `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -317,11 +323,7 @@ moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %% [markdown]
-# In the forward the order is plain: gather, compute, next. In the backward FSDP prefetches without being asked: `g2` comes before `B3`.
-#
-# ### Messages that hide
-#
-# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work that runs beside others. The Python thread only fills the queues, far ahead of the GPU, so gathers run early even in the plain order.
+# In the backward FSDP prefetches without being asked: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work that runs beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation. Python fills the queues far ahead of the GPU, so in the forward gathers run early, too.
 #
 # We replay this order on two queues, with the durations of a block of our 7 B model. On a card that really computes 200 TFLOP/s a forward of 2,048 tokens takes 4 ms, on a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
@@ -340,17 +342,41 @@ queues
 #
 # The first gather, the `g4` at the turn, and the last reduce. Layer 4 is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
-# The gap before the first `g4`: of the two buffers of the forward `g4` takes that of `g2`, so it waits until `F2` begins.
+# The gap before the first `g4`: in the forward two buffers take turns, and `g4` takes that of `g2`, so it waits until `F2` begins.
 #
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
 #
+# ### How fast must the link be?
+#
+# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
+#
+# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
+#
+# With 200 TFLOP/s, as before, NVLink in a machine wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link of 25 GB/s wants 200,000 / 25 = 8,000.
+#
+# <details><summary>The backward, and several links</summary>
+#
+# The backward has the same rule, with twice the FLOPs and two messages. Reducing in fp32 doubles one of the two, so it wants 1.5 times the tokens.
+#
+# A network link for each of its eight cards gives a machine 8 × 25 = 200 GB/s, so 1,000 tokens are enough. The links add up because NCCL lays several rings, and each leaves by another card's link.
+#
+# </details>
+#
+# Here is the same step, with its 2,048 tokens, over one link of 25 GB/s, on which a message takes 16 ms:
+
+# %%
+fsdp.replay(moves, forward_us=4_000, message_us=16_000)
+
+# %% [markdown] sections="8.4.2"
+# The card waits for its messages three quarters of the time, because it has a quarter of the tokens that this link wants.
+#
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
+# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
 #
-# Here is a model of eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
+# Here are eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
 
 # %%
 WRAPS = {
@@ -388,11 +414,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With each `Linear` by itself the peak is about a seventh lower than with each layer, but there are three times as many messages, and each has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit's whole parameters take more than `budget_bytes`, with as few units as you can. Each layer alone fits. A unit is made of consecutive layers, as in *pairs of layers*, and freed after its forward, the default. The root comes last, and no layer is left to it.
+# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes, each within `budget_bytes`. Call `fully_shard` so that no unit's whole parameters take more, with as few units as you can. Units are made of consecutive layers, as in *pairs of layers*. The root comes last, and no layer is left to it.
 
 
 # %%
@@ -420,11 +446,11 @@ check.wrap_within(my_wrap)
 check.hint("wrap_within")
 
 # %% [markdown] sections="S6"
+# *Here the first half ends. If you want a break, take it now.*
+#
 # ## The training loop
 #
-# DDP copies the weights of rank 0 to all; FSDP cuts what each rank has. So all ranks must begin with the same weights: seed them alike, as `launch` does, or load from rank 0 (Part 2).
-#
-# The loop is torch's own, but four places matter, numbered below.
+# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So all ranks must begin with the same weights: seed them alike, or load from rank 0, as below. The rest is torch's own loop, in which four places matter.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -463,14 +489,17 @@ lab.table(
 )
 
 # %% [markdown]
-# Each rank's *loss* is that of its own rows. *norm* is what `clip_grad_norm_` returns: the norm of the whole gradient before clipping, the same on all ranks and in one process. What if you get one of the four places wrong?
+# *norm*, which `clip_grad_norm_` returns, is that of the whole gradient before clipping, the same on both ranks and in one process, because the norms of slices add as squares (*joined*). *loss* is that of a rank's own rows.
 #
-# 1. With the root *before* its children, `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient, so `step` does nothing, and nobody tells you.
-# 3. `clip_grad_norm_` on DTensors sums over all ranks: the norms of slices add as squares, *joined*. Clip by your own, and every rank clips by another factor.
-# 4. Only rank 0 gets the tensors, but saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
+# Of the four places the second fails without a word. An optimizer made *before* `fully_shard` holds the old, whole parameters, and they never get a gradient. What does the loss look like then?
 #
-# What does the loss look like in the second case?
+# <details><summary>The other three, done wrong</summary>
+#
+# - With the root *before* its children (1), `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
+# - Clip by your own slices' norm (3), and every rank clips by another factor.
+# - Saving gathers, so every rank must call it (4), though only rank 0 gets the tensors. Rank 0 alone would wait until the group's timeout ends the run.
+#
+# </details>
 
 
 # %%
@@ -493,14 +522,11 @@ rows = enumerate(lab.launch(optimizer_first, 4)[0])
 lab.table({"step": step, "loss": loss} for step, loss in rows)
 
 # %% [markdown] sections="S6"
-# It stands still, to the last digit. Fresh batches would hide that. So if a loss does not fall, train twice on one batch; if it stays the same, look which weights the optimizer holds.
+# It stands still, to the last digit, which fresh batches would hide. So if a loss does not fall, train twice on one batch; if it stays the same, look which weights the optimizer holds.
 #
 # ### Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two:
-#
-# - `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced.
-# - `set_reshard_after_backward(False)` leaves the weights whole after a backward, and `reshard_after_forward=False` after a forward.
+# How often must several microbatches send? In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
 #
 # On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
@@ -533,11 +559,11 @@ rows = [(name, *row) for name, row in found.items()]
 lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 
 # %% [markdown] sections="8.4.4"
-# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once, 10 messages. The price is memory. In our 7 B model whole gradients in fp32 take 28 GB. The third row adds the whole weights, there 14 GB in 16 bits.
+# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
 #
 # ### Exercise 3. Repair a training
 #
-# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
+# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: the same SGD, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
 
 
 # %%
@@ -577,243 +603,12 @@ check.train_sharded(my_training)
 # %%
 check.hint("train_sharded")
 
-# %% [markdown]
-# *Here the first half ends. If you want a break, take it now: you have all that the loop needs.*
-#
-# ## Part 2: FSDP between machines, and in real life
-#
-# Our 7 B model on eight cards, before Part 1 and after. A step has 64 sequences, on each card eight microbatches of one:
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
-sharded_plan = before.but(zero=3)
-planner.card(before, sharded_plan)
-
-# %% [markdown] sections="8.4.2"
-# On the left it does not fit: our 7 B are really 6.7 B parameters, still 108 GB of states. On the right it fits; `zero=3` is the planner's FULL_SHARD. Of its 27.8 GB, 13.5 are states and 8.6 activations.
-#
-# But what if links are slower?
-#
-# ### When does a gather hide?
-#
-# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
-#
-# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
-#
-# With 200 TFLOP/s, as before:
-#
-# | link | bytes/s | tokens of a rank |
-# | --- | --- | --- |
-# | NVLink, in a machine | 200 GB/s | 200,000 GFLOP/s / 200 GB/s = 1,000 |
-# | one network link for a machine | 25 GB/s | 200,000 / 25 = 8,000 |
-# | one for each of its eight cards | 8 × 25 GB/s | 200,000 / 200 = 1,000 |
-#
-# The links of a machine add up: NCCL lays several rings, and each leaves by another card's link. The backward has the same rule, with twice the FLOPs and two messages. Reducing in fp32 doubles one of the two, so it wants 1.5 times the tokens.
-#
-# Here is Part 1's step, with its 2,048 tokens, over one link of 25 GB/s, on which a message takes 16 ms:
-
-# %%
-fsdp.replay(moves, forward_us=4_000, message_us=16_000)
-
-# %% [markdown] sections="8.4.2"
-# The card waits for its messages three quarters of the time.
-#
-# Now our eight cards stand in two machines, with a slow network between them: 3 GB/s for each card, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
-
-# %%
-slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
-
-# %%
-two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
-slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
-
-# %% [markdown]
-# <details><summary>Where the number comes from</summary>
-#
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
-#
-# </details>
-#
-# How roughly the planner knows such networks, it says itself:
-
-# %%
-print(two_machines.warnings()[0])
-
-# %% [markdown] sections="8.4.2, S6"
-# So we need fewer messages, or messages that stay inside a machine.
-#
-# ## The four strategies
-#
-# Papers and configuration files name four strategies. Each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
-
-# %%
-machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
-machines.controls["moment"].value = 9  # the moment B3
-machines
-
-# %% [markdown] sections="8.4.2, S6"
-# A layer is gathered inside a machine, where links are fast. Between the machines only gradients are added: rank 0's half with rank 2's, and rank 1's with rank 3's.
-#
-# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that would leave a machine with HYBRID_SHARD?
-
-# %%
-leaves = lab.guess(
-    "what would leave a machine, as a share of FULL_SHARD's", between=(0, 1)
-)
-
-# %%
-STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
-    "FULL_SHARD": ({"shard": 4}, True),
-    "SHARD_GRAD_OP": ({"shard": 4}, False),
-    "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
-    "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
-}
-
-
-# %%
-def step_on(sizes, freed):
-    device, shape = torch.get_default_device().type, tuple(sizes.values())
-    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
-    net = model.Transformer(1, 64, 4, max_len=32)
-    sharded(net, mesh=mesh, reshard_after_forward=freed)
-    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-    with traffic.count() as counted:
-        model.loss(net(tokens), targets).backward()
-    held = sum(each.to_local().nbytes for each in net.parameters())
-    return held, counted.payload_bytes
-
-
-# %%
-def all_four():
-    return {name: step_on(*how) for name, how in STRATEGIES.items()}
-
-
-found = lab.launch(all_four, ranks=4)[0]
-leave = {name: ring_bytes(payload, 4) for name, (_, payload) in found.items()}
-between = found["HYBRID_SHARD"][1]["all_reduce"]  # of a rank, with one of the other's
-leave["HYBRID_SHARD"] = 2 * ring_bytes({"all_reduce": between}, 2)
-leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
-
-# %%
-USES = {
-    "FULL_SHARD": "the least memory",
-    "SHARD_GRAD_OP": "whole weights fit on each card",
-    "HYBRID_SHARD": "slow links between machines",
-    "NO_SHARD": "everything fits on each card",
-}
-rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
-lab.table(
-    rows, heads=["strategy", "weights_bytes", "would leave a machine_bytes", "for"]
-)
-
-# %% [markdown] sections="8.4.2, S6"
-# <details><summary>Why this share</summary>
-#
-# Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
-#
-# </details>
-#
-# The payloads are counted, and laid on rings by formula: our ranks are one machine. FULL_SHARD is ZeRO 3 of chapter 06, NO_SHARD is DDP. For HYBRID_SHARD the states must fit on one machine.
-#
-# <details><summary>Scripts with the old class, FSDP1</summary>
-#
-# FSDP1 flattens a unit and cuts that, as our `Kept` did. Its arguments have other names:
-#
-# | FSDP1 | FSDP2 |
-# | --- | --- |
-# | `auto_wrap_policy=` | `fully_shard` on each unit, then on the root |
-# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`; buffers: `net.to(...)` |
-# | `backward_prefetch=BACKWARD_PRE` | always; more by `set_modules_to_backward_prefetch` |
-# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
-# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
-# | `device_id=` | the mesh's device |
-# | `no_sync()` | `set_requires_gradient_sync(False)` |
-# | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
-#
-# </details>
-#
-# ### What helps our two machines
-#
-# Three ways out for our step, all in 16 bits. The planner computes *one microbatch*. The other two are estimates by hand, as if none of the messages between machines hid:
-
-# %%
-whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
-ring_us = 7 / 8 * whole_bytes / 6e3  # once around eight cards, at 6 GB/s
-
-
-# %%
-def hybrid(plan):
-    """One machine's plan, with its part; microseconds of the all-reduce between all."""
-    num = plan.gpus // plan.per_node  # machines
-    bytes_per_us = plan.per_node * plan.nic_gb_per_s / 2 * 1e3
-    between_us = 2 * (num - 1) / num * 2 * plan.shape.params / bytes_per_us
-    return plan.but(gpus=plan.per_node, batch=plan.batch // num), between_us
-
-
-# %%
-def cost(plan, more_us=0, more_bytes=0):
-    return plan.memory().peak_bytes + more_bytes, plan.time().step_us + more_us
-
-
-rows = [
-    ("FULL_SHARD", *cost(two_machines)),
-    ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
-    ("gathered and reduced once", *cost(sharded_plan, 2 * ring_us, 2 * whole_bytes)),
-    ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
-]
-lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
-
-# %% [markdown] sections="8.4.2, S6"
-# All three bring 46.7 s down to between 6 and 8 s. Their order is within the planner's error, so measure.
-#
-# <details><summary>What each of them needs</summary>
-#
-# - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed.
-# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
-# - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
-#
-# </details>
-#
-# ### Exercise 4. Before you rent
-#
-# About 20 minutes. Find the quickest way for any machines, by this model: strategy, sequences of a microbatch (`mbs`, which divides a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
-#
-# - `plan` is FULL_SHARD on several machines, like `two_machines`. `plan.but(mbs=..., recompute=...)` makes a variant; ask it for `.fits` and `.time().step_us`.
-# - For HYBRID_SHARD ask the same of the machine that `hybrid(plan)` gives, and add its microseconds.
-#
-# For `two_machines` the answer is `("HYBRID_SHARD", 4, "none")`.
-
-
-# %%
-def my_strategy(plan):
-    """("FULL_SHARD" or "HYBRID_SHARD", mbs, recompute)"""
-    ### BEGIN SOLUTION
-    machine, between_us = hybrid(plan)
-    ways = {"FULL_SHARD": (plan, 0), "HYBRID_SHARD": (machine, between_us)}
-    mine = plan.batch // plan.gpus
-    step_us = {}
-    for mbs in (size for size in range(1, mine + 1) if mine % size == 0):
-        for recompute in ("none", "full"):
-            for name, (one, more_us) in ways.items():
-                each = one.but(mbs=mbs, recompute=recompute)
-                if each.fits:
-                    step_us[name, mbs, recompute] = each.time().step_us + more_us
-    return min(step_us, key=step_us.get)
-    ### END SOLUTION
-
-
-# %%
-check.choose_strategy(my_strategy)
-
-# %%
-check.hint("choose_strategy")
-
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which types parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+# Which types may the messages have? `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# On two ranks we divide the loss by 1024, so much that fp16 visibly fails, and count gradients that become zero. In fp32 they belong mostly to tokens that did not occur.
+# On two ranks we divide the loss by 1024, so much that fp16 visibly fails, and count gradients that become zero:
 
 
 # %%
@@ -849,11 +644,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# bf16 loses hardly any; fp16 loses more, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, since a sum over many ranks rounds less in fp32; two ranks don't show that. It sends 2 + 2 + 4 bytes for each parameter, as much as DDP in fp32: the 1.5 of Part 1 holds for one type only.
+# In fp32 the zeros belong mostly to tokens that did not occur. bf16 loses hardly any more; fp16 does, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32, which two ranks don't show. It sends as much as DDP in fp32: the 1.5 above holds for one type only.
 #
 # ## Loading from rank 0
 #
-# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build the model on `meta`, shard that, make room for their slices (`to_empty`), and get them from rank 0, which alone reads. A rank's bytes, on host and device together:
+# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build and shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0, which alone reads. A rank's bytes, on host and device together:
 
 
 # %%
@@ -931,7 +726,17 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit. But every rank needs tokens of its own, and our step has 64 × 2,048 = 131,072, however many cards share them. We go from one machine of eight cards to eight, each with one link of 25 GB/s, over which a card wants 8,000 tokens. By the rule, how many times as fast is the step?
+# Whenever the states don't fit. Do ours fit now? Here are our eight cards before and after. A step has 64 sequences, on each card eight microbatches of one:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
+sharded_plan = before.but(zero=3)
+planner.card(before, sharded_plan)
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are really 6.7 B parameters, so the states take 13.5 GB instead of 14.
+#
+# Do more cards make it faster? All cards share the step's 64 × 2,048 = 131,072 tokens. We go from one machine of eight cards to eight, each with one link of 25 GB/s, over which a card wants 8,000 tokens. By the rule, how many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
@@ -941,13 +746,7 @@ tokens = 131_072 / 64  # of a card
 faster.score(64 / 8 * min(1, tokens / 8_000))
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. Beyond the last column the backward gets no shorter. (With eight links the rule would feed more cards than we have sequences; cutting sequences comes in chapter 09.) That is FSDP's limit at a fixed batch, and where chapter 08 begins:
-#
-# | links of a machine | reduced in | tokens that a card wants | cards that ours feeds |
-# | --- | --- | --- | --- |
-# | one of 25 GB/s | 16 bits | 8,000 | 131,072 / 8,000 = 16 |
-# | one of 25 GB/s | fp32 | 12,000 | 131,072 / 12,000 = 10 |
-# | eight of 25 GB/s | 16 bits | 1,000 | 131,072 / 1,000 = 131 |
+# With more cards each has fewer tokens, while its messages stay as long. Over such links our step feeds 131,072 / 8,000 = 16 cards; beyond them the messages set the time. That is FSDP's limit, and where chapter 08 begins.
 #
 # <details><summary>And if memory is short before that?</summary>
 #
@@ -956,10 +755,212 @@ faster.score(64 / 8 * min(1, tokens / 8_000))
 #
 # </details>
 #
+# ---
+#
+# *Here ends what most people need. The rest is about machines with a slow network between them, and optional.*
+
+# %% [markdown] sections="8.4.2, S6"
+# ## Part 2: FSDP between machines
+#
+# What if the network is slow? Our eight cards stand in two machines now, with a network of 3 GB/s for each card between them, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
+
+# %%
+slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
+
+# %%
+two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
+slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
+
+# %% [markdown] sections="8.4.2, S6"
+# <details><summary>Where the number comes from</summary>
+#
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
+#
+# </details>
+#
+# So we need fewer messages, or messages that stay inside a machine.
+#
+# ## The four strategies
+#
+# Which messages can stay inside? Papers and configuration files name four strategies, and each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
+
+# %%
+machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
+machines.controls["moment"].value = 9  # the moment B3
+machines
+
+# %% [markdown] sections="8.4.2, S6"
+# A layer is gathered inside a machine, and between machines only gradients are added: rank 0's half with rank 2's, rank 1's with rank 3's.
+#
+# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that would leave a machine with HYBRID_SHARD?
+
+# %%
+leaves = lab.guess(
+    "what would leave a machine, as a share of FULL_SHARD's", between=(0, 1)
+)
+
+# %%
+STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
+    "FULL_SHARD": ({"shard": 4}, True),
+    "SHARD_GRAD_OP": ({"shard": 4}, False),
+    "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
+    "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
+}
+
+
+# %%
+def step_on(sizes, freed):
+    device, shape = torch.get_default_device().type, tuple(sizes.values())
+    mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
+    net = model.Transformer(1, 64, 4, max_len=32)
+    sharded(net, mesh=mesh, reshard_after_forward=freed)
+    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+    with traffic.count() as counted:
+        model.loss(net(tokens), targets).backward()
+    held = sum(each.to_local().nbytes for each in net.parameters())
+    return held, counted.payload_bytes
+
+
+# %%
+def all_four():
+    return {name: step_on(*how) for name, how in STRATEGIES.items()}
+
+
+found = lab.launch(all_four, ranks=4)[0]
+leave = {name: ring_bytes(payload, 4) for name, (_, payload) in found.items()}
+between = found["HYBRID_SHARD"][1]["all_reduce"]  # of a rank, with one of the other's
+leave["HYBRID_SHARD"] = 2 * ring_bytes({"all_reduce": between}, 2)
+leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
+
+# %%
+USES = {
+    "FULL_SHARD": "the least memory",
+    "SHARD_GRAD_OP": "whole weights fit on each card",
+    "HYBRID_SHARD": "slow links between machines",
+    "NO_SHARD": "everything fits on each card",
+}
+rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
+lab.table(
+    rows, heads=["strategy", "weights_bytes", "would leave a machine_bytes", "for"]
+)
+
+# %% [markdown] sections="8.4.2, S6"
+# <details><summary>Why this share</summary>
+#
+# Each of a machine's two ranks all-reduces its half with one other rank, and sends half of the weights' bytes for it. That is 1 for the machine, and 1 / (9/4) is 4/9.
+#
+# The payloads are counted, and laid on rings by formula, because our ranks are one machine.
+#
+# </details>
+#
+# HYBRID_SHARD keeps the gathers inside, so the states must fit on one machine.
+#
+# <details><summary>Scripts with the old class, FSDP1</summary>
+#
+# FSDP1 flattens a unit and cuts that, as our `Kept` did. Its FULL_SHARD is ZeRO 3 of chapter 06. The arguments have other names:
+#
+# | FSDP1 | FSDP2 |
+# | --- | --- |
+# | `auto_wrap_policy=` | `fully_shard` on each unit, then on the root |
+# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`; buffers: `net.to(...)` |
+# | `backward_prefetch=BACKWARD_PRE` | always; more by `set_modules_to_backward_prefetch` |
+# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
+# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
+# | `device_id=` | the mesh's device |
+# | `no_sync()` | `set_requires_gradient_sync(False)` |
+# | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
+#
+# </details>
+#
+# ### What helps our two machines
+#
+# There are three ways out for our step, all in 16 bits. The planner computes *one microbatch*. The other two are estimates by hand, as if none of the messages between machines hid:
+
+# %%
+whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
+ring_us = 7 / 8 * whole_bytes / 6e3  # once around eight cards, at 6 GB/s
+
+
+# %%
+def hybrid(plan):
+    """One machine's plan, with its part; microseconds of the all-reduce between all."""
+    num = plan.gpus // plan.per_node  # machines
+    bytes_per_us = plan.per_node * plan.nic_gb_per_s / 2 * 1e3
+    between_us = 2 * (num - 1) / num * 2 * plan.shape.params / bytes_per_us
+    return plan.but(gpus=plan.per_node, batch=plan.batch // num), between_us
+
+
+# %%
+def cost(plan, more_us=0, more_bytes=0):
+    return plan.memory().peak_bytes + more_bytes, plan.time().step_us + more_us
+
+
+rows = [
+    ("FULL_SHARD", *cost(two_machines)),
+    ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
+    ("gathered and reduced once", *cost(sharded_plan, 2 * ring_us, 2 * whole_bytes)),
+    ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
+]
+lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
+
+# %% [markdown] sections="8.4.2, S6"
+# All three bring 46.7 s down to between 6 and 8 s. Their order is within the planner's error, which it names itself, so measure:
+
+# %%
+print(two_machines.warnings()[0])
+
+# %% [markdown] sections="8.4.2, S6"
+# <details><summary>What each of them needs</summary>
+#
+# - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed.
+# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
+# - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
+#
+# </details>
+#
+# ### Exercise 4. Before you rent
+#
+# About 20 minutes. Find the quickest way for any machines, by this model: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
+#
+# <details><summary>What to ask a plan</summary>
+#
+# - `plan` is FULL_SHARD on several machines, like `two_machines`. `plan.but(mbs=..., recompute=...)` makes a variant; ask it for `.fits` and `.time().step_us`.
+# - For HYBRID_SHARD ask the same of the machine that `hybrid(plan)` gives, and add its microseconds.
+#
+# </details>
+#
+# For `two_machines` the answer is `("HYBRID_SHARD", 4, "none")`.
+
+
+# %%
+def my_strategy(plan):
+    """("FULL_SHARD" or "HYBRID_SHARD", mbs, recompute)"""
+    ### BEGIN SOLUTION
+    machine, between_us = hybrid(plan)
+    ways = {"FULL_SHARD": (plan, 0), "HYBRID_SHARD": (machine, between_us)}
+    mine = plan.batch // plan.gpus
+    step_us = {}
+    for mbs in (size for size in range(1, mine + 1) if mine % size == 0):
+        for recompute in ("none", "full"):
+            for name, (one, more_us) in ways.items():
+                each = one.but(mbs=mbs, recompute=recompute)
+                if each.fits:
+                    step_us[name, mbs, recompute] = each.time().step_us + more_us
+    return min(step_us, key=step_us.get)
+    ### END SOLUTION
+
+
+# %%
+check.choose_strategy(my_strategy)
+
+# %%
+check.hint("choose_strategy")
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds an N-th of the states, and at the peak activations and a few times the largest unit: make each block a unit.
+# - A rank holds its share of the states, and at the peak activations and a few units: make each block a unit.
 # - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
 # - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
 # - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So a fixed batch feeds a fixed number of ranks.
