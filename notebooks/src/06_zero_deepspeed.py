@@ -32,7 +32,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # **When you are done** you can
 #
 # - write each stage by hand, and say what it saves and sends before you run it;
-# - hand the same work to DeepSpeed, and see what it asks the network for;
+# - hand the same work to DeepSpeed, and see what it sends;
 # - choose a stage for a model and its network.
 
 # %% [markdown] sections="8.5.1"
@@ -52,7 +52,7 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less. Suppose we rent a thousand. How many times less than 112 GB does each of them hold?
+# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less. Suppose we rent a thousand: how many times less does each hold?
 
 # %%
 first = lab.guess("ZeRO 1 on 1,000 cards, times less on each", between=(1, 1000))
@@ -302,6 +302,7 @@ def forward(layers, tokens):
     return inputs, outputs
 
 
+# %%
 def backward(layers, inputs, outputs):
     """Back again; the last of inputs has the gradient for the last of outputs."""
     for sharded in reversed(layers):
@@ -385,7 +386,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW for any model and any number of ranks.
+# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
@@ -510,15 +511,12 @@ def train(settings):
                     states = engines.shards(engine)  # what this rank holds
                 engine.step()
     own = states.select(states.kind != "buffer").num_bytes.sum()
-    return {
-        "loss": f"{loss.item():.5f}",
-        "states": round(own / count, 1),
-        "handed": dict(sent.payload_bytes),
-    }
+    found = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
+    return found | {"handed": dict(sent.payload_bytes)}
 
 
 # %% [markdown]
-# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
+# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default? We count the bytes that a step hands to each.
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
@@ -766,7 +764,7 @@ lab.table(
 # - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
 # - **stage 3** if nothing else fits, and computing hides what it sends in *every* microbatch: 1.5 times what data parallelism sends in a step.
 #
-# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each.
+# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each, and need not send a byte more.
 #
 # ---
 #
@@ -803,7 +801,7 @@ def on_host(num_steps):
 
 
 # %% [markdown]
-# We run both with the model on a [pretend device](GLOSSARY.md#pretend-device), which counts its memory and its copies:
+# A [pretend device](GLOSSARY.md#pretend-device) counts its memory and its copies:
 
 
 # %%
