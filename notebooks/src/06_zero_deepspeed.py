@@ -542,7 +542,7 @@ lab.table(told(name, run) for name, run in ran.items())
 # All losses differ from the 3.88751 of `plain`, because DeepSpeed clips gradients unless you turn it off. We turn it off, and change two more defaults:
 #
 # - In stage 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
-# - In stage 3 no weight stays whole any more. By default one of less than 100,000 elements does, once it has been gathered, and all of ours are smaller.
+# - In stage 3 no weight stays whole. By default all of ours do, once they are gathered, because each has less than 100,000 elements.
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
