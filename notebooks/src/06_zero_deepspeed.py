@@ -9,11 +9,11 @@
 # %% [markdown]
 # # ZeRO with DeepSpeed
 #
-# *Two hours, and one more for the exercises, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
+# *Two hours, and one more for the exercises. You need chapters 00, 02, 03 and 05, and no GPU.*
 #
-# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. The eight cards would hold 896 GB, and 784 of it are copies.
+# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03, but the run still dies at step 0: each card has to hold the same 112 GB. Of the 896 GB on all eight, 784 would be copies.
 #
-# ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. First, play with them:
+# How do we get rid of the copies, and what does it cost? ZeRO does it in three stages; stage 0 is what we have. Play with them:
 
 # %%
 import labkit as lab
@@ -22,25 +22,25 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model
-from labkit.zero import check, config_run, order_picture, phases_run, stages
+from labkit.zero import check, config_run, order_picture, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
 # %% [markdown]
-# Each row is what one card holds. Set the stage to 1, then to 2 and 3. Which colour shrinks first, and what happens to the number on the right?
+# A row is what one card holds. Set the stage to 1, 2 and 3. Which colour shrinks first?
 #
 # **When you are done** you can
 #
-# - write each of the three stages by hand, and say what it saves and what it sends before you run it;
-# - hand the same work to DeepSpeed, and see what it asks the network for;
-# - say what it costs to move states to the host.
+# - write each stage by hand, and say what it saves and sends before you run it;
+# - hand the same work to DeepSpeed, and see what it sends;
+# - choose a stage for a model and its network.
 
 # %% [markdown] sections="8.5.1"
 # ## The bill
 #
-# Let's count what a rank holds for each [parameter](GLOSSARY.md#parameter), in 16-bit training with Adam: 2 bytes for the parameter, 2 for its gradient, and 12 for the optimizer (a copy in fp32, the momentum and the variance). Together they are the [model states](GLOSSARY.md#model-states), 16 bytes. Under data parallelism every rank has all of them.
+# What does each card have to hold? In 16-bit training with Adam a [parameter](GLOSSARY.md#parameter) takes 2 bytes, its gradient 2, and the optimizer 12 (an fp32 copy, momentum and variance). Under data parallelism every rank has all of these [model states](GLOSSARY.md#model-states), 16 bytes.
 #
-# ZeRO (the *zero redundancy optimizer*) keeps one copy for everybody, and each rank holds one part of it, its [shard](GLOSSARY.md#shard). In [stage](GLOSSARY.md#zero-stage) 1 only the optimizer is sharded, in stage 2 the gradients too, in stage 3 the parameters as well.
+# ZeRO (the *zero redundancy optimizer*) keeps one copy for everybody, of which each rank holds a part, its [shard](GLOSSARY.md#shard). In [stage](GLOSSARY.md#zero-stage) 1 only the optimizer is sharded, in stage 2 the gradients too, in stage 3 the parameters as well.
 
 
 # %%
@@ -52,7 +52,7 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less (the board at stage 1). Suppose we rent a thousand cards. How many times less than 112 GB does each of them hold?
+# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less. Suppose we rent a thousand: how many times less does each hold?
 
 # %%
 first = lab.guess("ZeRO 1 on 1,000 cards, times less on each", between=(1, 1000))
@@ -72,13 +72,13 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 # %% [markdown] sections="19.4.1"
 # ## By hand
 #
-# How can a rank update a model of which it has only a part? We need two [collectives](GLOSSARY.md#collective) of chapter 02. A [reduce-scatter](GLOSSARY.md#reduce-scatter) adds up a tensor over all ranks and leaves each of them its own part of the sum. An [all-gather](GLOSSARY.md#all-gather) puts the parts together again, so that everyone has all of them. Here is a step of a model with two layers, 0 and 1, under each stage:
+# How can a rank update a model of which it has only a part? With two [collectives](GLOSSARY.md#collective) of chapter 02: a [reduce-scatter](GLOSSARY.md#reduce-scatter) leaves each rank its own part of the sum over all ranks, and an [all-gather](GLOSSARY.md#all-gather) puts the parts together for everyone. Here is a step of two layers, 0 and 1, under each stage:
 
 # %%
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# A message's length is its bytes; the other boxes have no scale. ZeRO 1 takes the all-reduce apart and updates in between. ZeRO 2 reduces each layer as soon as its gradient is there. ZeRO 3 gathers a layer whenever it is needed (layer 1 twice in a row, which libraries can save).
+# A message is as long as its bytes; the other boxes have no scale. We write the rows one by one.
 #
 # ### Stage 0: everyone has everything
 #
@@ -116,11 +116,9 @@ def plain(num_steps):
 
 
 # %% [markdown]
-# We average each gradient, not the loss: an averaged loss changes no gradient, so no rank would learn from the others.
-#
 # ### Stage 1: the optimizer is sharded
 #
-# Now rank r becomes the [owner](GLOSSARY.md#owner) of the r-th part of every weight. Three helpers, for the part and for the two collectives:
+# Now rank r becomes the [owner](GLOSSARY.md#owner) of the r-th part of every weight. Three helpers:
 
 
 # %%
@@ -142,7 +140,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three places of the program change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. And after the update an all-gather brings the other ranks' parts.
+# Three places of `plain` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other ranks' parts.
 
 
 # %%
@@ -200,11 +198,11 @@ def beside_plain(program):
 beside_plain(zero1)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
+# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). With NCCL rounding may differ.
+#
 # ### Stage 2: gradients too
 #
-# No bit differs, because gloo has no reduce-scatter and runs an all-reduce in its place (chapter 02). With NCCL rounding may differ.
-#
-# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? A *hook* is a function that torch calls as soon as a weight's gradient is complete. In it we reduce the gradient, clone our own part (a view would keep the whole gradient alive) and let go of the rest.
+# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? A *hook* is a function that torch calls as soon as a weight's gradient is complete. In it we reduce the gradient, clone our own part (a view would keep all of it alive) and let go of the rest.
 
 
 # %%
@@ -237,15 +235,9 @@ beside_plain(zero2)
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
 #
-# Now no rank has the whole model. `net.layers` are the embedding, two blocks and the head; the weights of each are gathered before it computes, and freed afterwards (the last row of the picture).
+# Now no rank has the whole model. `net.layers` are the embedding, two blocks and the head; each is gathered before it computes, and freed afterwards.
 #
-# How can we free weights that the backward still needs? A tensor is a shape over a *storage*, which holds the bytes. autograd holds on to the tensors that the forward has used; so we leave these alone, and empty and refill the storage. We lay a layer's weights end to end in one tensor, `whole`, so that they share its storage and make one message:
-#
-# | moment | storage of `whole` | the layer's weights, which lie in it |
-# | --- | --- | --- |
-# | `gather()` before the forward | a layer's bytes | have their values; autograd keeps them for the backward |
-# | `free()` | 0 bytes | still there, without values |
-# | `gather()` before the backward | a layer's bytes, the same values | what autograd has kept is right again |
+# But autograd holds on to the weights that the forward has used, so how can we free them? A tensor is a shape over a *storage*, which holds the bytes. So we leave the tensors alone, and lay a layer's weights end to end in one storage, that of `whole`. `free()` empties it, and the next `gather()` fills it again, before the backward looks at it.
 #
 # <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
 #
@@ -276,7 +268,7 @@ class Sharded:
 
 
 # %% [markdown]
-# After a layer's backward its gradients are laid end to end, too, and reduced:
+# After a layer's backward its gradients are laid end to end, too:
 
 
 # %%
@@ -289,13 +281,13 @@ def reduce_layer(sharded):
 
 
 # %% [markdown]
-# To run one layer's backward at a time, we call the layers ourselves and cut the graph between them with `detach`:
+# To run one layer's backward at a time, we call the layers ourselves and cut the graph between them:
 #
 # ```
 # inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
 # ```
 #
-# Both sides of a cut have the same values. The backward of the right side leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
+# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
 
 
 # %%
@@ -310,6 +302,7 @@ def forward(layers, tokens):
     return inputs, outputs
 
 
+# %%
 def backward(layers, inputs, outputs):
     """Back again; the last of inputs has the gradient for the last of outputs."""
     for sharded in reversed(layers):
@@ -340,13 +333,19 @@ def zero3(num_steps):
 beside_plain(zero3)
 
 # %% [markdown] sections="10.2.5, D-train"
-# The difference is rounding: run in float64, it is 3 · 10⁻¹³. We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
+# The difference is rounding: run in float64, it is 3 · 10⁻¹³. After the update nothing is sent, because the next forward gathers anyway.
 #
-# After the update nothing has to be sent, because the next forward gathers anyway. (To gather the *next* layer while this one computes is called [prefetch](GLOSSARY.md#prefetch); ours does without.)
+# <details><summary>Rounding and prefetch</summary>
+#
+# We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
+#
+# Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
+#
+# </details>
 #
 # ### Run all four
 #
-# The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. So on 4 ranks stage 3 should leave 16/4 = 4 on each, and stage 1 should leave 4 + 4 + 8/4 = 10. `memory.watch` follows every storage that torch holds, `marked` tells it where forward, backward and update begin, and `traffic.count` counts what is sent.
+# What does a rank hold now? In fp32 a parameter takes 4 bytes, its gradient 4, Adam 8. So on 4 ranks stage 1 should leave 4 + 4 + 8/4 = 10 on each. `memory.watch` follows every storage that torch holds:
 
 
 # %%
@@ -358,16 +357,11 @@ from labkit.sharding import engines
 
 # %%
 def watched(program):
-    with memory.watch() as seen, traffic.count() as sent, phases_run.marked(seen):
+    with memory.watch() as seen, traffic.count() as sent:
         kept = program(2)  # what it returns stays alive
         gc.collect()
         live_bytes = seen.live_bytes
-    highest = seen.footprint()
-    return {
-        "live_bytes": live_bytes,
-        "highest_bytes": dict(zip(highest.labels, highest.totals.tolist())),
-        "wire_bytes": sent.sent_bytes,
-    }
+    return {"live_bytes": live_bytes, "wire_bytes": sent.sent_bytes}
 
 
 # %%
@@ -388,34 +382,16 @@ rows = {
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# The formula holds for real ranks. But what has to fit is the highest point of a step. Here it is, phase by phase, in bytes per parameter:
-
-
-# %%
-def per_parameter(highest):
-    return {phase: round(each / count, 1) for phase, each in highest.items()}
-
-
-# %%
-highest = {name: per_parameter(run["highest_bytes"]) for name, run in runs.items()}
-lab.table({"program": name} | phases for name, phases in highest.items())
-
-# %% [markdown]
-# `zero1` is highest as the backward begins: 4 bytes for the parameter, 2 for Adam, and the rest are activations, which ZeRO does not touch. They hide what stage 2 saves, and most of what stage 3 saves, because our model is small beside its batch.
+# The formula holds for real ranks. During a step activations come on top, which ZeRO does not touch; chapter 07 watches them.
 #
-# In the update torch's AdamW makes a tensor as large as the weights that it updates: 4 bytes in `plain`, 4/N where the optimizer is sharded. So for a large model with a moderate batch the bars above decide, and these bytes come on top. (Why `zero3` has still more, we have not traced.)
-
-# %% [markdown]
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW for any model; the check runs it on 2, 3 and 4 ranks.
+# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
 # - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends no more in a step than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes; 5 % over is allowed. Each call counts as what a ring needs for it, not as gloo's wire.
-#
-# You may cut weights, or give whole ones to owners, with `dist.reduce` and `dist.broadcast`.
+# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients on a ring, $2\frac{N-1}{N}S$ bytes.
 
 
 # %%
@@ -458,7 +434,7 @@ check.hint("shard_adamw")
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To find out, we put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). The four programs stay as they are:
+# We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload):
 
 
 # %%
@@ -495,14 +471,13 @@ sent = on_ring[0]
 volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7). Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may still take longer: DDP hides its all-reduce behind the backward, but the all-gather after the update has no backward to hide behind.
-
-# %% [markdown]
-# *Here the first half ends. A good place for a pause.*
+# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may take longer, because no backward hides the all-gather.
+#
+# *Here the first half ends: a good place for a pause.*
 #
 # ## DeepSpeed
 #
-# [DeepSpeed](https://www.deepspeed.ai/) does it for you: it takes the model and a configuration, and gives back an *engine*.
+# Does a library do the same? [DeepSpeed](https://www.deepspeed.ai/) takes the model and a configuration, and gives back an *engine*:
 
 
 # %%
@@ -518,7 +493,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates and clears them. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch: DeepSpeed divides the loss by their number, and knows which is the last.
+# `engine.backward(loss)` also reduces the gradients, and `engine.step()` also clears them. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch:
 
 
 # %%
@@ -536,19 +511,38 @@ def train(settings):
                     states = engines.shards(engine)  # what this rank holds
                 engine.step()
     own = states.select(states.kind != "buffer").num_bytes.sum()
-    told = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
-    return told | dict(sent.payload_bytes)
+    found = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
+    return found | {"handed": dict(sent.payload_bytes)}
 
 
 # %% [markdown]
-# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective does DeepSpeed call for that by default?
+# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default? We count the bytes that a step hands to each.
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
 reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
 
+
+# %%
+def trained(configs):
+    return lab.launch(lambda: {name: train(configs[name]) for name in configs}, ranks=4)
+
+
+def told(name, run):
+    return {"DeepSpeed": name, "loss": run["loss"]} | run["handed"]
+
+
+# %%
+ran = trained({f"ZeRO {stage}": config(stage) for stage in range(4)})[0]
+called = ran["ZeRO 2"]["handed"]
+reducing.score(next(call for call in called if "reduce" in call))
+lab.table(told(name, run) for name, run in ran.items())
+
 # %% [markdown]
-# We run DeepSpeed's defaults, and in the rows named "set" settings of our own. Watch the losses, too:
+# All losses differ from the 3.88751 of `plain`, because DeepSpeed clips gradients unless you turn it off. We turn it off, and change two more defaults:
+#
+# - In stage 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
+# - In stage 3 no weight stays whole. By default all of ours do, once they are gathered, because each has less than 100,000 elements.
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
@@ -558,99 +552,80 @@ KEEP_NOTHING = {  # like our zero3: no weight stays whole, none is gathered earl
     "stage3_max_live_parameters": 0,
     "stage3_max_reuse_distance": 0,
 }
-SET = {1: TO_OWNERS, 2: TO_OWNERS, 3: KEEP_NOTHING}
-UNCLIPPED = {"gradient_clipping": 0.0}
 
 # %%
-configs = {f"ZeRO {stage}": config(stage) for stage in range(4)}
-configs |= {f"ZeRO {n}, set": config(n, **SET[n]) | UNCLIPPED for n in SET}
-
-
-# %%
-def trained(configs):
-    return lab.launch(lambda: {name: train(configs[name]) for name in configs}, ranks=4)
-
-
-# %%
-handed = trained(configs)[0]
-reducing.score(next(call for call in handed["ZeRO 2"] if "reduce" in call))
-rows = {"plain": {"loss": f"{right[0][0]:.5f}"}} | handed
-lab.table({"configuration": name} | row for name, row in rows.items())
+configs = {"ZeRO 2": config(2, **TO_OWNERS), "ZeRO 3": config(3, **KEEP_NOTHING)}
+unclipped = {name: configs[name] | {"gradient_clipping": 0.0} for name in configs}
+changed = trained(unclipped)[0]
+lab.table(told(name, run) for name, run in changed.items())
 
 # %% [markdown]
-# *states* are the bytes per parameter that rank 0 holds before the update; the last columns are the bytes that a step hands to each collective.
-#
-# - **Losses.** All defaults end at another loss than `plain`: DeepSpeed clips gradients unless you turn it off, as in the rows "set".
-# - **Messages.** Stages 1 and 2 all-reduce a whole [bucket](GLOSSARY.md#bucket) (DeepSpeed 0.19): every rank gets the whole sum and keeps its part. With `use_multi_rank_bucket_allreduce` set to `false`, each part goes to its owner alone, in a call of its own.
-# - **States.** Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. (Stage 1 has by then let go of the others' gradients, too.) ZeRO 3 adds 4 to its 5, because a weight of less than 100,000 elements stays whole once it has been gathered.
-#
 # ### Method and library
 #
-# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S; the factor (N − 1)/N is the same for all, and cancels. An all-gather is handed one part only, so it moves N times the number in the table. We set these sums beside the bytes of our own ring.
+# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S; the factor (N − 1)/N cancels. An all-gather is handed one part only, so it sends N times its number in the table. Beside it are the bytes of our own ring:
 
 
 # %%
-def in_models(handed, ranks=4):
-    """What a ring sends for these payloads, in multiples of ZeRO 0."""
+def on_a_ring(run, ranks=4):
+    """Bytes that a ring sends for what was handed, without the factor (N - 1)/N."""
     times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
-    sums = {
-        name: sum(times[c] * row.get(c, 0) for c in times)
-        for name, row in handed.items()
-    }
-    return {name: each / sums["ZeRO 0"] for name, each in sums.items()}
+    return sum(times.get(call, 0) * size for call, size in run["handed"].items())
 
 
 # %%
-asked = in_models(handed)
-bars = {
-    f"ZeRO {stage}": {
-        "the method, our ring": sent[name] / sent["plain"],
-        "DeepSpeed's default": asked[f"ZeRO {stage}"],
+once = on_a_ring(ran["ZeRO 0"])
+bars = {}
+for stage, program in zip(ran, sent):
+    bars[stage] = {
+        "the method, our ring": sent[program] / sent["plain"],
+        "DeepSpeed's default": on_a_ring(ran[stage]) / once,
     }
-    for stage, name in enumerate(runs)
-}
 
 # %%
-for stage in SET:
-    bars[f"ZeRO {stage}"]["DeepSpeed, set"] = asked[f"ZeRO {stage}, set"]
+for stage in changed:
+    bars[stage]["DeepSpeed, changed"] = on_a_ring(changed[stage]) / once
 title = "What a step sends, in multiples of stage 0"
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers. With `false` the bytes are back at 1, in one call for each owner. On many ranks these are many small calls: time both before you choose.
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers. Sent to owners it is 1 again, but with a call for each owner: time both. Stage 3 comes to 1 while its weights stay whole, and like ours to 1.5 when none does.
 #
-# Stage 3 comes to 1 because all our weights are small enough to stay whole. Set to keep nothing, it comes to 1.5, like ours.
+# <details><summary>A backend may send more</summary>
 #
-# A [backend](GLOSSARY.md#backend) may send more, too: on the [wire](GLOSSARY.md#wire) of [gloo](GLOSSARY.md#gloo) we measured 1.5 for `zero1` (`runs["zero1"]["wire_bytes"] / runs["plain"]["wire_bytes"]`).
+# On the [wire](GLOSSARY.md#wire) of [gloo](GLOSSARY.md#gloo), a [backend](GLOSSARY.md#backend) without a reduce-scatter, we measured 1.5 for `zero1`: `runs["zero1"]["wire_bytes"] / runs["plain"]["wire_bytes"]`.
+#
+# </details>
 #
 # ### When gradients accumulate
 #
-# And with four microbatches in a step? Stage 1 keeps gradients until the last one, stage 2 only its own part. How much does stage 2 then send with the all-reduce, if ZeRO 0 is 1?
+# And with four microbatches? Stage 1 keeps whole gradients until the last one, stage 2 only its own part. How much does stage 2 then send by default, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
-configs["ZeRO 2, set"] = config(2, accumulate=4, **TO_OWNERS) | UNCLIPPED
-
-# %%
-accumulated = trained(configs)[0]
-asked = in_models(accumulated)
-four_times.score(asked["ZeRO 2"])
+fours = trained({f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)})[0]
+once = on_a_ring(fours["ZeRO 0"])
+times = {name: on_a_ring(run) / once for name, run in fours.items()}
+four_times.score(times["ZeRO 2"])
 lab.table(
-    {"4 microbatches": name, "on a ring": asked[name]} | row
-    for name, row in accumulated.items()
+    {"4 microbatches": name, "on a ring": times[name], "states": run["states"]}
+    | run["handed"]
+    for name, run in fours.items()
 )
 
 # %% [markdown] sections="10.7.2"
-# *states* is now what a rank holds after the first microbatch: stage 1 still has whole gradients, stage 2 only its part.
+# *states* are the bytes per parameter of rank 0 after the first microbatch: stage 1 still has whole gradients, stage 2 only its part. So stage 2 must reduce in each microbatch, and gathers once: (4 x 2 + 1)/2. Stage 3 reduces in each, too; if its weights did not stay whole, it would also gather in each, and send 4 x 1.5 = 6.
 #
-# Stages 0 and 1 reduce once a step. Stage 2 must reduce in each microbatch, and gathers once a step: (4 x 2 + 1)/2 with the all-reduce, (4 + 1)/2 with `false`. Stage 3 reduces in each, too; if its weights did not stay whole, it would also gather in each, and send 4 x 1.5 = 6. (All microbatches are the same batch, hence the same losses.)
+# <details><summary>Why 8 and 9 bytes of states?</summary>
+#
+# Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. Under stage 3 it would be 5, and the weights that stay whole add 4.
+#
+# </details>
 #
 # ### Exercise 2. Which stage is running?
 #
-# A colleague swears that the job runs with ZeRO 2. You have only a row's bytes (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed with its defaults, but in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
+# A colleague swears that the job runs with ZeRO 2. You have only the bytes of a row (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed by default, in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
 
 
 # %%
@@ -675,7 +650,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# Most people write the configuration as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third. Here the batch is 32 on four ranks, with four steps:
+# What if the configuration has a mistake? Most people write it as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -703,7 +678,7 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 #
 # </details>
 #
-# What if we make a mistake? We write `zero_optimisation`, with an s. Does DeepSpeed refuse, or which stage does it run?
+# Now we write `zero_optimisation`, with an s. Does DeepSpeed refuse, or which stage does it run?
 
 # %%
 typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0", "2"))
@@ -723,9 +698,7 @@ typo.score(readings[2]["stage"])
 lab.table(readings)
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# DeepSpeed itself has read each file (`config_run.read` asks its `DeepSpeedConfig`). Inside `zero_optimization` an unknown field raises an error. At the top level it is **ignored**, without a word. So print `engine.zero_optimization_stage()`.
-#
-# And look at *clipping*: it is 1, which nobody has asked for. The setting was on in our default rows, too.
+# `config_run.read` has handed each file to DeepSpeed's own `DeepSpeedConfig`. Look at *clipping*: it is 1, though nobody has asked for it. And print `engine.zero_optimization_stage()` in every job, because only inside `zero_optimization` an unknown field raises an error.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -746,7 +719,7 @@ lab.table(readings)
 # %% [markdown]
 # ### Exercise 3. A configuration that changes nothing
 #
-# Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the same weights as torch's AdamW in one process. Use the given global batch and microbatch, and turn off whatever DeepSpeed does unasked. The check trains a real engine with it.
+# Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the weights of torch's AdamW in one process. Use the given batch and microbatch, and turn off whatever DeepSpeed does unasked.
 
 
 # %%
@@ -770,10 +743,37 @@ check.same_training(my_config)
 # %%
 check.hint("same_training")
 
+# %% [markdown]
+# ## When is it worth it?
+#
+# Which stage do we choose for our eight cards? Under stage 3 each of them sends 7/8 of the model three times, for two all-gathers and a reduce-scatter. Does computing 2,048 tokens at 150 TFLOP/s hide that?
+
+# %%
+sent_gb = 3 * 14 * 7 / 8
+computing_s = 6 * 7e9 * 2048 / 150e12
+links = {"inside a machine": 300, "one card per machine": 25}
+lab.table(
+    {"link": name, "GB/s": speed, "sends_s": sent_gb / speed, "computes_s": computing_s}
+    for name, speed in links.items()
+)
+
+# %% [markdown]
+# Inside a machine it can; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less.) So choose
+#
+# - **stage 1** if it fits, because it can send as little as data parallelism;
+# - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
+# - **stage 3** if nothing else fits, and computing hides what it sends in *every* microbatch: 1.5 times what data parallelism sends in a step.
+#
+# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each, and need not send a byte more.
+#
+# ---
+#
+# *Here ends what most people need. The rest is about a single card, and optional.*
+
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live in [host memory](GLOSSARY.md#host-memory), and update there. This is [offload](GLOSSARY.md#offload). Two things are new beside `plain`: the host's copy of the weights, which the optimizer gets, and two loops that cross the link.
+# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live and update in [host memory](GLOSSARY.md#host-memory). In this [offload](GLOSSARY.md#offload) the optimizer gets the host's copy of the weights, and two loops cross the link:
 
 
 # %%
@@ -801,7 +801,7 @@ def on_host(num_steps):
 
 
 # %% [markdown]
-# We run both with the model on a [pretend device](GLOSSARY.md#pretend-device), which counts its memory and its copies:
+# A [pretend device](GLOSSARY.md#pretend-device) counts its memory and its copies:
 
 
 # %%
@@ -819,18 +819,16 @@ on_one = {"ranks": 1, "devices": lab.pretend()}
 lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 
 # %% [markdown]
-# The same loss, and half of the memory: momentum and variance are gone from the device. In return each step moves gradients down and weights up, 4 bytes per parameter each way.
-#
-# How long does that take for the 7 B model on its one card? We reckon a step of 2,048 tokens with DeepSpeed's `offload_optimizer`:
+# The same loss with half of the memory, because momentum and variance are gone from the device. In return each step moves gradients down and weights up. What does that cost the 7 B model, with DeepSpeed's `offload_optimizer`, in a step of 2,048 tokens?
 #
 # | what | per parameter | at |
 # | --- | --- | --- |
-# | forward and backward, on the card | 6 × 2,048 operations | 150 TFLOP/s: 0.57 s in all |
-# | gradients down, during the backward | 4 bytes, because DeepSpeed makes them fp32 first | 25 GB/s (about PCIe 4) |
+# | forward and backward, on the card | 6 × 2,048 operations | 150 TFLOP/s |
+# | gradients down, during the backward | 4 bytes, in fp32 | 25 GB/s (PCIe 4) |
 # | weights up, during the update | 2 bytes | 25 GB/s |
-# | the update, in the host's memory | 30 bytes | 100 GB/s |
+# | the update, on the host | 30 bytes | 100 GB/s |
 #
-# If in each phase all goes on at once, how many times as long as computing alone is the step?
+# If all of a phase goes on at once, how many times as long as computing alone is the step?
 
 # %%
 slower = lab.guess("a step with offload, in times of computing alone", between=(1, 20))
@@ -845,48 +843,25 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# Now 14 GB instead of 112 lie on the card, the weights alone: an eighth, where our program kept half. It is a quarter because weights and gradients on the card have 16 bits, and half of that because DeepSpeed sends each gradient down as it arises. The states fit; activations come on top.
-#
-# But in the backward the card waits for the link, in the update for the host. Neither depends on the microbatch: turn up the tokens, and the wait becomes a smaller share.
+# Now 14 GB instead of 112 lie on the card: the weights alone, in 16 bits, because DeepSpeed sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the tokens, so with large batches the wait is a smaller share. Offload if there is no other way to fit.
 #
 # <details><summary>Where do the 30 bytes come from?</summary>
 #
 # The update reads 16 bytes of the host's memory for each parameter (gradient, copy, momentum and variance) and writes 14 (the last three, and the 16-bit parameter). For 7 billion parameters this is 210 GB, or 2.1 s at 100 GB/s.
 #
 # </details>
-#
-# ## When is it worth it?
-#
-# Back to eight cards. In a microbatch of 2,048 tokens each of them computes for 0.57 s. Under stage 3 it also sends 7/8 of the model three times: for two all-gathers and a reduce-scatter. Does computing hide that?
-
-# %%
-sent_gb = 3 * 14 * 7 / 8
-computing_s = 6 * 7e9 * 2048 / 150e12
-links = {"inside a machine": 300, "one card per machine": 25}
-lab.table(
-    {"link": name, "GB/s": speed, "sends_s": sent_gb / speed, "computes_s": computing_s}
-    for name, speed in links.items()
-)
-
-# %% [markdown]
-# Inside a machine it can; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less. For machines of several cards see chapter 18.) In short:
-#
-# - **Stage 1** if it fits: it can send as little as data parallelism.
-# - **Stage 2** if stage 1 misses by a little: it saves up to 2 more bytes per parameter. With one microbatch a step it sends no more than stage 1; with several it reduces in each.
-# - **Stage 3** if the parameters themselves are too large, or if you can use the memory. In *every* microbatch it sends 1.5 times what data parallelism sends in a step, and computing must hide that.
-# - **Offload** if there is no other way to fit, and with large batches.
 
 # %% [markdown]
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
-# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. Library and backend may send more: count it.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more.
 # - DeepSpeed (0.19) ignores a misspelt field at the top level, and clips gradients at 1 unless you turn it off. Print the stage.
 # - Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #
-# **Next**: chapter 07 does the same with torch's own FSDP, and watches a step's memory moment by moment.
+# **Next**: chapter 07 does the same with torch's own FSDP, and watches a step's memory.
 
 # %% [markdown] sections="8.5.1, 8.5.2, 8.5.3, 10.2.5, S5, D-train"
 # ## Errata of the textbook
@@ -951,7 +926,7 @@ lab.table(
 #
 # </details>
 #
-# **Further reading**: Rajbhandari, Rasley, Ruwase and He, *ZeRO* ([2020](https://arxiv.org/abs/1910.02054)); Ren et al., *ZeRO-Offload* ([2021](https://arxiv.org/abs/2101.06840)); [DeepSpeed's configuration](https://www.deepspeed.ai/docs/config-json/) and its [memory page](https://deepspeed.readthedocs.io/en/latest/memory.html); [DeepSpeed in the Trainer](https://huggingface.co/docs/transformers/deepspeed).
+# **Further reading**: Rajbhandari et al., *ZeRO* ([2020](https://arxiv.org/abs/1910.02054)); Ren et al., *ZeRO-Offload* ([2021](https://arxiv.org/abs/2101.06840)); [DeepSpeed in the Trainer](https://huggingface.co/docs/transformers/deepspeed).
 #
 # *Sections 8.5.1, 8.5.2, 8.5.3, 10.2.5, 10.7.2, 19.4.1, S5 and D-train of the source material.*
 
