@@ -49,7 +49,7 @@ data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).b
 lab.show(data_parallel.scheme())
 
 # %% [markdown]
-# The gradients differ, and all ranks take their mean. torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Only two things differ from a loop on a single device: the line with `DDP`, and `my_part`.
+# torch's class for this is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Only two things differ from a loop on a single device: the line with `DDP`, and `my_part`.
 
 
 # %%
@@ -98,7 +98,7 @@ off = lab.difference(four[0], alone)
 apart.score(answers[(off > 0) + (off > 1e-5)])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# Four ranks add up the same sum in another order. Between the ranks there is no difference, because all get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So DDP sends weights round only once, when it wraps the model.
+# Four ranks add up the same sum in another order. Between the ranks there is no difference, because all get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce).
 #
 # ## What DDP does, by hand
 #
@@ -164,7 +164,7 @@ def per_weight():
 
 
 # %% [markdown]
-# Against it we put DDP with buckets of a quarter of a MiB. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# Against a message per weight we put DDP with buckets of a quarter of a MiB. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
@@ -189,7 +189,7 @@ lab.table(rows)
 num_calls.score(rows[1]["all-reduces"])
 
 # %% [markdown]
-# The gradients are the same, and so are the bytes on the [wire](GLOSSARY.md#wire), nearly: buckets save messages.
+# The gradients are the same, and nearly so are the bytes on the [wire](GLOSSARY.md#wire): buckets save messages.
 
 # %% [markdown]
 # ## Sending during the backward
@@ -284,9 +284,9 @@ step.but(bucket_mb=0.5).compare()
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Three buckets pay the latency only three times, and as predicted most of their time lies under the backward. The last bucket is never hidden, because its last gradient ends the backward.
+# Three buckets pay the latency only three times, and most of their time lies under the backward. The last bucket is never hidden, because its last gradient ends the backward.
 #
-# In a ring a bucket's bytes take longer than its latency above N × latency × bandwidth, here 1.2 MB. So take larger buckets, but still several in a step, so that the last is small. DDP's default of 25 MiB is a good start: 64 ranks over the InfiniBand of chapter 02 need 8 MB.
+# In a ring, a bucket's bytes take longer than its latency if there are more than N × latency × bandwidth, here 1.2 MB. So take larger buckets, but still several in a step, so that the last is small. DDP's default of 25 MiB is a good start: 64 ranks over the InfiniBand of chapter 02 need 8 MB.
 #
 # ### Exercise 1: build the buckets
 #
@@ -399,14 +399,14 @@ quiet.score(rows[2]["all-reduces"])
 # %% [markdown]
 # ## When is it worth it?
 #
-# What becomes of our 887 days? Here are, predicted, one GPU, which takes all 512 sequences of a batch, and 64, which take 8 each. All accumulate, one sequence at a time, and each has a network card of 50 GB/s.
+# What becomes of our 887 days? Here is a prediction for one GPU, which takes all 512 sequences of a batch, and for 64, which take 8 each. Each accumulates, one sequence at a time, and has a network card of 50 GB/s.
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# 64 GPUs are 56 times as fast as one. Where does the rest go? Here is their step, one with a single sequence per GPU, and one where eight GPUs share a network card of 25 GB/s:
+# 64 GPUs are 56 times as fast as one, which makes 15.7 days. Where does the rest go? Here is their step, one with a single sequence per GPU, and one where eight GPUs share a network card of 25 GB/s:
 
 # %%
 many = one.but(gpus=64)
@@ -425,7 +425,7 @@ lab.show(planner.time_bars(plans))
 # Memory has not changed, because every GPU holds everything: [chapter 06](06_zero_deepspeed.ipynb) mends that.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# *Here the first half ends. If you want a break, take it now. The second half is what your own script must get right.*
+# *Here the first half ends, a good place for a break. The second half is about what your own script must get right.*
 #
 # ## A mean of means
 #
@@ -577,7 +577,7 @@ check.hint("shard_indices")
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# What does a whole script look like? This one logs the loss of *all* ranks, and lets rank 0 save the weights (to resume, also save the optimizer: [chapter 13](13_checkpoint_and_recover.ipynb)). At home, put in your own model, data and loss.
+# What does a whole script look like? This one logs the loss of *all* ranks, and lets rank 0 save the weights (to resume, also save the optimizer: [chapter 13](13_checkpoint_and_recover.ipynb)).
 
 
 # %%
@@ -676,7 +676,7 @@ nodes = lab.launch_script(
 print(*nodes.logs, sep="\n")
 
 # %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
-# The means are those of above. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
+# It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
 #
 # ---
 #
@@ -719,7 +719,7 @@ def serve(weights, total, bound):
 
 
 # %% [markdown]
-# `server_run.launch` adds three workers. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). The clock stops when the server has 18 gradients. **Guess**: if nobody waits, how many gradients do the two others deliver, by these times, while worker 3 computes one?
+# `server_run.launch` adds three workers. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). The clock stops when the server has 18 gradients. **Guess**: if nobody waits, how many gradients do the two others deliver while worker 3 computes one?
 
 # %%
 meanwhile = lab.guess("Gradients of the others meanwhile", between=(0, 17))
@@ -758,7 +758,7 @@ runs["asynchronous"].timeline()
 #
 # </details>
 #
-# <details><summary>Other ways to wait less</summary>
+# <details><summary>Hogwild!, Local SGD and DiLoCo</summary>
 #
 # *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
 #
@@ -770,11 +770,11 @@ runs["asynchronous"].timeline()
 # ## Summary
 #
 # - Same weights, different data, averaged gradients: with equal shares that is one process with the whole batch, up to rounding.
-# - Buckets save messages, not bytes. DDP sends them under the backward: too small pays latency, too large loses overlap.
+# - Buckets save messages, not bytes. DDP sends them under the backward. Too small pays latency, too large loses overlap.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
 # - `DistributedSampler` gives each rank different data, `set_epoch` reshuffles each epoch. Padded samples shift an accuracy.
 # - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
-# - Asynchronous training does not wait, and its gradients are late. A bound trades waiting against lateness.
+# - Asynchronous training trades waiting against late gradients, and a bound says how far.
 #
 # **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness).
 #
