@@ -425,7 +425,7 @@ lab.show(planner.time_bars(plans))
 # Memory has not changed, because every GPU holds everything: [chapter 06](06_zero_deepspeed.ipynb) mends that.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# *Here the first half ends, a good place for a break. The second half is about what your own script must get right.*
+# *Here the first half ends. If you want a break, take it now. The second half is about what your own script must get right.*
 #
 # ## A mean of means
 #
