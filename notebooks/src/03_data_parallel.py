@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Data parallelism
 #
-# *About an hour and a half, and half an hour more for the three exercises. You need chapters 00 and 02. No GPU is needed.*
+# *An hour and a half, and half an hour for the exercises. You need chapters 00 and 02. No GPU is needed.*
 #
-# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, so a card that really does 548 TFLOP/s would need **887 days**. So we take 64 cards, give each the same model and a part of every batch, and hope for two weeks. But after every backward each card has 27 GB of gradients (in fp32) that must become one mean. On a slow network that takes longer than the computing itself. When should the messages travel?
+# Our 7 B model wants to read a trillion tokens. At some 42 GFLOPs a token, a card that really does 548 TFLOP/s would need **887 days**. So we give 64 cards the same model and each a part of every batch, and hope for two weeks. But after every backward each card has 27 GB of gradients (in fp32) that must become one mean, and on a slow network that takes longer than the computing. When should the messages travel?
 
 # %%
 import labkit as lab
@@ -36,20 +36,20 @@ data_parallel.Step(layers=24, layer_mb=1, forward_ms=2, ranks=2, bucket_mb=25).b
 #
 # **When you are done** you can
 #
-# - train a model on several ranks with a few more lines, and say why the result is that of one process;
-# - choose a bucket size, deal the data, accumulate gradients, log and save;
-# - say how late gradients come when ranks no longer wait for each other.
+# - train a model on several ranks, and say why the result is that of one process;
+# - choose when gradients travel, by buckets and by accumulation;
+# - deal the data, log and save in a script of your own.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Training with DDP
 #
-# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch):
+# Is training on four ranks still the same training? In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch):
 
 # %%
 lab.show(data_parallel.scheme())
 
 # %% [markdown]
-# Weights are the same everywhere; data and gradients differ, and all ranks take the mean of the gradients. torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Only two things differ from a loop on a single device: the line with `DDP`, and `my_part`.
+# torch's class for this is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Only two things differ from a loop on a single device: the line with `DDP`, and `my_part`.
 
 
 # %%
@@ -98,11 +98,11 @@ off = lab.difference(four[0], alone)
 apart.score(answers[(off > 0) + (off > 1e-5)])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# Four ranks add up the same sum in another order. Between the ranks there is no difference, because all get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So DDP has to send weights round only once, when it wraps the model.
+# Four ranks add up the same sum in another order. Between the ranks there is no difference, because all get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce).
 #
 # ## What DDP does, by hand
 #
-# Now the same without DDP. Only the fifth of the six parts is new.
+# What does the line with `DDP` do? Here is the same without it. Only the fifth of the six parts is new.
 
 
 # %%
@@ -127,12 +127,12 @@ mine = lab.launch(by_hand, 3, ranks=4)
 lab.table([{"by hand, from DDP": lab.difference(mine[0], four[0])}])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# This is DDP but for rounding. It is correct, and slow for two reasons: it sends a message per weight, and nothing before the backward is over. We mend one after the other.
+# This is DDP but for rounding. It is slow for two reasons: it sends a message per weight, and it sends nothing before the backward is over. We mend one after the other.
 
 # %% [markdown] sections="19.2.2a"
 # ## Fewer messages: buckets
 #
-# Each message pays the [latency](GLOSSARY.md#latency). A bucket is several gradients in one message. This function takes the mean of any number of tensors at once:
+# How do we send fewer messages? Each one pays the [latency](GLOSSARY.md#latency), so a bucket puts several gradients into one. This function takes the mean of any number of tensors at once:
 
 
 # %%
@@ -164,7 +164,7 @@ def per_weight():
 
 
 # %% [markdown]
-# Against it we put DDP with buckets of a quarter of a MiB. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# Against a message per weight we put DDP with buckets of a quarter of a MiB. The model has 53 parameter tensors and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
@@ -189,12 +189,12 @@ lab.table(rows)
 num_calls.score(rows[1]["all-reduces"])
 
 # %% [markdown]
-# The gradients are the same, with two ranks to the bit. The bytes on the [wire](GLOSSARY.md#wire) hardly differ: buckets save messages.
+# The gradients are the same, and nearly so are the bytes on the [wire](GLOSSARY.md#wire): buckets save messages.
 
 # %% [markdown]
 # ## Sending during the backward
 #
-# How does DDP know when a gradient is ready? Autograd has a hook that fires as soon as a gradient is complete. `async_op=True` returns at once, with a handle to wait for. Together they make [overlap](GLOSSARY.md#overlap-to-hide-communication) by hand:
+# How can a message leave before the backward is over? Autograd has a hook that fires as soon as a gradient is complete, and `async_op=True` returns at once, with a handle to wait for. Together they make [overlap](GLOSSARY.md#overlap-to-hide-communication) by hand:
 
 
 # %%
@@ -209,14 +209,14 @@ def during_the_backward():
     tokens, targets = model.story_tokens(4, 32)
     model.loss(net(tokens), targets).backward()
     for _, work in under_way:
-        work.wait()
+        work.wait()  # to train with it, divide by the number of ranks here
     return {"calls": len(under_way), "first": under_way[0][0], "last": under_way[-1][0]}
 
 
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
-# All 53 messages were started by hooks. The first is near the model's output and the last is its input, because a backward walks through the model from its end. This shows count and order; how much overlaps, the next pictures show. (To train with it, divide by the number of ranks after the wait.)
+# Hooks started all 53 messages, from the model's output to its input, because a backward walks through the model from its end.
 #
 # DDP does the same with buckets. Here are 12 layers of 0.5 MiB, in buckets of 1.5 MiB:
 
@@ -235,14 +235,14 @@ lab.show(
 # %% [markdown] sections="19.2.2a"
 # ## How large should a bucket be?
 #
-# Now with links that take time: 12 layers with 0.5 MiB of gradients each, 10 ms forward and 20 ms backward a layer, two ranks, and a link of 0.04 GB/s with 15 ms of latency, so slow that two cores can play it. **Guess** which bucket size gives the shortest *predicted* step.
+# Now the link takes time: it has 0.04 GB/s and 15 ms of latency, so slow that two cores can play it. Two ranks train 12 layers of 0.5 MiB, each with 10 ms of forward and 20 ms of backward. **Guess** which bucket size gives the shortest *predicted* step.
 
 # %%
 sizes_mb = (0.5, 1, 2, 4, 8)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. On busy cores that takes clearly longer, so compare shapes, not lengths.
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. On busy cores that takes longer, so compare shapes, not lengths.
 #
 # <details><summary>How to read this picture and the next two</summary>
 #
@@ -272,25 +272,25 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# In the answer above, the curve is high at both ends. First the small one: with buckets of 0.5 MiB the link never rests from the first one on. It is busy for 517 ms, of which 360 are latency: 12 all-reduces, each of two sends of 15 ms, one after the other.
+# In the answer above, the curve is high at both ends. First the small one: 12 all-reduces, each of two sends of 15 ms, pay 360 ms of latency, so the link never rests from the first one on.
 
 # %%
 step.but(bucket_mb=0.5).compare()
 
 # %% [markdown]
-# One large bucket pays the latency once, but starts only when the backward is over: 360 ms of compute and then 187 ms of link. The best lies in between:
+# One large bucket pays the latency once, but starts only when the backward is over. The best lies in between:
 
 # %%
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# As predicted, three buckets pay 90 ms of latency, and 65 % of the messages' time lies under the backward. The last bucket is never hidden, because its last gradient ends the backward.
+# Three buckets pay the latency only three times, and most of their time lies under the backward. The last bucket is never hidden, because its last gradient ends the backward.
 #
-# So a rule. In a ring a bucket's bytes take longer than its latency if it has more than N × latency × bandwidth, here 2 × 15 ms × 0.04 GB/s = 1.2 MB. Take larger buckets than that, but still several in a step, so that the last is small. DDP's default of 25 MiB is a good start: 64 ranks over the InfiniBand of chapter 02 (5 us, 25 GB/s) need 8 MB.
+# In a ring, a bucket's bytes take longer than its latency if there are more than N × latency × bandwidth, here 1.2 MB. So take larger buckets, but still several in a step, so that the last is small. DDP's default of 25 MiB is a good start: 64 ranks over the InfiniBand of chapter 02 need 8 MB.
 #
 # ### Exercise 1: build the buckets
 #
-# Build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
+# Average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
 
 
 # %%
@@ -317,7 +317,7 @@ check.hint("bucket_gradients")
 # %% [markdown]
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. Over the link of the last section two ranks would be slower than one, so take the link of the first picture, 0.3 GB/s and 1 ms. Again 12 layers of 0.5 MiB, and 180 ms for the whole batch on one rank. **Guess** the predicted speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. But messages do not shrink: a ring sends one to two times the gradients, however many ranks there are. Take the same layers on the link of the first picture (0.3 GB/s, 1 ms); one rank computes 180 ms for the whole batch. **Guess** the predicted speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
@@ -337,7 +337,7 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 speedup.score(shared[4])
 
 # %% [markdown] sections="10.2.1, S1"
-# In the answer above, the shared batch's curve bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and each further rank adds mostly latency. If instead the batch grows with N, every rank computes as much as one rank did, and the samples per second stay near the ideal. So large clusters take large batches (how large: chapter 12).
+# In the answer above, the shared batch's curve bends, because at some N too little compute is left to hide the messages under. If instead the batch grows with N, every rank computes as much as one rank did, and the samples per second stay near the ideal. So large clusters take large batches. What if they do not fit?
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
@@ -345,154 +345,10 @@ speedup.score(shared[4])
 #
 # </details>
 
-# %% [markdown] sections="10.2.1, 19.2.1"
-# *Here the first half ends. If you want a break, take it now.*
-#
-# ## A mean of means
-#
-# DDP takes the mean of the ranks' gradients. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does a sequence on rank 1 count than one on rank 0?
-
-
-# %%
-def with_shares(shares, factors):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    rank = dist.get_rank()
-    tokens, targets = (part.split(shares)[rank] for part in model.story_tokens(8, 32))
-    model.loss(net(tokens), targets).backward()
-    for weight in net.parameters():
-        weight.grad *= factors[rank]
-        dist.all_reduce(weight.grad)
-    return {name: weight.grad for name, weight in net.named_parameters()}
-
-
-# %%
-whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
-factors = {"1/2 and 1/2": [1 / 2, 1 / 2], "6/8 and 2/8": [6 / 8, 2 / 8]}
-found = lab.launch(
-    lambda: {by: with_shares([6, 2], each) for by, each in factors.items()}, ranks=2
-)
-lab.table(
-    {"factors": by, "from the whole batch": lab.difference(grads, whole)}
-    for by, grads in found[0].items()
-)
-
-# %% [markdown]
-# Dividing by the number of ranks weights both ranks equally: rank 1's two sequences share a half, rank 0's six the other half. Only weighting by the shares gives the gradients of the whole batch.
-
-# %%
-each = {
-    "1/2 and 1/2": {"on rank 0": 1 / 2 / 6, "on rank 1": 1 / 2 / 2},
-    "6/8 and 2/8": {"on rank 0": 6 / 8 / 6, "on rank 1": 2 / 8 / 2},
-}
-lab.bars(each, unit="share", title="What one sequence counts", badge="computed")
-
-# %% [markdown]
-# A language model's loss averages over *tokens*: if padding leaves ranks with different numbers of them, weight by tokens. With DDP, which divides by N, multiply this rank's loss by N × its tokens / all tokens.
-#
-# ### Exercise 2: unequal shares
-#
-# The gradients in `net` are those of the mean loss over this rank's `num_samples`. A rank may have no sample at all; then its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
-
-
-# %%
-def my_average(net, num_samples):
-    """Leaves in net the gradient of the mean over all samples of all ranks."""
-    ### BEGIN SOLUTION
-    total = torch.tensor([float(num_samples)])
-    dist.all_reduce(total)
-    for weight in net.parameters():
-        if weight.requires_grad:
-            grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            weight.grad = grad * (num_samples / total.item())
-            dist.all_reduce(weight.grad)
-    ### END SOLUTION
-
-
-# %%
-check.average_uneven(my_average)
-
-# %%
-check.hint("average_uneven")
-
-# %% [markdown] sections="8.3.1"
-# ## Different data on each rank
-#
-# A real data set is dealt by torch's `DistributedSampler`, which gives each rank its indices. Here are 8 samples on 2 ranks for three epochs, with `set_epoch` and without it:
-
-# %%
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-
-def deal(num_samples, num_ranks, epoch=None, **options):
-    """The indices of every rank."""
-    dealt = []
-    for rank in range(num_ranks):
-        sampler = DistributedSampler(range(num_samples), num_ranks, rank, **options)
-        if epoch is not None:
-            sampler.set_epoch(epoch)
-        dealt.append(list(sampler))
-    return dealt
-
-
-# %%
-rows = [{"epoch": n, "with": deal(8, 2, n), "without": deal(8, 2)} for n in range(3)]
-lab.table(rows, heads={"with": "set_epoch(n)"})
-
-# %% [markdown] sections="8.3.1, 10.2.4"
-# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: within an epoch they share no sample. The sampler's `rank` sees to that.
-#
-# And if you forget the sampler? Nothing fails. Ranks with the same seed all draw the same batch: you pay for two ranks and get one with half the batch.
-#
-# ### Ten samples on four ranks
-#
-# Every rank must take the same number of steps, or the all-reduces would not match. So the sampler gives at most N − 1 samples out twice, or drops as many. In an evaluation of 50,000 samples that is negligible. But let a model be right on all of 10 samples but the first, the second and the last. What do we measure?
-
-# %%
-shares = {
-    "padded (the default)": deal(10, 4, shuffle=False),
-    "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
-    "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
-}
-right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0], dtype=torch.float64)
-rows = [
-    {
-        "name": name,
-        "accuracy_share": right[sum(dealt, [])].mean().item(),
-        "shares": dealt,
-    }
-    for name, dealt in shares.items()
-]
-lab.table(rows, heads={"accuracy_share": "accuracy"})
-
-# %% [markdown]
-# Seven of ten are right, so only the last row tells the truth. To evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
-
-# %% [markdown]
-# ### Exercise 3, if you like: deal the samples
-#
-# Write the sampler that torch lacks: it neither pads nor drops. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
-
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
 #
-# Where a batch does not fit, you add up the gradients of several [microbatches](GLOSSARY.md#microbatch) before one update ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Only the last backward has to communicate: `ddp.no_sync()` turns the all-reduces off inside its block. Here are three ways to accumulate four microbatches; the third puts only the backward into the block. **Guess** how many all-reduces that one makes. (The model fits in one bucket.)
+# Where a batch does not fit, you add up the gradients of several [microbatches](GLOSSARY.md#microbatch) before one update ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Only the last backward has to communicate, so `ddp.no_sync()` turns the all-reduces off inside its block. Here are three ways for four microbatches and a single bucket; the third puts only the backward into the block. **Guess** how many all-reduces it makes.
 
 # %%
 quiet = lab.guess("All-reduces with only the backward in no_sync", between=(0, 8))
@@ -538,12 +394,190 @@ lab.table(rows)
 quiet.score(rows[2]["all-reduces"])
 
 # %% [markdown]
-# The forward belongs in the block, too, because it is in the forward that DDP decides whether the coming backward communicates. Now only the *last* microbatch's backward can hide the all-reduce. (And `/ 4` is again a mean of means: if microbatches have unequal numbers of tokens, weight by tokens.)
+# The forward belongs in the block, too, because DDP decides in the forward whether the coming backward communicates. The price of one all-reduce is that only the *last* microbatch's backward can hide it.
+
+# %% [markdown]
+# ## When is it worth it?
+#
+# What becomes of our 887 days? Here is a prediction for one GPU, which takes all 512 sequences of a batch, and for 64, which take 8 each. Each accumulates, one sequence at a time, and has a network card of 50 GB/s.
+
+# %%
+one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
+planner.card(one, one.but(gpus=64))
+
+# %% [markdown]
+# 64 GPUs are 56 times as fast as one, which makes 15.7 days. Where does the rest go? Here is their step, one with a single sequence per GPU, and one where eight GPUs share a network card of 25 GB/s:
+
+# %%
+many = one.but(gpus=64)
+plans = {
+    "8 sequences per GPU": many,
+    "1 sequence per GPU": many.but(batch=64),
+    "8, on a slow network": many.but(nic_gb_per_s=25 / 8),
+}
+lab.show(planner.time_bars(plans))
+
+# %% [markdown]
+# *Data parallel* is the exposed part of the all-reduce, and like the update (*optimizer*) it does not shrink with the batch. So with one sequence the two are half of the step, and 64 GPUs are only 31 times as fast as one. On the slow network it is longer than all computing.
+#
+# So when should the messages travel? During the backward, in buckets that leave as soon as their gradients are there: large enough that latency is the smaller part, small enough that little is left after the backward. Where much is still exposed, give each rank a larger batch, or accumulate.
+#
+# Memory has not changed, because every GPU holds everything: [chapter 06](06_zero_deepspeed.ipynb) mends that.
+
+# %% [markdown] sections="10.2.1, 19.2.1"
+# *Here the first half ends. If you want a break, take it now. The second half is about what your own script must get right.*
+#
+# ## A mean of means
+#
+# DDP takes the mean of the ranks' gradients. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. How much more does each of these two count?
+
+
+# %%
+def with_shares(shares, factors):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    rank = dist.get_rank()
+    tokens, targets = (part.split(shares)[rank] for part in model.story_tokens(8, 32))
+    model.loss(net(tokens), targets).backward()
+    for weight in net.parameters():
+        weight.grad *= factors[rank]
+        dist.all_reduce(weight.grad)
+    return {name: weight.grad for name, weight in net.named_parameters()}
+
+
+# %%
+whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
+factors = {"1/2 and 1/2": [1 / 2, 1 / 2], "6/8 and 2/8": [6 / 8, 2 / 8]}
+found = lab.launch(
+    lambda: {by: with_shares([6, 2], each) for by, each in factors.items()}, ranks=2
+)
+lab.table(
+    {"factors": by, "from the whole batch": lab.difference(grads, whole)}
+    for by, grads in found[0].items()
+)
+
+# %% [markdown]
+# Dividing by the number of ranks gives rank 1's two sequences as much weight as rank 0's six. Only weighting by the shares gives the gradients of the whole batch.
+
+# %%
+each = {
+    "1/2 and 1/2": {"on rank 0": 1 / 2 / 6, "on rank 1": 1 / 2 / 2},
+    "6/8 and 2/8": {"on rank 0": 6 / 8 / 6, "on rank 1": 2 / 8 / 2},
+}
+lab.bars(each, unit="share", title="What one sequence counts", badge="computed")
+
+# %% [markdown]
+# <details><summary>If the loss averages over tokens</summary>
+#
+# A language model's does. If padding leaves ranks or microbatches with different numbers of tokens, weight by tokens. With DDP, which divides by N, multiply this rank's loss by N × its tokens / all tokens.
+#
+# </details>
+#
+# ### Exercise 2: unequal shares
+#
+# The gradients in `net` are those of the mean loss over this rank's `num_samples`. On a rank without samples they are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
+
+
+# %%
+def my_average(net, num_samples):
+    """Leaves in net the gradient of the mean over all samples of all ranks."""
+    ### BEGIN SOLUTION
+    total = torch.tensor([float(num_samples)])
+    dist.all_reduce(total)
+    for weight in net.parameters():
+        if weight.requires_grad:
+            grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad = grad * (num_samples / total.item())
+            dist.all_reduce(weight.grad)
+    ### END SOLUTION
+
+
+# %%
+check.average_uneven(my_average)
+
+# %%
+check.hint("average_uneven")
+
+# %% [markdown] sections="8.3.1"
+# ## Different data on each rank
+#
+# How does each rank get data of its own? torch's `DistributedSampler` gives it its indices. Here are 8 samples on 2 ranks for three epochs, with `set_epoch` and without it:
+
+# %%
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def deal(num_samples, num_ranks, epoch=None, **options):
+    """The indices of every rank."""
+    dealt = []
+    for rank in range(num_ranks):
+        sampler = DistributedSampler(range(num_samples), num_ranks, rank, **options)
+        if epoch is not None:
+            sampler.set_epoch(epoch)
+        dealt.append(list(sampler))
+    return dealt
+
+
+# %%
+rows = [{"epoch": n, "with": deal(8, 2, n), "without": deal(8, 2)} for n in range(3)]
+lab.table(rows, heads={"with": "set_epoch(n)"})
+
+# %% [markdown] sections="8.3.1, 10.2.4"
+# Without `set_epoch` every epoch has the same order. In both columns the two ranks share no sample within an epoch, because the sampler knows its `rank`.
+#
+# ### Ten samples on four ranks
+#
+# And if the samples can't be dealt equally? Every rank must take the same number of steps, or the all-reduces would not match. So the sampler gives at most N − 1 samples out twice, or drops as many. Let a model be right on all of 10 samples but the first, the second and the last. What does an evaluation measure?
+
+# %%
+shares = {
+    "padded (the default)": deal(10, 4, shuffle=False),
+    "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
+    "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
+}
+right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0], dtype=torch.float64)
+rows = [
+    {
+        "name": name,
+        "accuracy_share": right[sum(dealt, [])].mean().item(),
+        "shares": dealt,
+    }
+    for name, dealt in shares.items()
+]
+lab.table(rows, heads={"accuracy_share": "accuracy"})
+
+# %% [markdown]
+# Seven of ten are right, as only the last row says. So evaluate on uneven shares, by `ddp.module` (the wrapper's forward may communicate), and all-reduce two numbers at the end: correct and count.
+
+# %% [markdown]
+# ### Exercise 3, if you like: deal the samples
+#
+# <details><summary>What to write</summary>
+#
+# The sampler that torch lacks: it neither pads nor drops. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+#
+# </details>
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
 
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save the weights (to resume, also save the optimizer: [chapter 13](13_checkpoint_and_recover.ipynb)). Replace `model.Transformer`, `model.story_tokens` and `model.loss` by yours.
+# What does a whole script look like? This one logs the loss of *all* ranks, and lets rank 0 save the weights (to resume, also save the optimizer: [chapter 13](13_checkpoint_and_recover.ipynb)).
 
 
 # %%
@@ -568,6 +602,7 @@ def train(num_epochs, path, device="cpu"):
         dist.all_reduce(mean)  # for the log; DDP has averaged the gradients
         logged.append({"last batch": loss.item(), "of all": mean.item()})
     if dist.get_rank() == 0:
+        # the names in the wrapper's own state_dict() begin with "module."
         torch.save(ddp.module.state_dict(), path)
     dist.barrier()  # nobody looks for the file before it is there
     return logged
@@ -587,13 +622,7 @@ lab.table(
 )
 
 # %% [markdown] sections="10.2.4, S12"
-# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the mean of all batches of the epoch, and both know it. (Where batches differ in size, weight by tokens here, too.)
-#
-# We saved `ddp.module.state_dict()`: in the wrapper's own every name begins with `module.`, and the bare model would not take such a file. It takes ours:
-
-# %%
-saved = torch.load(folder / "last.pt", map_location=torch.get_default_device())
-model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
+# Which column would you log? *last batch* is one batch of one rank, so the ranks disagree. *of all* is the mean of all batches of the epoch, and both know it.
 
 # %% [markdown] sections="S2, S12"
 # <details><summary>If your model has BatchNorm</summary>
@@ -604,7 +633,7 @@ model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 #
 # ### The same under torchrun
 #
-# As a script, the function needs a process group. `torchrun` starts the processes and tells each who it is by environment variables. `init_process_group` reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, and the script itself reads `LOCAL_RANK`.
+# How does it run as a script? `torchrun` starts the processes and tells each by environment variables who it is. `init_process_group` reads what it needs of them, and the script itself `LOCAL_RANK`.
 
 # %%
 SCRIPT = """
@@ -629,14 +658,14 @@ dist.destroy_process_group()
 """
 
 # %% [markdown]
-# On several machines you run the same command on each, and one number differs. This is the first of two; the second says `--node_rank=1`:
+# On two machines you run one command each. This is the first's, and the second's says `--node_rank=1`:
 #
 # ```
 # torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 \
 #     --master_addr=10.0.0.1 --master_port=29500 train.py last.pt
 # ```
 #
-# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines: two torchruns with one rank each, on the CPU.
+# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines with one rank each:
 
 # %%
 script, path = folder / "train.py", str(folder / "again.pt")
@@ -647,37 +676,7 @@ nodes = lab.launch_script(
 print(*nodes.logs, sep="\n")
 
 # %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
-# The means are those of above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
-
-# %% [markdown]
-# ## When is it worth it?
-#
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes all 512 sequences of a batch, and 64 of them, which take 8 each; all take one sequence at a time and accumulate. (The states alone are 2 + 4 + 12 = 18 bytes for each parameter, 121 GB, so these cards have 141. Each has a network card of 50 GB/s.)
-
-# %%
-one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
-planner.card(one, one.but(gpus=64))
-
-# %% [markdown]
-# 64 GPUs are 56 times as fast as one. Where does the rest go? Here is their step, then one with a single sequence per GPU, and one where eight GPUs share a single network card of 25 GB/s:
-
-# %%
-many = one.but(gpus=64)
-plans = {
-    "8 sequences per GPU": many,
-    "1 sequence per GPU": many.but(batch=64),
-    "8, on a slow network": many.but(nic_gb_per_s=25 / 8),
-}
-lab.show(planner.time_bars(plans))
-
-# %% [markdown]
-# *Data parallel* is the exposed part of the all-reduce: 119 ms, because only the last microbatch's backward can hide any of it. Neither this nor the update (*optimizer*) shrinks with the batch. So with one sequence they are half of the step, and 64 GPUs are only 31 times as fast as one.
-#
-# On the slow network 3.4 s are exposed, which is longer than all computing, and 64 GPUs are only 17 times as fast.
-#
-# So when should the messages travel? During the backward, in buckets that leave as soon as their gradients are there: large enough that latency is the smaller part, small enough that little is left after the backward. Where they are still exposed, take a larger batch per rank, or accumulate.
-#
-# The card's bars of memory have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
 #
 # ---
 #
@@ -686,7 +685,7 @@ lab.show(planner.time_bars(plans))
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ## Without waiting: asynchronous training
 #
-# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on. A worker may *start* another step only if it has finished at most `bound` more than the slowest. A **bound** of 0 is synchronous training, no bound is asynchronous, and in between it is called stale-synchronous (Ho et al. 2013):
+# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on, but *starts* another step only if it has finished at most `bound` more than the slowest. A **bound** of 0 is synchronous training, no bound is asynchronous, and in between it is called stale-synchronous:
 
 
 # %%
@@ -696,7 +695,7 @@ def may_start(waiting, steps, bound):
 
 
 # %% [markdown] sections="10.2.2"
-# Whenever the server hands out weights, they are a new version. A gradient that was computed with version 5 and arrives at version 8 is 3 versions late, which is its **[staleness](GLOSSARY.md#staleness)**.
+# Whenever the server hands out weights, they are a new version. A gradient of version 5 that arrives at version 8 is 3 versions late, which is its **[staleness](GLOSSARY.md#staleness)**.
 
 
 # %%
@@ -720,7 +719,7 @@ def serve(weights, total, bound):
 
 
 # %% [markdown]
-# `server_run.launch` adds three workers, which train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). The clock stops when the server has 18 gradients. **Guess**: if nobody waits, how many gradients do the two others deliver, by these times, while worker 3 computes one?
+# `server_run.launch` adds three workers. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). The clock stops when the server has 18 gradients. **Guess**: if nobody waits, how many gradients do the two others deliver while worker 3 computes one?
 
 # %%
 meanwhile = lab.guess("Gradients of the others meanwhile", between=(0, 17))
@@ -734,9 +733,9 @@ lab.table({"name": name, **run[0]} for name, run in runs.items())
 meanwhile.score(2 * server_run.SLOW)  # two workers, four steps each
 
 # %% [markdown]
-# Each of them makes a new version, so worker 3's gradients are about that late. (Not exactly: on a busy machine short steps take longer than stated.)
+# Each of them makes a new version, so on a quiet machine worker 3's gradients are about that late.
 #
-# By their stated times the three modes would take 576 ms, 408 ms and 192 ms. The synchronous one waits for worker 3 in each of its six steps. With a bound of 2 the fast workers run three steps ahead, and then go at worker 3's speed. Without a bound nobody waits for another worker:
+# The synchronous run waits for worker 3 in each step. With a bound of 2 the fast workers run three steps ahead, and then go at worker 3's speed. Without a bound nobody waits for another worker:
 
 # %%
 runs["asynchronous"].timeline()
@@ -751,7 +750,7 @@ runs["asynchronous"].timeline()
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### The price
 #
-# What one sees here is lateness, in the table's other columns. Its price is slower or diverging training, which this run is too short to show. A bound trades waiting against lateness. (*Latest* may exceed the bound, which counts a worker's own steps, and not versions.)
+# What does not waiting cost? In the end slower or diverging training, which this run is too short to show; it shows the lateness, in the table's other columns. A bound trades waiting against lateness. *Latest* may exceed the bound, which counts a worker's own steps, not versions.
 #
 # <details><summary>How lateness bounds the learning rate</summary>
 #
@@ -759,13 +758,9 @@ runs["asynchronous"].timeline()
 #
 # </details>
 #
-# <details><summary>More: Hogwild!</summary>
+# <details><summary>Hogwild!, Local SGD and DiLoCo</summary>
 #
 # *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
-#
-# </details>
-#
-# <details><summary>More: talk less often (Local SGD and DiLoCo)</summary>
 #
 # In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged, so the bytes fall by a factor of H. **[DiLoCo](GLOSSARY.md#diloco)** (2023) gives the step from the old weights to the mean to an *outer optimizer* with momentum, as if it were a gradient. [Chapter 12](12_large_batches.ipynb) runs Local SGD.
 #
@@ -774,16 +769,16 @@ runs["asynchronous"].timeline()
 # %% [markdown]
 # ## Summary
 #
-# - Same weights, different data, averaged gradients: up to rounding that equals one process with the whole batch, if the shares are equal.
+# - Same weights, different data, averaged gradients: with equal shares that is one process with the whole batch, up to rounding.
 # - Buckets save messages, not bytes. DDP sends them under the backward. Too small pays latency, too large loses overlap.
-# - `DistributedSampler` gives each rank different data, `set_epoch` reshuffles each epoch. Padded samples shift an accuracy.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
+# - `DistributedSampler` gives each rank different data, `set_epoch` reshuffles each epoch. Padded samples shift an accuracy.
 # - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
-# - Asynchronous training does not wait, and its gradients are late. A bound trades waiting against lateness.
+# - Asynchronous training trades waiting against late gradients, and a bound says how far.
 #
 # **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness).
 #
-# **Further reading**
+# <details><summary>Further reading</summary>
 #
 # - Data parallelism in PyTorch: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704)
 # - Stale-synchronous: Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NIPS
@@ -792,14 +787,16 @@ runs["asynchronous"].timeline()
 # - DiLoCo: Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
 # - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
 #
+# </details>
+#
 # **Next**: [chapter 04](04_accelerate.ipynb) lets Accelerate write these lines for you.
 
 # %% [markdown] sections="8.3.1, 10.2.4, S2, S12"
 # ## Errata of the textbook
 #
-# (A box called *erratum* corrects a textbook that many readers have read, or its demo project where the number has an S. If you haven't, skip it.)
+# <details><summary>Four errata, for readers of that textbook</summary>
 #
-# <details><summary>Four errata</summary>
+# Where the number has an S, it is the textbook's demo project.
 #
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
 #
