@@ -2,6 +2,7 @@
 the formulas."""
 
 import html
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ def rendered(
 ) -> tuple[list[dict], list[tuple[int, str, str]]]:
     """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML). What lies
     between a guess and its score is folded under the word ``answer``, another guess apart: the
-    reader guesses first. A hint is folded under the word ``hint``."""
+    reader guesses first, and opens one fold for cells without prose between them. A hint is folded
+    under the word ``hint``."""
     cells = []
     headings = []
     colour = Highlight2HTML(pygments_lexer="ipython3")
@@ -129,6 +131,10 @@ def rendered(
                 "fold": fold,
             }
         )
+    for cell, after in itertools.pairwise(cells):
+        if answer and cell["fold"] == after["fold"] == answer:
+            after["outputs"] = cell["outputs"] + after["outputs"]
+            cell["outputs"] = []
     return cells, headings
 
 

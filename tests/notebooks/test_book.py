@@ -126,6 +126,20 @@ def test_what_lies_between_a_guess_and_its_score_is_folded_another_guess_is_not(
     assert folded == ["", "", "see", "see", "see", ""]
 
 
+def test_answers_without_prose_between_them_are_one_fold():
+    cells = [nbformat.v4.new_code_cell(f"run({name})") for name in "abcd"]
+    for cell in cells:
+        cell.outputs = [nbformat.v4.new_output("stream", text=f"made by {cell.source}")]
+    cells[0].source = "one = lab.guess(1)"
+    cells[-1].source = "one.score(3)"
+    cells.insert(2, nbformat.v4.new_markdown_cell("Look at it."))
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    page = pages.Page(name="01_words", language="en", notebook=notebook, built=True)
+    shown = [cell["outputs"] for cell in pages.rendered(page, "see")[0]]
+    assert [len(each) for each in shown] == [1, 1, 0, 0, 2]
+    assert "run(c)" in shown[-1][0] and "run(d)" in shown[-1][1]
+
+
 def test_an_unknown_chapter_is_refused(course, capsys):
     with pytest.raises(SystemExit):
         book.main(["07"], course)
