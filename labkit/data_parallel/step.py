@@ -141,10 +141,14 @@ def shaped(parts: Sequence[float], total_mb: float, forward_ms: float) -> tuple[
     )
 
 
-def speedup(whole: Step, ranks: Sequence[int]) -> tuple[dict[int, float], dict[int, float]]:
+def speedup(
+    whole: Step, ranks: Sequence[int], bucket_mb: Sequence[float] = ()
+) -> tuple[dict[int, float], dict[int, float]]:
     """How much faster N ranks are predicted to be than one, as two dicts N -> factor: where they
     share one rank's batch, so that each computes 1/N of ``whole``; and in samples per second where
-    every rank takes such a batch. Raises ValueError where no link is stated, or for no ranks."""
+    every rank takes such a batch. Each N has the best of the bucket sizes (MiB), or ``whole``'s.
+    Raises ValueError where no link is stated, or for no ranks."""
+    sizes = tuple(bucket_mb) or (whole.bucket_mb,)
 
     def us(num_ranks: int, parts: int) -> float:
         layers = tuple(
@@ -153,7 +157,8 @@ def speedup(whole: Step, ranks: Sequence[int]) -> tuple[dict[int, float], dict[i
             )
             for layer in whole.model()
         )
-        return step_us(whole.but(ranks=num_ranks, layers=layers).predict())
+        step = whole.but(ranks=num_ranks, layers=layers)
+        return min(step_us(step.but(bucket_mb=size).predict()) for size in sizes)
 
     counts = tuple(ranks)
     if not counts:

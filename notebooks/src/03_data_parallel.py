@@ -194,7 +194,7 @@ num_calls.score(rows[1]["all-reduces"])
 # %% [markdown]
 # ## Sending during the backward
 #
-# How can a message leave before the backward is over? Autograd has a hook that fires as soon as a gradient is complete, and `async_op=True` returns at once, with a handle to wait for. Together they make [overlap](GLOSSARY.md#overlap-to-hide-communication) by hand:
+# How can a message leave before the backward is over? Autograd has a hook that fires as soon as a gradient is complete, and `async_op=True` returns at once, with a handle to wait for. This is how [overlap](GLOSSARY.md#overlap-to-hide-communication) is made:
 
 
 # %%
@@ -242,7 +242,7 @@ sizes_mb = (0.5, 1, 2, 4, 8)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. On busy cores that takes longer, so compare shapes, not lengths.
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. On busy cores that takes longer: if the dots don't follow the curve, run the cell again when the machine is quiet.
 #
 # <details><summary>How to read this picture and the next two</summary>
 #
@@ -272,7 +272,7 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# In the answer above, the curve is high at both ends. First the small one: 12 all-reduces, each of two sends of 15 ms, pay 360 ms of latency, so the link never rests from the first one on.
+# In the answer above, the curve is high at both ends. First the small one: a message takes 43 ms, 30 of them latency (two sends of 15), but the backward yields a new one every 20 ms. So they queue.
 
 # %%
 step.but(bucket_mb=0.5).compare()
@@ -317,15 +317,15 @@ check.hint("bucket_gradients")
 # %% [markdown]
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. But messages do not shrink: a ring sends one to two times the gradients, however many ranks there are. Take the same layers on the link of the first picture (0.3 GB/s, 1 ms); one rank computes 180 ms for the whole batch. **Guess** the predicted speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. But messages do not shrink: a ring sends one to two times the gradients, however many ranks there are. Take layers that compute twice as fast, on the link of the first picture (0.3 GB/s, 1 ms); one rank computes 180 ms for the whole batch. Each N gets the best of our five bucket sizes. **Guess** the predicted speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
 
 # %%
-whole_step = step.but(forward_ms=5, bucket_mb=1, link=data_parallel.LINK)
+whole_step = step.but(forward_ms=5, link=data_parallel.LINK)
 counts = (1, 2, 3, 4, 6, 8)
-shared, grown = data_parallel.speedup(whole_step, counts)
+shared, grown = data_parallel.speedup(whole_step, counts, sizes_mb)
 lines = {
     "ideal": {n: n for n in counts},
     "one batch, shared": shared,
@@ -337,7 +337,7 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 speedup.score(shared[4])
 
 # %% [markdown] sections="10.2.1, S1"
-# In the answer above, the shared batch's curve bends, because at some N too little compute is left to hide the messages under. If instead the batch grows with N, every rank computes as much as one rank did, and the samples per second stay near the ideal. So large clusters take large batches. What if they do not fit?
+# In the answer above, the shared batch's curve stops rising at three ranks: the messages stay as long, and less and less computing is left to hide them. If instead the batch grows with N, every rank computes as much as one rank did, and the samples per second stay near the ideal. So large clusters take large batches. (How large a batch still learns well is asked in [chapter 12](12_large_batches.ipynb).) What if they do not fit?
 #
 # <details><summary>Why not nn.DataParallel?</summary>
 #
@@ -418,7 +418,7 @@ plans = {
 lab.show(planner.time_bars(plans))
 
 # %% [markdown]
-# *Data parallel* is the exposed part of the all-reduce, and like the update (*optimizer*) it does not shrink with the batch. So with one sequence the two are half of the step, and 64 GPUs are only 31 times as fast as one. On the slow network it is longer than all computing.
+# *Data parallel* is the exposed part of the all-reduce, in which a machine's eight network cards carry 27 GB together. Only the last microbatch can hide it, which has one sequence in either case. So it does not shrink with the batch, nor does the update (*optimizer*). So with one sequence the two are half of the step, and 64 GPUs are only 31 times as fast as one. On the slow network it is longer than all computing.
 #
 # So when should the messages travel? During the backward, in buckets that leave as soon as their gradients are there: large enough that latency is the smaller part, small enough that little is left after the backward. Where much is still exposed, give each rank a larger batch, or accumulate.
 #
@@ -457,7 +457,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Dividing by the number of ranks gives rank 1's two sequences as much weight as rank 0's six. Only weighting by the shares gives the gradients of the whole batch.
+# Dividing by the number of ranks gives rank 1's two sequences as much weight as rank 0's six, so each of them counts three times. Only weighting by the shares gives the gradients of the whole batch.
 
 # %%
 each = {
@@ -583,7 +583,7 @@ check.hint("shard_indices")
 # %%
 def train(num_epochs, path, device="cpu"):
     torch.manual_seed(dist.get_rank())  # other dropout; DDP sends rank 0's weights
-    data = TensorDataset(*model.story_tokens(64, 32))
+    data = TensorDataset(*model.story_tokens(64, 32))  # the same on every rank
     sampler = DistributedSampler(data)  # asks the process group for rank and size
     loader = DataLoader(data, batch_size=8, sampler=sampler)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(device))
@@ -730,7 +730,7 @@ runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.item
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
 # %%
-meanwhile.score(2 * server_run.SLOW)  # two workers, four steps each
+meanwhile.score(2 * server_run.SLOW)  # of two workers
 
 # %% [markdown]
 # Each of them makes a new version, so on a quiet machine worker 3's gradients are about that late.

@@ -195,6 +195,11 @@ def test_a_speedup_is_ideal_without_messages_and_bends_where_none_can_be_hidden(
     assert grown[4] == pytest.approx(4 * alone_us / step_us(whole.but(ranks=4).predict()))
     quarter = whole.but(ranks=4, forward_ms=whole.forward_ms / 4)
     assert shared[4] == pytest.approx(alone_us / step_us(quarter.predict()))
+    best, _ = data_parallel.speedup(whole.but(overlap=True), (4,), (0.5, 1, 4))
+    each = [
+        data_parallel.speedup(whole.but(overlap=True, bucket_mb=mb), (4,)) for mb in (0.5, 1, 4)
+    ]
+    assert best[4] == max(found[4] for found, _ in each)
     with pytest.raises(ValueError, match="got none"):
         data_parallel.speedup(whole, ())
     with pytest.raises(ValueError, match="gets no faster"):
