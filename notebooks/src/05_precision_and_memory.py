@@ -80,7 +80,7 @@ lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 ends.score(pushed(torch.float16))
 
 # %% [markdown] sections="19.2.3"
-# In fp16 each update is 1.6 gaps, and was rounded to 2. In bf16 it is under half a gap, and the weight never moved. So this is what gets lost: small updates.
+# In fp16 each update is 1.6 gaps, and was rounded to 2. In bf16 it is under half a gap, and the weight never moved. That is what gets lost: small updates.
 #
 # ## Master weights, by hand
 #
@@ -154,7 +154,7 @@ lab.table(rows, units=units, title="The last update, and the loss above that of 
 still.score(runs["pure bf16"][1])
 
 # %% [markdown]
-# fp32 moments hardly help, so what is lost is lost in the weights. With masters the loss is that of fp32. Nearly as many 16-bit weights stand still, but the master keeps each small update, and when half a gap has gathered the weight jumps. So a forward can do with few digits, but the sum of many small updates cannot.
+# fp32 moments hardly help, so what is lost is lost in the weights. With masters the loss is that of fp32. Nearly as many 16-bit weights stand still, but the master keeps each small update, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits, but the sum of many small updates cannot.
 #
 # ### What masters cost
 #
@@ -187,7 +187,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# How many bytes are that? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
+# How much is that? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
 
 
 # %%
@@ -287,7 +287,7 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: left of it gradients become zero, right of it infinite. This toy needs no scale, but a backward with more tokens has smaller gradients, as scales below 1 imitate: its window begins further right.
+# The scales that work are a window: left of it gradients become zero, right of it infinite. This toy needs no scale. A backward with more tokens has smaller gradients (scales below 1 imitate them), so its window begins further right.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
 
@@ -339,7 +339,7 @@ takes.score(run[0][3][1])
 # %% [markdown] sections="S3, S9"
 # ### Clipping, once and at the right place
 #
-# Where does clipping go? As in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is 4096 times too large, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by a factor of its own, and the sum would be another gradient.
+# Where does clipping go? As in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by a factor of its own, and the sum would be another gradient.
 
 # %% [markdown] sections="19.2.3"
 # ### Sharded gradients: the others must be told
@@ -557,7 +557,7 @@ lab.curves(measured={"peak": peaks}, **axes, title="The peak of a step")
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown]
-# Why no lower? Here is the whole step, with none and with all recomputed; the axis counts events, not time.
+# Why does it get no lower? Here is the whole step, with none and with all recomputed; the axis counts events, not time.
 
 # %%
 lab.curves(
@@ -609,7 +609,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its argument
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here four layers of five are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
 
 # %%
 reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
@@ -685,7 +685,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# Two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each: a peak before the update, and one in it. The dashed line is a device of 40 MB.
+# Two [pretend devices](GLOSSARY.md#pretend-device) measure their peaks, as in chapter 01, with sixteen sequences each: one before the update, and one in it. The dashed line is a device of 40 MB.
 
 
 # %%
