@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Precision and memory
 #
-# *About 95 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
+# *About 95 minutes, in two halves. You need chapters 01 and 03, and no GPU.*
 #
 # To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns a little worse than before.
 #
@@ -36,35 +36,28 @@ axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the vertical line at 0.1 upwards. There the gap of bf16 is $2^{16}$ times that of fp32, some 65,000 times. (Between two powers of two the true gap is that of the left one.) fp16 ends inside the picture: on the right at its largest number; on the left its gaps stop shrinking at 6e-5, and below 6e-8 there is only zero.
+# At 0.1, the vertical line, the gap of bf16 is $2^{16}$ times that of fp32. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
 #
-# **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks, overflows included; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
+# **When you are done** you can choose a format for weights, sums and messages, train in 16 bits on several ranks, and cut the memory of a step.
 #
 # ## The formats
 #
-# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. How many bits has each? torch knows, also for two formats with eight bits:
+# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows how many bits each has, also in two formats of eight bits:
 
 # %%
 import math
 
 FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
-INFO = {name: torch.finfo(dtype) for name, dtype in FORMATS.items()}
 layout = {}
-for name, info in INFO.items():
+for name, dtype in FORMATS.items():
+    info = torch.finfo(dtype)
     fraction = round(-math.log2(info.eps))
     exponent = info.bits - 1 - fraction
     layout[name] = {"sign": 1, "exponent": exponent, "fraction": fraction}
 lab.bars(layout, stacked=True, badge="torch.finfo", title="The bits of a number")
 
-# %%
-rows = []
-for name, info in INFO.items():
-    smallest = info.smallest_normal * info.eps
-    rows.append((name, f"{info.max:.3g}", f"{smallest:.3g}"))
-lab.table(rows, heads=["format", "largest", "smallest above 0"])
-
 # %% [markdown]
-# bf16 has about fp32's range and few digits; fp16 has more digits and a small range. The two fp8 are named after exponent and mantissa.
+# bf16 has about fp32's range but few digits; fp16 has more digits, but a small range.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in fp16?
 
@@ -87,11 +80,11 @@ lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 ends.score(pushed(torch.float16))
 
 # %% [markdown] sections="19.2.3"
-# In fp16 each update is 1.6 gaps, and was rounded to 2. In bf16 it is under half a gap, and the weight never moved.
+# In fp16 each update is 1.6 gaps, and was rounded to 2. In bf16 it is under half a gap, and the weight never moved. That is what gets lost: small updates.
 #
 # ## Master weights, by hand
 #
-# The cure: keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and the weights are rounded anew from them.
+# How do small updates survive? We keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and the weights are rounded anew from them.
 
 
 # %%
@@ -116,9 +109,7 @@ def flat(tensors):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data. Pure bf16 keeps Adam's moments in 16 bits, too. Do they do the harm, or the weights? The third run has fp32 moments, and masters that forget: after each update they are read back from the 16-bit weights.
-#
-# At the end we make one more update with the last gradients. Which share of the bf16 weights that have a gradient does it leave exactly as they were?
+# We train a small transformer on two ranks with DDP, four times with the same data: in fp32, in pure bf16, with only Adam's moments in fp32, and with masters. Then we make one more update with the last gradients. Which share of the bf16 weights that have a gradient does it leave as they were?
 
 # %%
 still = lab.guess("weights that one update leaves unmoved, pure bf16", between=(0, 1))
@@ -163,13 +154,11 @@ lab.table(rows, units=units, title="The last update, and the loss above that of 
 still.score(runs["pure bf16"][1])
 
 # %% [markdown]
-# fp32 moments hardly help: what is lost is lost in the weights. With masters the loss is that of fp32, though in one update nearly as many 16-bit weights stand still. But the master keeps each small update, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits; the sum of many small updates cannot.
-#
-# The loss (the mean of the last 12 steps) suffers little in 36 steps of a small model, and so with two other seeds. With a lower learning rate more weights should stand still.
+# fp32 moments hardly help, so what is lost is lost in the weights. With masters the loss is that of fp32. Nearly as many 16-bit weights stand still, but the master keeps each small update, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits, but the sum of many small updates cannot.
 #
 # ### What masters cost
 #
-# A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. Here are five, in bytes for each parameter. You know `mixed` from chapter 01:
+# Are we still at half the memory? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. You know `mixed` from chapter 01, and `megatron` differs from it in its gradients:
 
 # %%
 RECIPES = {
@@ -187,9 +176,7 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast`, the next section, also makes 16-bit copies of the weights, 14 GB. They live from forward to backward, so they come on top of full gradients only under accumulation.
-#
-# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
+# Only pure bf16 is half as large, and that is the one that falls behind. So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 #
 # <details><summary>More: when masters do not fit</summary>
 #
@@ -200,7 +187,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way is the opposite of our masters by hand. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits, of some others to fp32. Of which ones?
+# How much is that? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
 
 
 # %%
@@ -218,9 +205,9 @@ with autocast():
 lab.table({"operator": name, "result": each.dtype} for name, each in made.items())
 
 # %% [markdown]
-# Products gain most, so their inputs are cast. `gelu` takes what comes. What goes from block to block (the *residual stream*, here `x`) stays fp32 when a bf16 number is added. Losses are fp32. (`backward` needs no `with`: it uses the types of the forward.)
+# Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses are fp32, and so is the *residual stream* from block to block (here `x`), even after a bf16 number is added.
 #
-# Four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 before they are sent; and the whole model in bf16. `memory.Activations` counts the bytes that a forward keeps for the backward, `traffic.count` those handed to collectives. What share of fp32's bytes is kept under autocast?
+# Now we count bytes kept for the backward, and bytes handed to collectives, in four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which sends gradients in fp16; and the whole model in bf16. What share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
@@ -255,7 +242,7 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3, 19.2.3"
-# Why not half? All four ways take the loss in fp32, and keep its logits: 8 x 32 x 256 numbers, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Messages stay as large; only the hook, or a model in bf16, halves them.
+# Why not half? All four ways take the loss in fp32 and keep its 8 x 32 x 256 logits, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Messages stay as large, because the gradients are fp32; only the hook, or a model in bf16, halves them.
 #
 # <details><summary>More: messages in fp16</summary>
 #
@@ -265,9 +252,9 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 #
 # ## The loss scale
 #
-# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. What falls below fp16's smallest number is zero.
+# What if the 16 bits are fp16? The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. What falls below fp16's smallest number is zero.
 #
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? In this chapter an **error** is always `off`: the norm of the difference (the root of the sum of its squares), over that of the right answer.
+# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? We measure an **error**, here and below, as the norm of the difference over the norm of the right answer:
 
 
 # %%
@@ -300,14 +287,14 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window. Left of it gradients become zero; right of it they become infinite. This toy needs no scale: at 0, without one, the error is flat already. Scales below 1 imitate smaller gradients. The smaller they are, for example because a backward has more tokens, the further right the window begins.
+# The scales that work are a window: left of it gradients become zero, right of it infinite. This toy needs no scale. A backward with more tokens has smaller gradients (scales below 1 imitate them), so its window begins further right.
 #
-# Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; when an infinity turns up, it halves the scale and skips that step. bf16 needs none of it.
+# Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0's own batch is fine. Does it update its weights in this step?
+# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0's own batch is fine. Does rank 0 update its weights in this step?
 
 # %%
 takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
@@ -347,66 +334,30 @@ lab.table(rows, heads=["step", *heads, "updated, rank 1"])
 takes.score(run[0][3][1])
 
 # %% [markdown] sections="19.2.3"
-# Infinity plus anything is infinity or NaN, so after the all-reduce of the gradients every rank sees it, and `GradScaler` does the same on all. (The scale was 8192, because here it doubles after three steps without an overflow.)
+# Infinity plus anything is infinity or NaN, so after the all-reduce every rank sees it, and `GradScaler` does the same on all. (Here it doubles the scale after three steps.)
 
 # %% [markdown] sections="S3, S9"
 # ### Clipping, once and at the right place
 #
-# `overflow` has the right order: the all-reduce, `unscale_`, clip, `step`. What do two wrong ones do, with a loss scale of 4096 and a limit of 0.5?
-
-
-# %%
-def clipped(order):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
-    tokens, targets = model.story_tokens(16, 32, seed=dist.get_rank())
-    scaler.scale(model.loss(net(tokens), targets)).backward()
-    for action in order:
-        if action == "unscale_":
-            scaler.unscale_(optimizer)
-        elif action == "clip":
-            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
-        else:
-            for weight in net.parameters():
-                dist.all_reduce(weight.grad)
-                weight.grad /= dist.get_world_size()
-    return flat(weight.grad for weight in net.parameters())
-
-
-# %%
-ORDERS = {
-    "right": ("all-reduce", "unscale_", "clip"),
-    "before unscale_": ("all-reduce", "clip", "unscale_"),
-    "before the all-reduce": ("unscale_", "clip", "all-reduce"),
-}
-reached = {name: lab.launch(clipped, order)[0] for name, order in ORDERS.items()}
-lab.table(
-    {"clipped": name, "norm": g.norm().item(), "error": off(g, reached["right"])}
-    for name, g in reached.items()
-)
-
-# %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. In a small model Adam hides it, because it divides by the size of its gradients; with 7 B parameters each is some 1.5e-9, below Adam's `eps` of 1e-8, and the steps shrink. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
+# Where does clipping go? As in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by a factor of its own, and the sum would be another gradient.
 
 # %% [markdown] sections="19.2.3"
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP (chapters 06 and 07) the gradients are cut into a **slice** for each rank, and a rank gets the sum of its own slice only. Then only the owner of a slice sees its infinity. If it alone skips the step and halves its scale, the ranks' gradients have different scales from then on, and their sum means nothing.
+# With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone halves its scale, the gradients of the ranks have different scales from then on, and their sum means nothing.
 #
-# One more all-reduce of one number mends it: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. (torch's FSDP2 does so by itself.) The norm for clipping is also made of all ranks, but by a SUM: the *squares* of the slices' norms add up.
+# One more all-reduce of one number mends it: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. The norm for clipping needs a SUM: the *squares* of the slices' norms add up.
 
 # %% [markdown] sections="10.7.4"
 # ### Exercise 1. One step of sharded mixed precision
 #
-# A rank has a slice of the gradient and the same slice of the weights; you need no more of chapters 06 and 07. Make one step of SGD in place, and return the loss scale of the next step.
+# A rank has a slice of the gradient and the same slice of the weights. Make one step of SGD in place, and return the loss scale of the next step.
 #
-# - `grad`: this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`.
-# - `master`: this rank's slice of the weights, in fp32. Slices differ in length, and one may be empty.
-# - `rate` is the learning rate; `max_norm` is the limit for clipping, of the norm of the gradient of **all** ranks, without the scale.
-# - If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays as it is.
-# - Ranks may send each other a few numbers, at most 64 bytes from each, and no gradient.
+# - `grad`: the slice of the gradient, in fp16, averaged over the ranks already, and still multiplied by the loss scale `scale`.
+# - `master`: the slice of the weights, in fp32. Slices differ in length, and one may be empty.
+# - `rate`: the learning rate; `max_norm`: the limit for the norm of the gradient of **all** ranks, without the scale.
+# - If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays.
+# - Each rank may send a few numbers, at most 64 bytes, and no gradient.
 
 
 # %%
@@ -430,19 +381,11 @@ check.scaled_step(my_scaled_step)
 check.hint("scaled_step")
 
 # %% [markdown] sections="10.2.3, 19.4.2"
-# <details><summary>More: eight bits (fp8)</summary>
-#
-# NVIDIA's GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448 and has 3 bits of fraction. The trick is a **scale** again, now one for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits. torchao and Transformer Engine do all this for you.
-#
-# </details>
-#
 # *Here the first half ends. If you want a break, take it now.*
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory, in two ways that ought to change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation): chapter 03 used it to save messages, here it saves memory.
-#
-# A backward *adds* to `.grad`. So a batch can be taken in [microbatches](GLOSSARY.md#microbatch), one after the other, each loss divided by their number, with one update at the end. With DDP all but the last go into `no_sync`.
+# Now memory: how does a batch fit that is too large? By [gradient accumulation](GLOSSARY.md#gradient-accumulation), which chapter 03 used to save messages. A backward *adds* to `.grad`, so a batch can be taken in [microbatches](GLOSSARY.md#microbatch), one after the other, each loss divided by their number, with one update at the end. With DDP all but the last go into `no_sync`.
 
 # %%
 import contextlib
@@ -465,7 +408,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, at once and in four microbatches. Against all 16 at once on a single rank the gradient has an error. Is it rounding or a bug? We measure in fp32, and for four microbatches also in fp64:
+# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. If there is an error, is it rounding or a bug? fp64 tells:
 
 
 # %%
@@ -481,15 +424,15 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A bug would stay as large as it was. And the activations kept at one time fall with the size of a microbatch. The price, not timed here: small products fill a GPU less well, and gradients stay while the next microbatch runs.
+# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch. The price, not timed here, is that small products fill a GPU less well.
 #
 # ### Where it is not equal
 #
-# Three common cases where the result differs (dropout and contrastive losses are others):
+# In three common cases the result differs:
 #
-# 1. Layers that look across the batch: BatchNorm takes the mean of each microbatch.
-# 2. Microbatches that differ in their number of real tokens: with 32 real tokens a sequence in one and 4 in the other, a token of the second weighs eight times as much. Exercise 2 mends it.
-# 3. The type of the sum. Half-way through it is much larger than the next addend, of which bf16 keeps only the first few bits. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
+# 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
+# 3. The sum has too few digits: of an addend much smaller than it, bf16 keeps only the first few bits. Here are the gradients of 64 microbatches in bf16, added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -513,11 +456,11 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that much harms a training we have not tested.) Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32, and so does DeepSpeed if told to (`grad_accum_dtype`): the two bytes more of the recipe `megatron`.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that much harms a training we have not tested.) So Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of the recipe `megatron`.
 #
 # ### Exercise 2. The mean over all real tokens
 #
-# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may consist of them alone. Leave in each weight's `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
+# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may consist of them alone. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send gradients once, and keep the activations of one microbatch at a time.
 
 
 # %%
@@ -544,7 +487,7 @@ check.hint("accumulate_tokens")
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# What does a block keep for its backward? In bytes for each token and unit of width, with and without autocast:
+# If a microbatch is still too large, a block has to keep less for its backward. How much does it keep now?
 
 
 # %%
@@ -559,18 +502,10 @@ def kept_by(block, x):
 # %%
 wide = model.Transformer(1, 256, 4, max_len=256).layers[1]
 x = torch.randn(8, 256, 256, requires_grad=True)
-found = {"fp32": kept_by(wide, x) / x.numel()}
-with autocast():
-    found["autocast"] = kept_by(wide, x) / x.numel()
-found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.numel()
-lab.table([found])
+lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes, and its input is just one of them. Under autocast 36 bytes are left beside the casts of weights, 56 %: two numbers of the residual stream are fp32, the other 14 bf16 (2 x 4 + 14 x 2).
-#
-# ### By hand
-#
-# [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. It is an autograd function:
+# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. It is an autograd function:
 
 
 # %%
@@ -592,7 +527,7 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# We take eight blocks, recompute the first k of them, and count what autograd holds over the whole step. With how few of them do you get the lowest peak?
+# We recompute the first k of eight blocks, and count what autograd holds over the whole step. With how few of them do you get the lowest peak?
 
 # %%
 best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
@@ -622,7 +557,7 @@ lab.curves(measured={"peak": peaks}, **axes, title="The peak of a step")
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown]
-# Here is the whole step, with none and with all recomputed. (The axis counts events; it is not time.)
+# Why does it get no lower? Here is the whole step, with none and with all recomputed; the axis counts events, not time.
 
 # %%
 lab.curves(
@@ -636,7 +571,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first peak is the highest, because then the inputs of all other blocks are still there.
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there.
 #
 # <details><summary>And the last block?</summary>
 #
@@ -644,15 +579,9 @@ lab.curves(
 #
 # </details>
 #
-# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
-#
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2: up to there, pairs of blocks keep no less than each alone.
-#
-# </details>
-#
 # ### Exercise 3. Recompute within a budget
 #
-# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
+# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. There are at most eight blocks.
 
 
 # %%
@@ -680,7 +609,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its argument
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here four layers are recomputed and a fifth is not, and the input is data, which needs no gradient. With our class, how many layers get one?
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
 
 # %%
 reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
@@ -708,11 +637,11 @@ lab.table([layers])
 reached_by.score(layers["ours"])
 
 # %% [markdown] sections="S4, 19.4.2"
-# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault, and only warns. So always write `use_reentrant=False`. (Torch's also repeats the dropout masks and the autocast of the first forward; ours does not.)
+# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault and only warns, so always write `use_reentrant=False`.
 #
 # ### The price
 #
-# One more forward. A backward takes about two, so a step of 3 forwards becomes 4. With torch's, too? We count the products of the wide block, in multiples of a step that keeps all:
+# What does it cost? One more forward; and a backward takes about two, so 3 should become 4. We count the products of the wide block, in multiples of a step that keeps all:
 
 
 # %%
@@ -730,12 +659,12 @@ keep = products(lambda block, x: block(x))
 lab.table([{name: products(way) / keep for name, way in ways.items()}])
 
 # %% [markdown]
-# torch stops as soon as it has all that the backward needs. A block's last product is a third of the multiplications counted, and no backward needs its result. (On the CPU the counter doesn't see attention's own products. Norms, softmax and bookkeeping come on top, too.)
+# torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product. (Attention's own products are not counted; with long sequences expect nearer to a third.)
 
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# This is the step to copy, for sequences of equal length (with fp16 add `GradScaler`; for padded ones take the loss of exercise 2):
+# Does the step fit now? This is the one to copy (for padded sequences take the loss of exercise 2):
 
 
 # %%
@@ -756,7 +685,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# Two [pretend devices](GLOSSARY.md#pretend-device) count, as in chapter 01, with sixteen sequences each: one peak until the update begins, and one in the update. They have no limit; the dashed line is a device of 40 MB. (The two flags come below.)
+# Two [pretend devices](GLOSSARY.md#pretend-device) measure their peaks, as in chapter 01, with sixteen sequences each: one before the update, and one in it. The dashed line is a device of 40 MB.
 
 
 # %%
@@ -767,13 +696,12 @@ def recompute_all(blocks):
 
 
 # %%
-def on_device(num_microbatches, recompute, flags=False, num_steps=2):
+def on_device(num_microbatches, recompute, num_steps=2):
     """The device's peaks: until the update begins, and in the update."""
     torch.manual_seed(0)
     net, device, peaks = model.Transformer(8, 96, 4, max_len=64), torch.accelerator, {}
     recompute_all(net.layers[1:-1] if recompute else ())
-    ddp = DDP(net, gradient_as_bucket_view=flags)
-    optimizer = torch.optim.AdamW(net.parameters(), foreach=not flags)
+    ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters(), foreach=True)
 
     def begins(*_):
         peaks["forward, backward"] = device.max_memory_allocated()
@@ -790,7 +718,7 @@ def on_device(num_microbatches, recompute, flags=False, num_steps=2):
 
 # %%
 free, ways = lab.pretend(), {"neither": (1, False), "accumulate": (4, False)}
-ways |= {"recompute": (1, True), "both": (4, True), "both, flags": (4, True, True)}
+ways |= {"recompute": (1, True), "both": (4, True)}
 peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
 
 # %%
@@ -798,18 +726,11 @@ marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit; with either method it does. But they lower the first peak only, and with both the update is the higher one. What lies there, in multiples of the weights (3.8 MB)?
+# With neither, the step does not fit; with either method it does. But they lower the first peak only, and with both the update is the higher one. In it lie six times the weights (3.8 MB): weights, gradients, two moments, DDP's buckets and AdamW's temporaries. Neither method touches them.
 #
-# | held | forward, backward | update |
-# | --- | --- | --- |
-# | weights, Adam's two moments, DDP's buckets | 4 | 4 |
-# | gradients | under accumulation 1 | 1 |
-# | activations, casts of weights | accumulation saves activations, recomputation both | |
-# | AdamW's temporaries | | 1 |
+# <details><summary>More: two flags, <em>selective</em> recomputation</summary>
 #
-# The flags take the last row and the gradients out of the update: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` (or `fused=True`) AdamW has hardly any temporaries. Then the first peak is the higher one. It stays as it was: `zero_grad` let the gradients go, and under `no_sync` the backward makes new ones.
-#
-# <details><summary>More: large models, and <em>selective</em> recomputation</summary>
+# Two of the six can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
 #
 # For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
 #
@@ -817,32 +738,40 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations shrink, messages only with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
-# - **fp8:** where products are large and a library keeps the scales.
-# - **Accumulation:** when the batch that you want doesn't fit.
-# - **Recomputation**: last, since it makes every step longer: in products by 22 % in wide blocks, by an estimated third where sequences are long.
+# In this order:
 #
-# And our 7 B model? Of the five recipes only pure bf16 fits one card of 80 GB. (With 8-bit optimizers `mixed` may, too.) The next chapter shards masters and moments over eight cards: then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB, and `mixed` 4 + 12/8 = 5.5 bytes, 38.5 GB.
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations shrink, and products are faster.
+# - **Accumulation:** when the batch doesn't fit.
+# - **Recomputation:** last, since it makes every step longer.
+#
+# <details><summary>More: speed in bf16, fp8</summary>
+#
+# NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
+#
+# fp8 is for large products, with a library such as torchao or Transformer Engine that keeps the scales. NVIDIA's GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 (4 bits of exponent, 3 of mantissa) ends at 448. The trick is a **scale** again, now one for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits.
+#
+# </details>
+#
+# And our 7 B model? Of the five recipes only pure bf16 fits one card of 80 GB, and it loses small updates. So the next chapter shards masters and moments over eight cards; then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB.
 #
 # ## Summary
 #
-# - bf16: nearly the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
-# - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
-# - fp16 needs a loss scale where gradients are small; it is found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
-# - The order: all microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
-# - Accumulation equals the big batch, but for rounding, if the loss is divided by what is in the whole batch, the sum is kept in fp32, and no layer looks across the batch.
-# - A recomputed block keeps only its input; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
+# - An update under half a gap is lost; an fp32 master keeps it. So mixed precision saves activations and time, but no states.
+# - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
+# - The order: all microbatches, all-reduce, unscale, clip, step.
+# - Accumulation equals the big batch if the loss is divided by the whole batch's tokens, the sum is kept in fp32, and no layer looks across the batch.
+# - A recomputed block keeps only its input; the price is one more forward. Always write `use_reentrant=False`.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
-# **Next**: chapter 06 shards the states, which none of the four other recipes here makes smaller.
+# **Next**: chapter 06 shards the states.
 
-# %% [markdown] sections="8.1.1, 19.2.3, S4, S9"
+# %% [markdown] sections="8.1.1, 19.2.3, 19.4.2, S4, S9"
 # ## Errata of the textbook
 #
 # They correct a textbook that many readers know; if you don't, you lose nothing here.
 #
-# <details><summary>Four boxes</summary>
+# <details><summary>Five boxes</summary>
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
@@ -853,6 +782,12 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # <details><summary>Erratum 19.2.3: "all GPUs roll back"</summary>
 #
 # Nothing is rolled back. The gradients are looked at before the update, so the step has not been made yet: in the table of *An overflow on one rank* step 3 has not updated.
+#
+# </details>
+#
+# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
+#
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so a segment is best a quarter as long. For 32 blocks `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below 2: up to there, pairs of blocks keep no less than each alone.
 #
 # </details>
 #
@@ -870,7 +805,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # </details>
 #
-# **Further reading**
+# <details><summary>Further reading</summary>
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
@@ -878,6 +813,8 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one: it gains time where memory traffic is the bottleneck.
+#
+# </details>
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 
