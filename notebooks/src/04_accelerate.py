@@ -142,7 +142,7 @@ updates.score(rows[0]["updates"])
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
 #
-# In real life this is a script, and a command starts it:
+# How is this started in real life? The loop stands in a script, and a command starts it:
 
 # %%
 TRAIN = """
@@ -235,7 +235,7 @@ ours.environment(deepspeed)
 # %% [markdown]
 # So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook, on labkit's pretend devices. It returns the weights of `net`.
 #
-# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
+# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process?
 
 # %%
 OTHERS = ("four ranks", "accumulation", "bf16", "DeepSpeed", "FSDP")
@@ -556,7 +556,7 @@ def look(engine, batch_size):
 
 
 # %% [markdown]
-# We look at two of the four starts from above; a wrong key is like no key:
+# We look at two of the four starts; a wrong key is like no key:
 
 # %%
 checks = {
@@ -598,7 +598,7 @@ lab.launch(report, one, ranks=4)
 # %% [markdown] sections="8.2.4"
 # ### Exercise 2. An exact accuracy in one message
 #
-# Four ranks collect the ten samples from above, batch by batch, in two ways:
+# Four ranks collect our ten samples, batch by batch, in two ways:
 
 
 # %%
@@ -645,7 +645,7 @@ check.hint("exact_accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# You want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give under `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights among the ranks, too.
+# You want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give under `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights, too.
 
 
 # %%
@@ -798,7 +798,7 @@ sorted(each.name for each in Path(place).iterdir())
 # ## Summary
 #
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
-# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates, in the last batch. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
+# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - All ranks call `gather` and `get_state_dict`, whatever the engine.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `preflight` before the first step.
 #
