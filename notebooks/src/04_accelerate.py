@@ -11,7 +11,7 @@
 #
 # *An hour and a half, and an hour for the exercises. You need chapters 00, 02 and 03. No GPU is needed.*
 #
-# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But the loss ends at 4.9 instead of 3.5. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But what you train can change, and no error tells you. This is the loop:
+# Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But the loss ends at 4.9 instead of 3.5. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. So what has changed, and how could we have known before the first step? This is the loop:
 #
 # ```python
 # for tokens, targets in loader:
@@ -25,7 +25,6 @@
 # ```
 
 # %%
-import math
 import tempfile
 from pathlib import Path
 import labkit as lab
@@ -40,9 +39,9 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the loop, a row for each of its five calls. Each column is a batch: `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls; *all_reduce 2* are two calls, one for each bucket of gradients.
+# This is one update of the loop: a row for each of its five calls, a column for each batch. `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls, here one for each bucket of gradients.
 #
-# The *engine* is what does the work under Accelerate. DDP you know. Now set the engine to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights?
+# The *engine* does the work under Accelerate. Set it from DDP to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights now?
 #
 # <details><summary>Answer</summary>
 #
@@ -52,14 +51,14 @@ ours.Update(engine="ddp", accumulation=2).board()
 #
 # **When you are done** you can
 #
-# - turn a plain loop into one that trains the same model on one process, DDP, FSDP and DeepSpeed;
-# - say what `prepare`, `backward`, `accumulate`, `clip_grad_norm_`, `gather` and `save_state` did to your objects;
+# - turn a plain loop into one that trains the same model under every engine;
+# - say what each of Accelerate's calls did to your objects;
 # - find out before the first step which engine, ranks, precision and batch a run has.
 
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
 #
-# A small model, its optimizer, and the data: 64 passages of our story. (With Adam's usual `eps` tiny gradients magnify rounding: two ranks then end 0.0003 from one process. So we take a larger one.) Then the loop of one process, which goes once through the data: an *epoch*.
+# What changes when a loop gets a second rank? We begin with one process: a small model, its optimizer, 64 passages of our story, and a loop that goes through them once, which is called an *epoch*.
 
 
 # %%
@@ -81,13 +80,24 @@ def alone(batch_size):
     return {"weights": net.state_dict()}
 
 
+# %% [markdown]
+# `final_loss` is the loss that trained weights have on all 64 passages:
+
+
+# %%
+def final_loss(weights):
+    net, _, data = setup()
+    net.load_state_dict(weights)
+    tokens, targets = data.tensors
+    return model.loss(net(tokens), targets).item()
+
+
 # %%
 one = lab.launch(alone, 8, ranks=1)[0]["weights"]
+round(final_loss(one), 2)
 
 # %% [markdown]
-# In chapter 03 we did three things by hand for several [ranks](GLOSSARY.md#rank): wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off in the end. Accelerate does that, and moves model and batches to the rank's GPU. `prepare` takes your objects and gives back others, and `accelerator.backward(loss)` replaces `loss.backward()`.
-#
-# `ours.accelerator()` is `Accelerator()`, told of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU.
+# That is the 3.5 of the opening. For several [ranks](GLOSSARY.md#rank) chapter 03 wrapped the model in [DDP](GLOSSARY.md#ddp), dealt out the samples, and took the wrapper off in the end. Here `prepare` does the first two and moves everything to the rank's GPU, and `unwrap_model` does the third. `accelerator.backward(loss)` replaces `loss.backward()`. `ours.accelerator()` is `Accelerator()` with the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU.
 
 
 # %%
@@ -106,19 +116,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# Each result will be compared with that of one process: *apart* is the largest difference of a weight, and *loss* is what the trained model has on all 64 passages.
-
-
-# %%
-def final_loss(weights):
-    net, _, data = setup()
-    net.load_state_dict(weights)
-    tokens, targets = data.tensors
-    return model.loss(net(tokens), targets).item()
-
-
-# %% [markdown]
-# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does the epoch have?
+# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does their epoch have? (In the table *apart* is the largest difference of a weight from one process.)
 
 # %%
 updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
@@ -137,14 +135,14 @@ updates.score(rows[0]["updates"])
 # %% [markdown]
 # <details><summary>Why</summary>
 #
-# A batch size is *each rank's own*. With 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. With 4 the model is that of one process, but for rounding: 2.38e-07 is 2⁻²², the last bit of a weight between 2 and 4.
+# A batch size is *each rank's own*. With 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. With 4 the model is that of one process, but for rounding: 2.38e-07 is 2⁻²², the last bit of a weight between 2 and 4. Adam's usual `eps` would magnify rounding to 0.0003, so ours is larger.
 #
 # </details>
 
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
 #
-# In real life this is a script, and a command starts it:
+# How is this started in real life? The loop stands in a script, and a command starts it:
 
 # %%
 TRAIN = """
@@ -178,17 +176,12 @@ script = folder / "train.py"
 _ = script.write_text(TRAIN)
 
 # %% [markdown]
-# Four things are new in it:
-#
-# - `accelerator.state` says what Accelerate has found.
-# - `accelerator.accumulate(net)` counts the batches of an update, and keeps DDP from sending until the last. `Accelerator(gradient_accumulation_steps=...)` says how many there are, or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS`, which wins; else it is one.
-# - `clip_grad_norm_` shortens the gradient to a length of 0.5, if it is longer.
-# - `end_training` closes the connections between the ranks.
+# `accumulate` adds up as many batches as `Accelerator(gradient_accumulation_steps=...)` or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS` says, else one, and `clip_grad_norm_` shortens a gradient that is longer than 0.5. `accelerator.state` says what Accelerate has found, and `end_training` closes the connections between the ranks.
 
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# The command `accelerate launch` reads a file, which `accelerate config` writes from your answers. `distributed_type` names the engine, where `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines together. Here is a file as a dict and as YAML:
+# The command `accelerate launch` reads the engine and the number of ranks from a file, which `accelerate config` writes from your answers. In it `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines. Here is one as a dict and as YAML:
 
 # %%
 fp32 = {
@@ -201,27 +194,25 @@ fp32 = {
 print(yaml.safe_dump(fp32, sort_keys=False))
 
 # %% [markdown]
-# In YAML, keep the quotes around `'no'`: without them it means False, and the command stops with an error.
+# <details><summary>Its quotes and other keys</summary>
 #
-# <details><summary>Its other keys</summary>
-#
-# For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
+# Keep the quotes around `'no'`: without them it means False in YAML, and the command stops with an error. labkit writes the file as JSON, which is YAML too. For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
 #
 # </details>
 #
-# Now the command starts the script on two ranks. labkit writes the file as JSON, which is YAML too. Rank 1 prints:
+# Now the command starts the script on two ranks. Rank 1 prints:
 
 # %%
 started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# `MULTI_CPU` is DDP without a real GPU, also on a pretend device. On GPUs the line says `MULTI_GPU`.
+# `MULTI_CPU` is DDP without a real GPU.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# Another engine is another file, and the same script. FSDP (chapter 07) lets each rank keep a part of every weight. It gathers one layer at a time, so its file names the class of our layers, `Block`. (The last key lets every rank build the model itself.) DeepSpeed's `zero_stage: 2` splits the gradients and the optimizer's state among the ranks.
+# Do other engines train the same model? The script stays, and each engine gets a file. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers one layer at a time, so its file names the class of our layers, `Block`. DeepSpeed's `zero_stage: 2` splits gradients and the optimizer's state among the ranks.
 
 # %%
 bf16 = {**fp32, "mixed_precision": "bf16"}
@@ -229,22 +220,22 @@ wrapping = {
     "fsdp_version": 2,
     "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
     "fsdp_transformer_layer_cls_to_wrap": "Block",
-    "fsdp_cpu_ram_efficient_loading": False,
+    "fsdp_cpu_ram_efficient_loading": False,  # every rank builds the model
 }
 fsdp = {**fp32, "distributed_type": "FSDP", "fsdp_config": wrapping}
 zero = {"zero_stage": 2, "gradient_clipping": 0.5}
 deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 
 # %% [markdown]
-# The command turns such a file into environment variables, and starts the script under torch's own launcher:
+# The command turns such a file into environment variables, and from these alone the script learns of it:
 
 # %%
 ours.environment(deepspeed)
 
 # %% [markdown]
-# The script learns of the file only by such variables. So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook. It runs the script there, on labkit's pretend devices, and takes the weights of `net` in the end.
+# So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook, on labkit's pretend devices. It returns the weights of `net`.
 #
-# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process? The six runs take up to a minute.
+# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process?
 
 # %%
 OTHERS = ("four ranks", "accumulation", "bf16", "DeepSpeed", "FSDP")
@@ -268,17 +259,17 @@ lab.show(lab.table(rows, heads=("start", "type", "model", "updates", "apart", "l
 odd.score(max(rows, key=lambda row: row["apart"])["start"])
 
 # %% [markdown]
-# `MULTI_CPU` is DDP again. The others train the model that one process trains, [FSDP](GLOSSARY.md#fsdp) too: they differ by rounding again. The odd one rounds more: it computes with 8 significant bits.
+# So the promise is kept: all starts train the model of one process, [FSDP](GLOSSARY.md#fsdp) too, but for rounding. The odd one only rounds to fewer digits.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Four more starts were meant to make 8 updates of 8 passages, clipped at 0.5. None of them does what was meant:
+# What can still go wrong? Four more starts are meant to make 8 updates of 8 passages, clipped at 0.5, and none of them does:
 #
 # 1. four ranks, and still a batch size of 8;
-# 2. DeepSpeed on two ranks, with a wrong key: `gradient_clip`, not `gradient_clipping`;
-# 3. two ranks on a machine without GPUs (`gpus=False` takes the pretend device away);
-# 4. the same, but told to use CPUs (`ACCELERATE_USE_CPU=true`), and with a file that asks for FSDP.
+# 2. DeepSpeed with a wrong key: `gradient_clip`, not `gradient_clipping`;
+# 3. two ranks without GPUs (`gpus=False` takes the pretend device away);
+# 4. the same, told to use CPUs, but with a file that asks for FSDP.
 #
 # How many of them end with the right weights?
 
@@ -306,10 +297,10 @@ right.score(sum(row["apart"] < 1e-4 for row in rows))
 # %% [markdown]
 # No start ends with an error. What happened in each:
 #
-# 1. An update takes 32 passages, so there are a quarter of the updates.
-# 2. A key that `deepspeed_config` or `fsdp_config` does not know is ignored, so DeepSpeed clips at another length. (On top of the file such a key is refused.)
-# 3. No rank finds a GPU, so each believes that it is alone, as after `python train.py`. It makes 16 updates of 4 passages.
-# 4. It is plain DDP. What the file says of FSDP was ignored, and no memory is saved.
+# 1. This is the 4.9 of the opening: an update takes 32 passages, so there are a quarter of the updates.
+# 2. An unknown key in `deepspeed_config` is ignored, so DeepSpeed clips at another length.
+# 3. No rank finds a GPU, so each believes that it is alone, and makes 16 updates of 4 passages.
+# 4. What the file says of FSDP was ignored. This is plain DDP, and no memory is saved.
 #
 # <details><summary>Training on CPUs: which switch works</summary>
 #
@@ -320,7 +311,7 @@ right.score(sum(row["apart"] < 1e-4 for row in rows))
 # %% [markdown] sections="8.2.2"
 # ## What prepare does to loader and schedule
 #
-# Let us cure the first start. Four ranks, batches of 2, and ten samples, numbered 0 to 9. `prepare` deals batches out in turn, one to each rank. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper: a row for each rank, a column for each step, two numbers in each field. How many numbers are that?
+# How do we cure the first start? `prepare` deals batches to the ranks in turn. Take ten samples, numbered 0 to 9, four ranks, and batches of 2. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper, a row for each rank and a column for each step. How many numbers do you write?
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
@@ -342,7 +333,7 @@ lab.show(ours.draw_deal({"batches of 2": dealt}))
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. In the script it is `Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))`. A batch size of 8, without it and with it:
+# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. A batch size of 8, without it and with it:
 
 # %%
 eight = {
@@ -352,12 +343,12 @@ eight = {
 lab.show(ours.draw_deal(eight))
 
 # %% [markdown]
-# With it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but counts otherwise for the schedule, which comes next. Or keep the larger batch, and raise the learning rate with it (chapter 12).
+# So this is the cure: with it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but counts otherwise for the schedule, which comes next.
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
 #
-# A prepared scheduler changes, too. Let a rate fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
+# Is the learning rate right as well? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
 
 # %%
 rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
@@ -392,52 +383,26 @@ lab.curves(
 rate.score(four_rates[2])
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process. (With `split_batches` it takes one.) So count its length in such steps. Of 8 batches four ranks get 2 each:
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process; with `split_batches` it takes one. So the length for an epoch is `len(loader) * accelerator.num_processes`, counted after `prepare`. With `len(loader)` alone, four ranks come to 0 after about a quarter of the epoch.
 #
-# | length, after `prepare` | here | the rate is 0 |
-# | --- | --- | --- |
-# | `len(loader)` | 2 | after update 1, so the last update does nothing |
-# | `len(loader) * accelerator.num_processes` | 8 | after update 2, the last |
+# <details><summary>Before prepare, and with accumulation</summary>
 #
-# `len(loader)` *before* `prepare` is 8 here as well, but too short where the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
+# `len(loader)` *before* `prepare` is right as well, but too short where the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
 #
-# <details><summary>With accumulation</summary>
-#
-# An epoch has `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)` updates; take that for `len(loader)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
+# With accumulation an epoch has `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)` updates; take that for `len(loader)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
 #
 # </details>
-
-# %% [markdown] sections="8.2.2"
-# ## What prepare does to the model
-#
-# We run the update of the first screen, whose model is larger, with `mixed_precision="bf16"` under three engines, and look at the model on rank 0 of two. *weights* is type and number of what this rank holds, *inside* is what a layer computes in, and *output* is what the model returns.
-
-# %%
-found = {
-    engine: ours.Update(engine=engine, precision="bf16").run()[0]
-    for engine in ("ddp", "fsdp", "zero2")
-}
-
-# %%
-rows = [{"engine": "before prepare", **found["ddp"]["before"]}]
-rows += [{"engine": engine, **ran["after"]} for engine, ran in found.items()]
-lab.table(rows, heads=("engine", "model", "weights", "inside", "output"))
-
-# %% [markdown]
-# DDP and DeepSpeed wrap the model. FSDP cuts its weights: each is a `DTensor`, of which this rank has half.
-#
-# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision). DDP keeps fp32 weights, and `autocast` computes in bf16. FSDP keeps fp32 shards, and gathers and computes in bf16. DeepSpeed holds bf16 weights, and an fp32 copy in its optimizer.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
 #
-# Back to the picture of the first screen, this time under FSDP, predicted and measured:
+# What does the loop do under another engine? Here is the first picture under FSDP, predicted and measured:
 
 # %%
 ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# The forward gathers the weights in 3 calls: two blocks, and the rest. The rest stays gathered, so the backward gathers only the blocks again. The gradients are reduced in the last batch alone, so until then each rank holds the gradient of the *whole* model. Clipping adds an all-reduce, because no rank has the whole norm.
+# Open *before prepare, after prepare*: FSDP has cut the weights, and this rank holds half. So the forward gathers them in 3 calls: two blocks, and the rest, which stays gathered. So the backward gathers only the blocks again. The gradients are reduced in the last batch alone, so until then each rank holds the gradient of the *whole* model. Clipping adds an all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
@@ -464,11 +429,11 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean. Under fp16 it also scales, and with DeepSpeed it makes the whole update in the last batch. So a loop for every engine calls it.
+# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# Our script clips under `if accelerator.sync_gradients`. What if we leave the `if` out, or take DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1. The script clips it to 0.01.
+# What if we clip without `if accelerator.sync_gradients`, or under DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1.
 
 
 # %%
@@ -489,7 +454,7 @@ def clipped(engine, guard=True, configured=None):
 
 
 # %% [markdown]
-# All four ask for 0.01 in the script. One makes a longer move. Which?
+# All four scripts ask for 0.01. Which makes a longer move?
 
 # %%
 CLIPS = ("DDP", "DDP without the if", "DeepSpeed", "DeepSpeed configured")
@@ -509,26 +474,24 @@ lab.show(lab.table(moves))
 longer.score(max(moves, key=lambda move: move["length"])["run"])
 
 # %% [markdown]
-# `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, before it is averaged. Then the second batch's is added at full length, and the sum is clipped again. The length is right, but the first batch hardly counts.
+# `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, adds the second batch's at full length, and clips again. The length is right, but the first batch hardly counts.
 #
 # <details><summary>Why one move is longer</summary>
 #
-# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1. (Measured for its own file, as in the table, and for a DeepSpeed file.)
+# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1.
 #
 # </details>
 #
-# So write the limit in both places, as our script and its configuration `zero` do.
+# So write the limit in both places, as our script and its configuration `zero` do. That cures the second start.
 
 # %% [markdown] sections="8.2.4"
 # ### Exercise 1. Accumulate, clip, and the rest
 #
-# At the end of the loader `accumulate` makes an update, however few batches are left, and `backward` divides by `gradient_accumulation_steps` all the same. Of 6 batches with a gradient of 1, accumulated by 4, the first update has the gradient 4/4, and the second has 2/4. (AdamW averages over many updates, so one short gradient hardly shows.)
-#
-# Write the loop that mends it. All objects are prepared, and `len(loader)` counts the batches of this rank.
+# At the end of the loader `accumulate` makes an update of the batches that are left, but `backward` divides by `gradient_accumulation_steps` all the same. Of 6 batches with a gradient of 1, accumulated by 4, the first update has the gradient 4/4, the second 2/4. Write the loop that mends it. All objects are prepared, and `len(loader)` counts the batches of this rank.
 #
 # - Make one update per `accelerator.gradient_accumulation_steps` batches (it may be 1), and one of those that are left.
 # - Its gradient is that of the mean over all its batches and all ranks, clipped to `max_norm`.
-# - The check runs DDP, and allows one all-reduce per update. The model fits into one bucket.
+# - The check runs DDP with one bucket, and allows one all-reduce per update.
 #
 # <details><summary>Two other ways out</summary>
 #
@@ -564,21 +527,17 @@ check.hint("accumulate_and_clip")
 # %% [markdown] sections="8.2.2"
 # ## Ten seconds before the start
 #
-# Most of this can be read off the objects before the first batch. `schedule` is the number of learning-rate steps of an epoch, and *clips at* is DeepSpeed's own limit; what a script clips can't be seen.
+# How could we have known? Ask the objects before the first batch. *clips at* is DeepSpeed's own limit, because what a script clips can't be seen.
 
 
 # %%
 def preflight(accelerator, loader):
-    updates = math.ceil(len(loader) / accelerator.gradient_accumulation_steps)
-    at_a_time = 1 if accelerator.split_batches else accelerator.num_processes
     deepspeed = accelerator.state.deepspeed_plugin
     return {
         "type": accelerator.distributed_type.value,
         "ranks": accelerator.num_processes,
         "precision": accelerator.mixed_precision,
         "batch": loader.total_batch_size * accelerator.gradient_accumulation_steps,
-        "updates": updates,
-        "schedule": updates * at_a_time,
         "clips at": deepspeed and deepspeed.deepspeed_config["gradient_clipping"],
     }
 
@@ -591,26 +550,23 @@ def prepared(engine, batch_size, precision="no"):
     return accelerator, *accelerator.prepare(net, optimizer, loader)
 
 
-def look(engine, batch_size, precision="no"):
-    accelerator, net, optimizer, loader = prepared(engine, batch_size, precision)
+def look(engine, batch_size):
+    accelerator, net, optimizer, loader = prepared(engine, batch_size)
     return preflight(accelerator, loader)
 
 
 # %% [markdown]
-# Two of the four starts from above (a wrong key is like no key), and one that is right:
+# We look at two of the four starts; a wrong key is like no key:
 
 # %%
 checks = {
     "batch size 8 on four ranks": lab.launch(look, "ddp", 8, ranks=4)[0],
     "a wrong key": lab.launch(look, "zero2", 4)[0],
-    "FSDP and bf16": lab.launch(look, "fsdp", 4, "bf16")[0],
 }
-
-# %%
 lab.table({"start": name, **found} for name, found in checks.items())
 
 # %% [markdown]
-# The first has 32 passages per update where we want 8. The second clips at 1 where we want 0.5.
+# The first has 32 passages per update where we want 8, and the second clips at 1 where we want 0.5. So the 4.9 of the opening shows before the first step.
 
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
@@ -637,25 +593,12 @@ def report(weights):
 lab.launch(report, one, ranks=4)
 
 # %% [markdown]
-# `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does.
-#
-# A frequent mistake is a collective that only the main process calls. Here rank 1 returns, and rank 0 waits. labkit says so at once, NCCL after 10 minutes by default. (In a loop rank 1 would go on, and its next all-reduce would meet this gather.)
-
-
-# %% tags=["raises-exception"]
-def only_the_main_one():
-    accelerator = ours.accelerator()
-    if accelerator.is_main_process:
-        loss = torch.ones(1, device=accelerator.device)
-        print("mean", accelerator.gather(loss).mean())
-
-
-lab.launch(only_the_main_one, hang_s=1.0)
+# `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does. A `gather` under the `if` would wait for ranks that never come; NCCL gives up after 10 minutes by default.
 
 # %% [markdown] sections="8.2.4"
 # ### Exercise 2. An exact accuracy in one message
 #
-# For what a loader has filled up there is `gather_for_metrics`. Four ranks collect the ten samples, batch by batch, in two ways:
+# Four ranks collect our ten samples, batch by batch, in two ways:
 
 
 # %%
@@ -675,7 +618,7 @@ lab.launch(collected, ranks=4)[0]
 # %% [markdown]
 # If a classifier gets only the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but it sends a message in every batch. You may use one collective in all.
 #
-# `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once. The loader does not shuffle, and every batch has full length.
+# `net` maps inputs to one score per class, and the prepared loader gives (inputs, labels), unshuffled, in batches of full length. Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
 
 
 # %%
@@ -702,7 +645,7 @@ check.hint("exact_accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give, with `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights among the ranks, too.
+# You want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give under `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights, too.
 
 
 # %%
@@ -737,21 +680,23 @@ lab.show(lab.table(rows))
 own.score(found["zero3"][1]["unwrap_model"])
 
 # %% [markdown]
-# <details><summary>Why so few</summary>
+# <details><summary>Why, and ZeRO 3's key</summary>
 #
 # DeepSpeed keeps a rank's part in a tensor of its own, and leaves the model's weights empty between two uses.
 #
+# "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision): DDP keeps fp32 weights and computes in bf16, FSDP also gathers in bf16, and DeepSpeed holds bf16 weights, with an fp32 copy in its optimizer.
+#
+# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step.
+#
 # </details>
 #
-# `get_state_dict` gathers, and under FSDP and ZeRO 3 only rank 0 gets the whole weights. From DeepSpeed they are bf16, since it holds bf16 weights. So for every engine:
+# `get_state_dict` gathers, and under FSDP and ZeRO 3 only rank 0 gets the whole weights. So for every engine:
 #
 # ```python
 # weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
 # accelerator.save(weights, path)  # writes on the main process only
 # accelerator.wait_for_everyone()  # before another rank reads the file
 # ```
-#
-# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`, as `ours.accelerator("zero3")` says for you. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step.
 
 # %% [markdown] sections="8.2.2"
 # ### Exercise 3. One loop for every engine
@@ -771,7 +716,7 @@ def ddp_epoch(accelerator, net, optimizer, loader):
 
 
 # %% [markdown]
-# You are given an Accelerator and plain objects. The loop must work on every engine and return the whole weights under the names of the bare model; what ranks other than the main one return does not matter. The check tries one process, DDP, FSDP and ZeRO 2.
+# The objects are plain. Your loop must work on every engine, and return on the main process the whole weights under the names of the bare model. The check tries one process, DDP, FSDP and ZeRO 2.
 
 
 # %%
@@ -801,11 +746,17 @@ check.hint("one_epoch")
 # - `unwrap_model`: FSDP gives only this rank's part of each weight.
 #
 # </details>
+#
+# So when is Accelerate worth it? When a script must run under several engines, or on a laptop and on a cluster. Otherwise use the engine itself, with all its switches.
+#
+# ---
+#
+# *Here ends what most people need. The rest is about going on later, and optional.*
 
 # %% [markdown] sections="8.2.2"
-# ### To go on later
+# ## To go on later
 #
-# `save_state` saves weights, optimizer, a prepared scheduler, and random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
+# Can a run stop, and go on as if it had not? `save_state` saves weights, optimizer, a prepared scheduler, and random generators, and all ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
 
 
 # %%
@@ -833,19 +784,13 @@ lab.difference(resumed, straight)
 sorted(each.name for each in Path(place).iterdir())
 
 # %% [markdown]
-# Not a bit is different. (Without dropout nothing here uses the random generators.)
+# Not a bit is different. By default `save_state` does not know how far into the loader you were, so `skip_first_batches` went there.
 #
-# By default `save_state` does not know how far into the loader you were, so `skip_first_batches` goes there. Use the shortened loader only for the first epoch after you load.
+# <details><summary>Later epochs, and shuffled loaders</summary>
 #
-# <details><summary>If the loader shuffles</summary>
+# Use the shortened loader only for the first epoch after you load.
 #
 # All ranks share one shuffled order, a new one in each epoch. Set torch's seed before `prepare` as the first run did, and the new loader begins with the order of its first epoch. For a later epoch add `DataLoaderConfiguration(use_seedable_sampler=True)`, and call `loader.set_epoch(epoch)` after loading.
-#
-# </details>
-#
-# <details><summary>When is Accelerate worth it?</summary>
-#
-# When you want to change between engines, or when a script must run on a laptop and on a cluster. If you know your engine and want all its switches, use the engine.
 #
 # </details>
 
@@ -853,11 +798,11 @@ sorted(each.name for each in Path(place).iterdir())
 # ## Summary
 #
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
-# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates, in the last batch. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
-# - All ranks call `gather`, `get_state_dict` and `save_state`, whatever the engine.
+# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
+# - All ranks call `gather` and `get_state_dict`, whatever the engine.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `preflight` before the first step.
 #
-# **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
+# **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation).
 #
 # **Further reading**: [Accelerate](https://huggingface.co/docs/accelerate) (this chapter ran version 1.15), its pages on [gradient accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation) and on [performance and batch sizes](https://huggingface.co/docs/accelerate/concept_guides/performance).
 #
