@@ -193,6 +193,8 @@ REASONS = {
         "accelerate.picture",
         "profiling.picture",
         "planner.picture.holders",
+        "planner.picture.layers_of",
+        "planner.picture.sequences_of",
         "planner.picture.stacked",
         "planner.plan.picture.badge",
         "planner.plan.picture.drawn",
