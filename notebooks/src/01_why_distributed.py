@@ -271,11 +271,7 @@ def quiet_share(cards):
     return exp(-1 / days_between(cards))
 
 
-rows = [
-    {"cards": n, "days between two": days_between(n), "quiet days": quiet_share(n)}
-    for n in (1, 1024)
-]
-lab.table(rows, units={"quiet days": "share"})
+lab.table([{"cards": n, "days between two": days_between(n)} for n in (1, 1024)])
 
 # %%
 quiet_days.score(quiet_share(1024))
@@ -312,7 +308,7 @@ lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=ti
 #
 # What do many cards cost, even for a good reason? Six difficulties are usually named: communication, load balance, consistency, memory, faults and complexity. Here is a first look at consistency.
 #
-# Two ranks begin with the same weights, which lie between −0.125 and 0.125, and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
+# Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
 
 
 # %%
@@ -359,7 +355,7 @@ every = {
     name: planner.Strategy(strategy=word, recipe="mixed")
     for name, word in strategies.items()
 }
-planner.ways(every)
+lab.show(planner.ways(every))
 
 # %% [markdown]
 # - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
@@ -386,9 +382,8 @@ rows = [
     }
     for name, each in every.items()
 ]
-lab.table(
-    rows, units={"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
-)
+units = {"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
+lab.table(rows, units=units)
 
 # %% [markdown]
 # Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08). What each way sends also depends on the batch: gradients are as large as the model, whatever the batch, but activations grow with it.
