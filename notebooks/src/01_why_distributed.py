@@ -271,6 +271,7 @@ def quiet_share(cards):
     return exp(-1 / days_between(cards))
 
 
+# %%
 lab.table([{"cards": n, "days between two": days_between(n)} for n in (1, 1024)])
 
 # %%
@@ -328,13 +329,9 @@ def five_steps(average):
 
 
 # %%
-alone = lab.launch(five_steps, False, ranks=2)
-together = lab.launch(five_steps, True, ranks=2)
-apart = {
-    "no averaging": lab.difference(*alone),
-    "averaged": lab.difference(*together),
-}
-lab.table([apart])
+alone = lab.difference(*lab.launch(five_steps, False, ranks=2))
+together = lab.difference(*lab.launch(five_steps, True, ranks=2))
+lab.table([{"no averaging": alone, "averaged": together}])
 
 # %% [markdown]
 # Without averaging some weight differs by a third of the largest weights at the start: there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
