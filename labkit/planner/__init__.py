@@ -97,6 +97,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "num_stages",
             "predicted",
         ],
+        "strategies_board": [
+            "ways",
+        ],
         "trust.clock_picture": [
             "clock_bars",
         ],

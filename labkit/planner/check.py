@@ -50,8 +50,8 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
     that this rank holds.
 
-    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
-    ``fully_shard``.
+    Run on real ranks after a step whose gradients are still there, beside ``sharding.shards``: data
+    parallel or ``fully_shard``.
     """
     for num_ranks, how, dtype in (
         (2, "data parallel", "float32"),

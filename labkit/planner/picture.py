@@ -161,8 +161,8 @@ def holders(step: Strategy, say: Mapping[str, str], code: str) -> Sketch:
         replica = rank // step.num_stages % step.num_replicas
         stage = rank % step.num_stages
         shapes.append(Words(LAYERS_PX - 8, y + 15, f"rank {rank}", "end"))
-        shapes += _layers_of(step, rank, y)
-        shapes += _sequences_of(step, replica, y)
+        shapes += layers_of(step, rank, LAYERS_PX, y, LAYERS_WIDE_PX)
+        shapes += sequences_of(step, replica, BATCH_PX, y, WIDTH_PX - BATCH_PX - 4)
         table.append(
             (
                 str(rank),
@@ -187,30 +187,30 @@ def holders(step: Strategy, say: Mapping[str, str], code: str) -> Sketch:
     )
 
 
-def _layers_of(step: Strategy, rank: int, y: float) -> list[Shape]:
+def layers_of(step: Strategy, rank: int, left: float, y: float, wide_px: float) -> list[Shape]:
     """All layers as boxes; coloured what of each the rank holds."""
     num_layers = max(8, step.num_stages)
     num_slices = step.num_slices
-    layer_px = LAYERS_WIDE_PX / num_layers
+    layer_px = wide_px / num_layers
     slice_px = (layer_px - 3) / num_slices
     shapes: list[Shape] = []
     for index in range(num_layers):
-        x = LAYERS_PX + index * layer_px
+        x = left + index * layer_px
         shapes.append(Box(x, y, layer_px - 3, 20))
         if index * step.num_stages // num_layers == rank % step.num_stages:
             shapes.append(Box(x + slice_px * (rank % num_slices), y, slice_px, 20, HELD))
     return shapes
 
 
-def _sequences_of(step: Strategy, replica: int, y: float) -> list[Shape]:
+def sequences_of(step: Strategy, replica: int, x: float, y: float, wide_px: float) -> list[Shape]:
     """The batch as a box; coloured which sequences of it a replica has."""
-    part_px = (WIDTH_PX - BATCH_PX - 4) / step.num_replicas
+    part_px = wide_px / step.num_replicas
     first = replica * step.batch // step.num_replicas
     size = step.batch // step.num_replicas
     label = f"{first}" if size == 1 else f"{first}-{first + size - 1}"
     return [
-        Box(BATCH_PX, y, part_px * step.num_replicas, 20),
-        Box(BATCH_PX + replica * part_px, y, part_px, 20, SEQUENCES, "", (label,)),
+        Box(x, y, part_px * step.num_replicas, 20),
+        Box(x + replica * part_px, y, part_px, 20, SEQUENCES, "", (label,)),
     ]
 
 

@@ -11,6 +11,7 @@ from labkit.experiment import Experiment
 from labkit.planner.models import DEVICES, MODELS
 from labkit.sharding import moments, partition, states
 from labkit.sharding.moments import Unit
+from labkit.shards import ITEMSIZE
 from labkit.units import check_whole, check_word
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from labkit.launching.run import Run
 
 STRATEGIES = ("data", "sharded", "layers", "hybrid", "tensor")
+RECIPES = ("fp32", "mixed")
+"""in which types: keys of ``states.RECIPES``"""
 MOST_RANKS = 4
 MOST_BATCH = 16
 """of a real run"""
@@ -55,8 +58,8 @@ def num_stages(strategy: str, num_ranks: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Experiment):
-    """A large model trained in fp32 with Adam by one of the strategies; a run trains the small
-    model by it."""
+    """A large model trained with Adam by one of the strategies; a run trains the small model by it,
+    in fp32."""
 
     strategy: str = "data"
     """one of STRATEGIES"""
@@ -68,11 +71,14 @@ class Strategy(Experiment):
     """N"""
     batch: int = 16
     """sequences per step, on all ranks together"""
+    recipe: str = "fp32"
+    """one of RECIPES"""
 
     def __post_init__(self) -> None:
         check_word(self.strategy, STRATEGIES, "a strategy")
         check_word(self.model, MODELS, "a model")
         check_word(self.device, DEVICES, "a device")
+        check_word(self.recipe, RECIPES, "a recipe")
         check_whole(1, 100_000, ranks=self.ranks, batch=self.batch)
 
     @property
@@ -112,12 +118,12 @@ class Strategy(Experiment):
         biases too; activations by Korthikanti et al. 2022, equation 2."""
         if self.strategy == "tensor":
             model = MODELS[self.model]
-            whole = model.bill(1, "fp32")
+            whole = model.bill(1, self.recipe)
             split = {part: num_bytes / self.ranks for part, num_bytes in whole.items()}
-            kept = model.activation_bytes(1, "fp32", tensor_parallel=self.ranks)
+            kept = model.activation_bytes(1, self.recipe, tensor_parallel=self.ranks)
             return {**split, "activations": self.batch * kept}
         one_sequence = MODELS[self.model].bill(
-            1, "fp32", num_ranks=self.ranks, stage=self.zero_stage
+            1, self.recipe, num_ranks=self.ranks, stage=self.zero_stage
         )
         bill = {part: num_bytes * self.part for part, num_bytes in one_sequence.items()}
         bill["activations"] *= self.batch / self.num_replicas
@@ -126,16 +132,17 @@ class Strategy(Experiment):
     def sent_bytes(self) -> float:
         """What the busiest rank sends in a step."""
         model = MODELS[self.model]
+        itemsize = ITEMSIZE[states.recipe(self.recipe).dtypes["gradient"]]
         if self.strategy == "tensor":
-            stream = 4 * model.dim * model.seq_len * self.batch
+            stream = itemsize * model.dim * model.seq_len * self.batch
             reduced = TENSOR_ALL_REDUCES * model.layers * stream
             return states.step_volume(reduced, self.ranks, 0)["all_reduce"]
         volume = states.step_volume(
-            4 * model.params * self.part, self.num_replicas, self.zero_stage
+            itemsize * model.params * self.part, self.num_replicas, self.zero_stage
         )
         # to the next stage in the forward, to the one before in the backward
         edges = min(2, self.num_stages - 1)
-        messages = edges * 4 * model.dim * model.seq_len * self.batch / self.num_replicas
+        messages = edges * itemsize * model.dim * model.seq_len * self.batch / self.num_replicas
         return sum(volume.values()) + messages
 
     # --- the small model, which runs ---
@@ -161,7 +168,7 @@ class Strategy(Experiment):
 
     def as_run(self) -> "Strategy":
         """A run trains the small model, whatever stands here."""
-        return replace(self, model="LLaMA 7B", device="A100 80 GB")
+        return replace(self, model="LLaMA 7B", device="A100 80 GB", recipe="fp32")
 
     def measured(self, run: "Run") -> list[dict]:
         """What each rank returned."""

@@ -1,20 +1,31 @@
 """``strategies()``: data parallel, sharded, by layers, hybrid, tensor: who holds what and sends
-what, computed for a large model; then the same strategy on real ranks with a small one."""
+what, computed for a large model; then the same strategy on real ranks with a small one. ``ways``
+draws several of them beside each other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import ClassVar
 
 from labkit.pictures.painters import svg
-from labkit.pictures.sketch import Sketch
+from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, moved
 from labkit.planner import strategies_run
 from labkit.planner.models import DEVICES, MODELS, PARTS
-from labkit.planner.picture import BILL_WORDS, architectures, holders, stacked
+from labkit.planner.picture import (
+    BILL_WORDS,
+    HELD,
+    SEQUENCES,
+    architectures,
+    holders,
+    layers_of,
+    sequences_of,
+    stacked,
+)
 from labkit.planner.strategies import STRATEGIES, Expected, Strategy, num_params
-from labkit.units import format_bytes, format_share
+from labkit.units import check_whole, format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial
-from labkit.words import WORDS, speaking
+from labkit.words import WORDS, sentence, speaking
 
 __all__ = ["architectures", "strategies"]
 
@@ -37,7 +48,7 @@ _WORDS = (
     ("each", "The busiest rank of each"),
     (
         "how",
-        "fp32 with Adam. The same {} sequences in every row. Sent: collectives at their lower "
+        "{}. The same {} sequences in every row. Sent: collectives at their lower "
         "bound, and messages of activations. Idle: (p-1)/(m+p-1), for p equal stages and m "
         "microbatches of one sequence, GPipe. Tensor parallel: 4 all-reduces of the activations "
         "per layer; every rank waits for each.",
@@ -51,6 +62,9 @@ _WORDS = (
         "{} (predicted: {}). On the wire, headers and gloo's ways included: {}.",
     ),
     ("uncounted", "not counted on this system"),
+    ("fp32", "fp32, Adam"),
+    ("mixed", "16 bit, fp32 copy, Adam"),
+    ("ways", "Who holds what, and what travels between ranks"),
 )
 
 
@@ -93,7 +107,7 @@ class StrategiesBoard(Trial):
                 svg.html(_drawn(step, self.language)),
                 svg.html(bills),
                 _table(every, step.strategy, say),
-                paragraphs(say["how"].format(step.batch)),
+                paragraphs(say["how"].format(say[step.recipe], step.batch)),
             )
         )
         results = self.found(step)
@@ -201,3 +215,102 @@ def _listed(payload: dict[str, float], language: str) -> str:
     return WORDS[language]["comma"].join(
         f"{name} {round(num):,}" for name, num in payload.items() if num
     )
+
+
+# --- several strategies beside each other ---
+
+ROW_PX = 24
+LAYERS_PX, SEQUENCES_PX, TRAVEL_PX = 52.0, 238.0, 396.0
+LINE_PX = 16
+"""between lines"""
+_TRAVELLING = {"activations": "#cf8fc2", "gradients": "#43b08a", "parameters": HELD}
+
+
+def ways(steps: Mapping[str, Strategy], *, language: str | None = None) -> Sketch:
+    """Strategies of at most 8 ranks by name, two beside each other: what each rank holds and takes,
+    and as lines what travels between ranks. Raises ValueError for none, or for more ranks."""
+    check_whole(1, 8, **{"number of ways": len(steps)})
+    most = max(step.ranks for step in steps.values())
+    check_whole(1, 8, ranks=most)
+
+    def build(words: dict[str, str]) -> Sketch:
+        code = words["code"]
+        say = spoken(_WORDS, code)
+        tall_px = 30 + ROW_PX * most
+        shapes: list[Shape] = []
+        table = [("", say["all_layers"], say["share"], *(say[kind] for kind in _TRAVELLING))]
+        for number, (name, step) in enumerate(steps.items()):
+            x = number % 2 * (WIDTH_PX / 2 + 8)
+            y = 62 + number // 2 * tall_px
+            shapes += [moved(shape, x, y) for shape in _way(name, step)]
+            found = {kind for kind, _ in _travelling(step)}
+            told = ["●" if kind in found else "" for kind in _TRAVELLING]
+            held = f"1/{step.num_stages * step.num_slices}"
+            table.append((name, held, f"1/{step.num_replicas}", *told))
+        keys, end_px = legend(_keys(say), 0, 56 + -(-len(steps) // 2) * tall_px)
+        return Sketch(
+            shapes=(*shapes, *keys),
+            height_px=end_px,
+            heading=say["ways"],
+            badge=say["computed"],
+            table=tuple(table),
+            summary=sentence(say["ways"], [row[:3] for row in table[1:]], say["computed"], code),
+            language=code,
+        )
+
+    return speaking(language, build)
+
+
+def _travelling(step: Strategy) -> list[tuple[str, list[int]]]:
+    """What travels, and between which ranks: from one to the next, or among all of them."""
+    ranks = range(step.ranks)
+    if step.strategy == "tensor":
+        return [("activations", [*ranks])]
+    stages = step.num_stages
+    pairs = [[rank, rank + 1] for rank in ranks if rank + 1 in ranks and (rank + 1) % stages]
+    found = [("activations", pair) for pair in pairs]
+    if step.num_replicas > 1:
+        found += [("gradients", [*ranks[stage::stages]]) for stage in range(stages)]
+    if step.zero_stage == 3:
+        found.append(("parameters", [*ranks]))
+    return found
+
+
+def _way(name: str, step: Strategy) -> list[Shape]:
+    """One strategy: its name, a row for each rank, and the lines between them."""
+    shapes: list[Shape] = [Words(0, 0, name, bold=True)]
+    for rank in range(step.ranks):
+        y = 8.0 + ROW_PX * rank
+        replica = rank // step.num_stages % step.num_replicas
+        shapes.append(Words(LAYERS_PX - 8, y + 15, f"rank {rank}", "end"))
+        shapes += layers_of(step, rank, LAYERS_PX, y, SEQUENCES_PX - LAYERS_PX - 8)
+        shapes += sequences_of(step, replica, SEQUENCES_PX, y, TRAVEL_PX - SEQUENCES_PX - 12)
+    x = TRAVEL_PX
+    before = None
+    for kind, ranks in _travelling(step):
+        one_by_one = kind == "activations" and before == kind
+        x += LINE_PX * (before is not None and not one_by_one)
+        shapes += _between(kind, ranks, x, arrow=kind == "activations" and len(ranks) == 2)
+        before = kind
+    return shapes
+
+
+def _between(kind: str, ranks: Sequence[int], x: float, *, arrow: bool) -> list[Shape]:
+    """A line from the first to the last of some ranks, with a dot at each; or an arrow."""
+    colour = _TRAVELLING[kind]
+    at = [(x, 18.0 + ROW_PX * rank) for rank in ranks]
+    if arrow:
+        ends = ((x, at[0][1] + 2), (x, at[1][1] - 2))
+        return [Line(ends, colour, width_px=3, arrow=True)]
+    return [Line((at[0], at[-1]), colour, width_px=3), Line(at, colour, width_px=2, mark="o")]
+
+
+def _keys(say: Mapping[str, str]) -> list[tuple[list[Shape], str]]:
+    """The legend: boxes are held or taken, lines travel."""
+    held = (("all_layers", HELD), ("share", SEQUENCES))
+    keys: list[tuple[list[Shape], str]] = [
+        ([Box(0, -7, 22, 14, colour)], say[name]) for name, colour in held
+    ]
+    for kind in _TRAVELLING:
+        keys.append(([Line(((0, 0), (22, 0)), _TRAVELLING[kind], width_px=3)], say[kind]))
+    return keys

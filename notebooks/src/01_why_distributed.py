@@ -11,9 +11,9 @@
 #
 # *About an hour, the exercises not counted. You need chapter 00. No GPU is needed.*
 #
-# We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory. Even without a byte of activations, it needs 112 GB.
+# We want to train LLaMA 7B. Its weights are a file of 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
 #
-# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters, so 107 GB of states (weights, gradients and what the optimizer keeps), and adds 9 GB of activations for one sequence (what the forward keeps for the backward). The dashed line is the card.
+# Where do they come from, and what can more cards do about it? The picture writes the bill of one step, with a single sequence of text. The dashed line is the card.
 
 # %%
 from math import exp
@@ -29,13 +29,13 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try other models: which is the largest that fits on one card of 80 GB? (A table near the end answers.)
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06).
 #
-# **When you are done** you can say how much memory the states of any model take, you can tell which of the five usual reasons for many cards are good ones, and you know what each of four ways to run in parallel has to send.
+# **When you are done** you can say how much memory a model takes to train, which of the five usual reasons for many cards are good ones, and what each of four ways to run in parallel has to send.
 #
 # ## It dies, for real
 #
-# Below is a small network: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, three times as much; the bytes are counted, and the limit is enforced. At which line will it run out of memory?
+# What asks for so much memory, and when? Below is a small network: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, and enforces that. At which line will it run out of memory?
 
 # %%
 dies_at = lab.guess(
@@ -70,18 +70,20 @@ print(report)
 dies_at.score(report.finding.where["text"])
 
 # %% [markdown]
-# The weights fit, and so did the gradients, which are as large again. Then Adam, at its first step, wanted two numbers of its own for every weight. That is why so many runs die after the first backward, when everything seemed to be well.
+# The weights take 32 MiB and the gradients as much again, and both fit. But at its first step Adam wants two numbers of its own for every weight, 64 MiB more, and 128 MiB are too many. That is why some runs die only after their first backward.
 
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# The usual [recipe](GLOSSARY.md#recipe) for large models is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. With everything in fp32 a parameter takes 4 + 4 + 8 bytes. How many of them does this recipe save?
+# How many bytes is that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) for large models is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. That is too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+#
+# With everything in fp32, as in the small network, a parameter takes 4 + 4 + 8 bytes. How many of them does the recipe save?
 
 # %%
 saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
 
 # %% [markdown]
-# Here is one step of it, with nothing hidden. At the end the rank counts what it holds.
+# Here is one step of the recipe. At the end the rank counts what it holds.
 
 
 # %%
@@ -113,16 +115,16 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 saved.score(16 - sum(held.values()))
 
 # %% [markdown] sections="8.1.1, D-faq"
-# None: it is sixteen again, by another way: 2 + 2 + 4 + 8 (the first picture's *optimizer* is the last two, 12 bytes per parameter). All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
+# The fp32 copy takes back what the halves have given. What the recipe does save is activations, time and traffic. All four together are the [model states](GLOSSARY.md#model-states); the first picture's *optimizer* is the last two.
 #
-# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
+# So the rule is **16 bytes of states for each parameter**. LLaMA 7B has 6.7 billion, which makes 107 of the 116 GB. (Later chapters count with a round 7 billion, 112 GB.)
 
 # %% [markdown]
 # ## Exercise 1. Read the bill of a rank
 #
-# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here (`from torch.distributed.tensor import DTensor`). Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
+# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called after a step whose gradients are still there. Some models are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here (`from torch.distributed.tensor import DTensor`). Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
 #
-# The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
+# The check tries cases that you don't see, and says where it is wrong. `check.hint` has a hint more after each attempt.
 
 
 # %%
@@ -156,7 +158,9 @@ check.hint("held_bytes")
 # %% [markdown] sections="8.1.1"
 # ## Activations, by hand
 #
-# The states stay the same size, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How much does one block of a transformer keep? Say it in bytes for each token and each unit of its [width](GLOSSARY.md#width), the hidden size. In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+# Where do the last 9 GB come from? They are [activations](GLOSSARY.md#activations), what the forward keeps because the backward will need it. Unlike the states, they grow with the text that you feed at once.
+#
+# How much does one block of a transformer keep, in bytes for each token and each unit of its [width](GLOSSARY.md#width), the hidden size? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
 
 # %%
 kept_by_gpt = lab.guess(
@@ -205,7 +209,9 @@ title = "What a block keeps for the backward"
 lab.curves(measured=kept, predicted=formula, **axes, title=title)
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only with a stored attention matrix does this number grow with the length; flash attention doesn't store it. A LLaMA block keeps more, 49.7 here, and the first picture counts it with 34: its 9 GB are a low estimate (box).
+# The dots are our count, the lines a formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
+#
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, $5\,a\,s / h = 80$ bytes per token and unit come on top, and 9 GB become 31; flash attention doesn't store it. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
@@ -216,46 +222,39 @@ lab.curves(measured=kept, predicted=formula, **axes, title=title)
 # %% [markdown] sections="10.1.1"
 # ## Five reasons, and which of them are good
 #
-# Five reasons are usually given for many cards. Let us compute each.
+# The bill says why one card is too small. Which of the five reasons that are usually given for many cards are good ones?
 #
-# ### 1. The model does not fit
+# ### The model does not fit
 #
-# 112 GB do not fit into 80. But each card can hold a part of the states: that trick is called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it.
+# 116 GB do not fit into 80. But two cards are enough if each holds a part of the states. That is called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it. So this reason is good.
 #
-# ### 2. It takes too long
+# ### It takes too long, or there is too much data
 #
-# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card? (The answer takes the card hours that the paper reports, so it comes out a little higher than these numbers.)
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. So too much data is too much time, and the two reasons are one.
+#
+# LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card? (The answer takes the paper's card hours, so it is a little higher.)
 
 # %%
 years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
 
 # %%
-timed = [each for each in planner.MODELS.values() if each.a100_hours]
-years.score(timed[-1].a100_hours / 24 / 365)
+years.score(planner.MODELS["LLaMA-2 70B"].a100_hours / 24 / 365)
 
 # %%
-peak_per_hour = 312e12 * 3600
 rows = []
-for each in timed:
-    reached = 6 * each.params * each.train_tokens / (peak_per_hour * each.a100_hours)
-    rows.append(
-        {
-            "name": each.name,
-            "A100 hours": round(each.a100_hours),
-            "years": each.a100_hours / 8760,
-            "reached": reached,
-        }
-    )
+for each in planner.MODELS.values():
+    if each.a100_hours:
+        operations = 6 * each.params * each.train_tokens
+        at_peak = 312e12 * 3600 * each.a100_hours
+        years_taken = each.a100_hours / 24 / 365
+        row = {"name": each.name, "years": years_taken, "reached": operations / at_peak}
+        rows.append(row)
 lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
-# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
+# Nobody waits that long, so this reason is good as well. `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
 #
-# ### 3. There is too much data
-#
-# More tokens to train on take longer: that is reason 2 again. Reading and tokenizing them is work for CPU cores, where more cards do not help.
-#
-# ### 4. Reliability?
+# ### Reliability
 #
 # Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently, then what share of days passes without any, on 1,024 cards?
 
@@ -264,24 +263,33 @@ quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 
 
 
 # %%
-def quiet_share(num_gpus):
-    hours_of_one = 54 * 24 * 16_384 / 419
-    return exp(-24 * num_gpus / hours_of_one)
+def days_between(cards):
+    return 54 * 16_384 / 419 / cards
 
 
+def quiet_share(cards):
+    return exp(-1 / days_between(cards))
+
+
+# %%
+lab.table([{"cards": n, "days between two": days_between(n)} for n in (1, 1024)])
+
+# %%
 quiet_days.score(quiet_share(1024))
 
 # %% [markdown]
-# More devices fail more often. That is a price, and chapter 13 is about paying it.
+# One card is interrupted once in almost six years, a thousand cards every other day. So reliability is no reason but a price, and chapter 13 is about paying it.
 #
-# ### 5. More experiments
+# ### More experiments
 #
-# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours of a card; how many such runs fit into 30 days on 4,096 cards if 1 % of the work is serial?
+# Experiments that don't depend on each other need no distributed training, because each can have cards of its own. It is different if one run has to end sooner. With $N$ cards it is at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967).
+#
+# LLaMA 7B took 82,432 hours of a card. How many such runs fit, one after another, into 30 days on 4,096 cards, if we assume that 1 % is serial?
 
 
 # %%
 def runs_in_30_days(cards, serial):
-    days = timed[0].a100_hours / 24
+    days = planner.MODELS["LLaMA 7B"].a100_hours / 24
     return 30 / (days * (serial + (1 - serial) / cards))
 
 
@@ -292,25 +300,16 @@ title = "Runs of LLaMA 7B in 30 days"
 lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.1"
-# Follow the lowest curve. It bends at about a hundred cards, and even 4,096 cards don't finish one run in the month. Several chapters are about keeping that serial share small.
+# Follow the lowest curve. Even 4,096 cards don't finish one run in the month, because the serial part alone takes longer. Several chapters are about keeping it small.
 #
-# So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. *Too much data* either means too much time or asks for CPU cores, and reliability speaks against many cards.
+# So two of the five are good reasons: *it does not fit* and *it takes too long*. *Too much data* and *more experiments* count where they mean too long, and reliability speaks against many cards.
 #
 # %% [markdown] sections="10.1.2"
 # ## What makes it hard
 #
-# Six difficulties come with the cards:
+# What do many cards cost, even for a good reason? Six difficulties are usually named: communication, load balance, consistency, memory, faults and complexity. Here is a first look at consistency.
 #
-# | difficulty | what it is | chapters |
-# | --- | --- | --- |
-# | communication | bytes to send, and time to wait for them | 02, 03, 11 |
-# | load balance | all wait for the slowest | 00, 03, 08 |
-# | consistency | all must hold the same weights | 03 |
-# | memory | copies of everything on every rank | 05, 06, 07 |
-# | faults | one fails, all stop | 13 |
-# | complexity | a bug may hang, or give wrong numbers silently | 00, 14 |
-#
-# Here is a first look at consistency. Two ranks begin with the same weights and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
+# Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
 
 
 # %%
@@ -330,23 +329,17 @@ def five_steps(average):
 
 
 # %%
-alone = lab.launch(five_steps, False, ranks=2)
-together = lab.launch(five_steps, True, ranks=2)
-apart = [lab.difference(*each) for each in (alone, together)]
-lab.table([dict(zip(("no averaging", "averaged"), apart))])
+alone = lab.difference(*lab.launch(five_steps, False, ranks=2))
+together = lab.difference(*lab.launch(five_steps, True, ranks=2))
+lab.table([{"no averaging": alone, "averaged": together}])
 
 # %% [markdown]
-# The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. With equal weights at the start and different data, the three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
+# Without averaging some weight differs by a third of the largest weights at the start: there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to run in parallel
 #
-# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and takes a part of the batch; gradients are averaged.
-# - **By layers** (model parallel; chapter 08 makes a *pipeline* of it): every rank has some of the layers, and activations travel from one to the next.
-# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
-# - **States sharded**: data parallel, but each rank keeps only a part of the states (chapters 06 and 07).
-#
-# LLaMA 7B on 4 ranks, all in fp32 for once, 16 sequences a step: which of the four sends the fewest bytes?
+# What do ranks have to send? That depends on what each of them holds. Here are four usual ways for LLaMA 7B, 4 ranks, and 16 sequences a step:
 
 # %%
 strategies = {
@@ -355,10 +348,24 @@ strategies = {
     "hybrid of both": "hybrid",
     "states sharded": "sharded",
 }
-fewest = lab.guess("which sends the fewest bytes", choices=list(strategies))
+every = {
+    name: planner.Strategy(strategy=word, recipe="mixed")
+    for name, word in strategies.items()
+}
+lab.show(planner.ways(every))
+
+# %% [markdown]
+# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
+# - **By layers** (model parallel; in chapter 08 a *pipeline*): activations go from layer to layer, and their gradients back.
+# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
+# - **States sharded**: data parallel, but a rank keeps only a part of the states, and gathers parameters when it needs them (chapters 06 and 07).
+#
+# Which of the four sends the fewest bytes in a step?
 
 # %%
-every = {name: planner.Strategy(strategy=word) for name, word in strategies.items()}
+fewest = lab.guess("which sends the fewest bytes", choices=list(every))
+
+# %%
 sent = {name: each.sent_bytes() for name, each in every.items()}
 fewest.score(min(sent, key=sent.get))
 
@@ -366,24 +373,37 @@ fewest.score(min(sent, key=sent.get))
 rows = [
     {
         "way": name,
-        "a rank holds_bytes": sum(each.bill().values()),
-        "a rank sends per step_bytes": sent[name],
-        "idle": each.idle,
+        "a rank holds": sum(each.bill().values()),
+        "a rank sends": each.sent_bytes(),
+        "bubble": each.idle,
     }
     for name, each in every.items()
 ]
-lab.table(rows, units={"idle": "share"})
+units = {"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
+lab.table(rows, units=units)
 
 # %% [markdown]
-# Look at *a rank sends per step*. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. It pays with idle time: even with the batch cut into 16 pieces it is 15.8 % (chapter 08). What it sends also grows with the batch, while data parallel always sends the same. A fifth way cuts not between layers but every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09. (All four rows still exceed 80 GB, because in each some 71 GB are activations: by layers too, if all pieces go forward before the first goes backward. Chapter 08 does better, and chapter 05 makes them smaller.)
+# Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08). What each way sends also depends on the batch: gradients are as large as the model, whatever the batch, but activations grow with it.
+
+# %%
+batches = (16, 64, 256, 1024, 4096)
+gigabytes = {
+    name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
+    for name in ("data parallel", "by layers")
+}
+axes = {"x": "sequences per step", "y": "GB that a rank sends"}
+title = "What a rank sends in a step"
+lab.curves(predicted=gigabytes, **axes, log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.3"
-# Where gradients are averaged, the ranks can be connected in several ways. A **[parameter server](GLOSSARY.md#parameter-server)** is one rank that collects and answers; in a **[ring](GLOSSARY.md#ring)** each talks to its two neighbours only; **hierarchical** works inside each machine first, then between them. All ranks together send the same each time. What differs is who sends, and over which link: [chapter 02](02_collectives.ipynb) lets them race.
+# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there data parallel sends less. So no way is always the best. (A fifth cuts every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09.)
+#
+# How gradients are averaged is open, too: by a **[parameter server](GLOSSARY.md#parameter-server)** that collects and answers, in a **[ring](GLOSSARY.md#ring)** of neighbours, or **hierarchically**, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
 
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, as long as the model was trained on (LLaMA 2,048 tokens, LLaMA-2 4,096), how many cards does each model need?
+# How many cards does a model need? Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so we compute it: cards of 80 GB, each with one sequence, as long as the model was trained on. These are the least, since activations are counted with 34 bytes.
 
 # %%
 rows = []
@@ -402,19 +422,28 @@ for name, model in planner.MODELS.items():
 lab.table(rows)
 
 # %% [markdown]
-# An empty cell says that no number of cards is enough: what is left on each card is too large already. (*All sharded* leaves out the layer that is gathered for a moment.) Sharding states does nothing for activations, so, where every card computes all layers whole, the two largest models need recomputation (chapter 05) as well. In this order, then:
+# An empty cell says that no number of cards is enough. Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well, as long as every card computes whole layers. In this order, then:
 #
 # 1. It fits on one card and is fast enough: use one card.
 # 2. It fits but is slow: data parallel, with DDP (chapter 03).
-# 3. The states don't fit: shard them, the optimizer first, because that costs no byte more than DDP, then gradients, then parameters (half as many bytes again; chapters 06 and 07).
+# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first, because that costs no byte more than DDP. Then gradients and parameters, which travel again for every microbatch.
 # 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
-# 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends little as long as the batch is small, and shard inside the machines.
+# 5. There are many machines with slow links between them: cut by layers (chapter 08) where that sends less, and shard inside the machines.
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at what is missing on the left and left over on the right, then at the days: it fits, but it is still slow. (`dp 8` is data parallel on eight ranks. The plan counts 6.74 billion parameters instead of 6.7 billion; the 4 GB more than in the first picture are mostly logits and what a process takes for itself.) The numbers are predicted, the times by constants from published runs of Megatron and FSDP on A100s, and optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429 days. Chapter 19 tells how far to trust them.
+# So our model gets its optimizer sharded (`ZeRO 1`), on one machine of eight cards, data parallel (`dp 8`). Look at what is missing on the left and left over on the right, then at the days.
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
-planner.card(before, before.but(gpus=8, zero=3))
+planner.card(before, before.but(gpus=8, zero=1))
+
+# %% [markdown]
+# It fits, and nothing else has to be sharded. But it is slow, and the days are even optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429. Chapter 19 tells how far to trust such predictions.
+#
+# <details><summary>What the plan counts</summary>
+#
+# The plan counts 6.74 billion parameters; the 4 GB more than in the first picture are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s, and `before.but(gpus=8, zero=1).warnings()` says that it would compute at a higher share of the peak than the best of them.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 2. How many cards?
@@ -446,11 +475,11 @@ check.hint("fewest_ranks")
 # %% [markdown]
 # ## Summary
 #
-# - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision. The file of weights says little about whether a model can be trained.
+# - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision.
 # - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and with a stored attention matrix more, the longer the sequence.
-# - Sharding divides states. To keep fewer activations, a rank has to take fewer sequences or fewer layers (or a slice of each layer), or recompute.
-# - Splitting by layers sends little as long as the batch is small, and waits; data parallel sends the gradients, whatever the batch.
-# - More devices fail more often. That is a price, not a reason.
+# - Good reasons for many cards are that a model doesn't fit or takes too long. More devices fail more often: that is a price, not a reason.
+# - Data parallel sends the gradients, whatever the batch. Splitting by layers sends activations, which grow with the batch, and has a bubble.
+# - Sharding divides states. To keep fewer activations, a rank has to take fewer sequences or fewer layers, or recompute.
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [parameter server](GLOSSARY.md#parameter-server), [ring](GLOSSARY.md#ring), [MFU](GLOSSARY.md#mfu).
 #
@@ -501,9 +530,11 @@ check.hint("fewest_ranks")
 #
 # </details>
 #
-# **To read on**: Rajbhandari et al. 2020, *ZeRO* ([arXiv 1910.02054](https://arxiv.org/abs/1910.02054)) on model states; Korthikanti et al. 2022 ([arXiv 2205.05198](https://arxiv.org/abs/2205.05198)) on activations; Kaplan et al. 2020 ([arXiv 2001.08361](https://arxiv.org/abs/2001.08361)) on the 6 operations; *The Llama 3 Herd of Models* ([arXiv 2407.21783](https://arxiv.org/abs/2407.21783)) on interruptions. `data/models.csv` and `data/hardware.csv` name a source in each row.
+# <details><summary>To read on</summary>
 #
-# Where you stand:
+# Rajbhandari et al. 2020, *ZeRO* ([arXiv 1910.02054](https://arxiv.org/abs/1910.02054)) on model states; Korthikanti et al. 2022 ([arXiv 2205.05198](https://arxiv.org/abs/2205.05198)) on activations; Kaplan et al. 2020 ([arXiv 2001.08361](https://arxiv.org/abs/2001.08361)) on the 6 operations; *The Llama 3 Herd of Models* ([arXiv 2407.21783](https://arxiv.org/abs/2407.21783)) on interruptions. `data/models.csv` and `data/hardware.csv` name a source in each row.
+#
+# </details>
 
 # %%
 check.status()

@@ -192,7 +192,7 @@ REASONS = {
         "pictures.drawing.Picture",
         "accelerate.picture",
         "profiling.picture",
-        "planner.picture.holders",
+        *(f"planner.picture.{each}" for each in ("holders", "layers_of", "sequences_of")),
         "planner.picture.stacked",
         "planner.plan.picture.badge",
         "planner.plan.picture.drawn",

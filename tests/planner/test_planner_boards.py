@@ -24,6 +24,7 @@ from labkit.planner import (
     strategies,
     strategies_board,
     strategies_run,
+    ways,
 )
 from labkit.planner.models import DEVICES, MODELS, PARTS
 from labkit.sharding import states
@@ -239,6 +240,41 @@ def test_the_board_of_strategies_puts_the_measured_bill_under_the_predicted_one(
 def test_heads_that_cannot_be_split_are_refused():
     assert "splits the 4 heads" in strategies.Strategy(strategy="tensor", ranks=3).refusal("en")
     assert strategies.Strategy(strategy="tensor", ranks=2).refusal() is None
+
+
+def test_ways_beside_each_other_say_what_travels_between_whom():
+    every = {
+        way: strategies.Strategy(strategy=way, recipe="mixed") for way in strategies.STRATEGIES
+    }
+    drawn = ways(every)
+    told = {row[0]: row[1:] for row in drawn.table[1:]}
+    assert told["data"] == ("1/1", "1/4", "", "●", "")
+    assert told["sharded"] == ("1/4", "1/4", "", "●", "●")
+    assert told["layers"] == ("1/4", "1/1", "●", "", "")
+    assert told["hybrid"] == ("1/2", "1/2", "●", "●", "")
+    assert told["tensor"] == ("1/4", "1/1", "●", "", "")
+    lines = [line for line in drawn.only(Line) if line.mark != "o"]
+    arrows = [line for line in lines if line.arrow]
+    assert len(arrows) == 3 + 2
+    assert len(lines) == len(arrows) + 1 + 2 + 2 + 1 + 3  # one for each group, and the legend's
+    assert "谁存什么" in ways(every, language="zh").heading
+    with pytest.raises(ValueError, match="number of ways"):
+        ways({})
+    with pytest.raises(ValueError, match="ranks"):
+        ways({"many": strategies.Strategy(ranks=9)})
+
+
+@pytest.mark.parametrize("way", strategies.STRATEGIES)
+def test_in_16_bits_half_as_many_bytes_travel_and_the_states_stay(way):
+    wide = strategies.Strategy(strategy=way)
+    mixed = wide.but(recipe="mixed")
+    assert 2 * mixed.sent_bytes() == pytest.approx(wide.sent_bytes())
+    held = [sum(each.bill().values()) - each.bill()["activations"] for each in (wide, mixed)]
+    assert held[0] == pytest.approx(held[1])
+    assert "16 bit, fp32 copy, Adam" in mixed.board("en").page(mixed, None)
+    assert mixed.as_run() == wide.as_run()
+    with pytest.raises(ValueError, match="a recipe"):
+        wide.but(recipe="sgd")
 
 
 def test_links_of_an_architecture_are_as_thick_as_their_bytes():
