@@ -117,7 +117,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
-# We ran torch 2.13, transformers 5.23 and accelerate 1.15. A callback sees the model after each microbatch but a step's last, and FSDP 2 keeps whole gradients in private fields:
+# We ran torch 2.13, transformers 5.23 and accelerate 1.15. FSDP 2 keeps whole gradients in private fields:
 #
 # ```python
 # from torch.distributed.fsdp import FSDPModule
@@ -154,7 +154,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 #
 # <details><summary>Run it: advice for this script</summary>
 #
-# `case_studies.mended()` records the small script on two ranks and asks `lab.advise` what makes it slow. Each batch is read only when it is due, so the advice is to read ahead. It then runs the script again with `dataloader_num_workers=1`. As the last line of a cell it draws the steps of both runs, and says how much less time the advice foretold and how much the second run took off. (How long reading and computing take is stated.)
+# `case_studies.mended()` records the small script on two ranks and asks `lab.advise` what makes it slow. Each batch is read only when it is due, so the advice is to read ahead. So it runs the script again with `dataloader_num_workers=1`. In a cell it draws the steps of both runs, and says how much time the advice foretold to save and how much the second run saved. (Seconds of reading and computing are stated.)
 #
 # </details>
 
@@ -179,7 +179,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # | DeepSpeed, 2 x 16 sequences | 13.9 GB | 234 GB | 30.5 s | 11.1 s |
 # | DeepSpeed, 16 x 2 | 24.3 GB | 234 GB | 22.4 s | 3.8 s |
 #
-# With 2 x 16 sequences DeepSpeed sends gradients to the host after each of 16 microbatches, with 16 x 2 only twice. That is 7.3 of the 8.1 s between them. DeepSpeed also recomputes; the stages don't. On the host it keeps gradients in bf16 and fp32, Adam's moments, and weights in fp32.
+# With 2 x 16 sequences DeepSpeed sends gradients to the host after each of 16 microbatches, with 16 x 2 only twice. That is 7.3 of the 8.1 s between them. On the host DeepSpeed keeps gradients in bf16 and fp32, Adam's moments, and weights in fp32.
 #
 # For DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
 #
@@ -229,7 +229,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? Take a model of 10 billion parameters on one machine with eight A100 of 80 GB, and 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). All three fit: the fullest card holds 42.1 GB. To see the layouts alone, we plan as if Megatron-LM ran them all. Which is the fastest? Think of what each waits for.
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? Take a model of 10 billion parameters on one machine with eight A100 of 80 GB, and 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran them all. First, do they fit?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -238,6 +238,12 @@ megatron = {"stack": "megatron-a100", "recipe": "megatron"}  # its 18 bytes
 story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
 cuts = {"ZeRO 3": story.but(zero=3), "tp 8": story.but(tp=8, sp=True)}
 cuts["pp 8"] = story.but(pp=8)
+lab.show(planner.memory_bars(cuts, spare=0.1))
+
+# %% [markdown] sections="10.6.2"
+# They do. Now think of what each waits for in a step. Which is the fastest?
+
+# %%
 quickest = lab.guess("the fastest for 10 B on eight cards", choices=tuple(cuts))
 
 # %%
@@ -372,7 +378,7 @@ lab.bars(parts, stacked=True, unit="us", **title)
 #
 # <details><summary>Run it: each policy on real ranks</summary>
 #
-# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike. (All is quicker than in case 3, so that many real steps take seconds. Case 3's times would give the same answer.)
+# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike. (All is quicker than in case 3, so that many real steps take seconds.)
 #
 # </details>
 
