@@ -144,7 +144,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # | as written | 59.4 | 13 | 26 | 72.4 |
 # | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth. The line of the second row helps:
+# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth. The line of the run's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -456,7 +456,7 @@ fitting_rows = [row for row in clusters if row["fit"]]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards it takes eight, since for four there is no row. Even so nine tenths of a card are 21.6 GB, and the fastest layout is only 0.1 GB below that.
+# With Adam on the host one card will do. With Adam on the cards it takes eight: four have no row, because nothing fits. Even with eight, nine tenths of a card are 21.6 GB, and the fastest layout is only 0.1 GB below that.
 #
 # ### How does it fit on one?
 #
