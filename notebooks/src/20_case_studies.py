@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 30 minutes; choose those that concern you. Cases 1, 2 and 5 need chapters 03, 05 to 09, 18 and 19, cases 3 and 4 need 03, 08, 09 and 11. No GPU is needed.*
+# *Five cases of 10 to 30 minutes each; read those that concern you. No GPU is needed.*
 #
-# A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB, and calls it complete. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? In the picture the bar is what each card would hold, and the line is what it has.
+# A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB, and calls it complete. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? The bar is what each card would hold, and the line is what it has.
 
 # %%
 import labkit as lab
@@ -23,22 +23,22 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't fit: each card would have to hold 59 GB, which is 19 GB too much. Nothing has run yet: the bar is a prediction by chapter 18's planner. The five cases:
+# It doesn't fit: each card would have to hold 59 GB, which is 19 GB too much. The bar is a prediction by chapter 18's planner, and nothing has run yet. The five cases ask:
 #
 # - [Case 1](#case-1): what makes that script fit?
 # - [Case 2](#case-2): is a layout slow, or the program that runs it?
 # - [Case 3](#case-3): should each part of a net have ranks of its own?
-# - [Case 4](#case-4): should each kind of layer send gradients in its own way? (with case 3's net)
+# - [Case 4](#case-4): should each kind of layer send gradients in its own way?
 # - [Case 5](#case-5): how few small cards can train 7 billion weights?
 #
-# **Each case can be read alone** after the cell above, with two exceptions: case 4 goes on from case 3, and case 2 advises a line of code that case 1 explains. Small runs can confirm what ranks keep, but not a GPU's seconds.
+# **Each case can be read alone** after the cell above, but case 4 goes on from case 3. Cases 1, 2 and 5 need chapters 03, 05 to 09, 18 and 19; cases 3 and 4 need 03, 08, 09 and 11.
 #
 # **When you are done** you can judge a plan before anything is rented.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
 #
-# <a id="case-1" style="scroll-margin-top: 5rem"></a>**Question.** What has to change so that the model fits? These are the lines that count, for Hugging Face's Trainer with FSDP:
+# <a id="case-1" style="scroll-margin-top: 5rem"></a>**Question.** What has to change so that the model fits? These lines count, for Hugging Face's Trainer with FSDP:
 #
 # ```python
 # TrainingArguments(
@@ -46,9 +46,9 @@ case
 #     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# So in a step the four cards see 2 x 16 x 4 = 128 sequences. We assume that each has 1,024 tokens.
+# So a step has 2 x 16 x 4 = 128 sequences. We assume 1,024 tokens in each.
 #
-# The usual advice is a smaller batch. Let us go far: one sequence at a time, cut to 512 tokens. How many of the missing 19 GB does that save?
+# The usual advice is a smaller batch, so let us go far: one sequence at a time, cut to 512 tokens. How many of the missing 19 GB does that save?
 
 # %%
 saved = lab.guess("GB saved by one sequence of 512 tokens", between=(0, 20))
@@ -63,7 +63,7 @@ saved.score((script.memory().peak_bytes - less) / 1e9)
 #
 # ### Plan: what would cure it?
 #
-# So a cure has to change the states or the cards. We try four: bf16 for all states, Adam on the host, eight cards, and cards of 80 GB. Planned memory was about 5 % off in chapter 19, so here a layout **fits** only if it leaves a tenth of its card free. How many of the four fit?
+# So a cure has to change the states or the cards: bf16 for all states, Adam on the host, eight cards, or cards of 80 GB. Planned memory was about 5 % off in chapter 19, so here a layout **fits** only if it leaves a tenth of its card free. How many of the four fit?
 
 # %%
 fitting = lab.guess(
@@ -82,19 +82,17 @@ room = {name: 0.9 * plan.cluster.device_bytes for name, plan in cures.items()}
 fitting.score(str(sum(held[name] < room[name] for name in cures)))
 
 # %% [markdown] sections="8.10"
-# A bar fits if it ends left of its dashed line. Compare the states, which are blue, orange and green, with the first row's.
+# A layout fits if its bar ends left of the dashed line. Compare its states (blue, orange, green) with the first row's.
 
 # %%
 lab.show(planner.memory_bars({"as written": script} | cures, spare=0.1))
 
 # %% [markdown] sections="8.10"
-# By the plan all four fit, and each has its price. More or larger cards cost money. bf16 halves the states, but it keeps only two to three digits, so a small update is rounded away (chapter 05).
-#
-# Adam on the host only moves the problem. DeepSpeed leaves 2-byte weights on the card. The host gets 18 bytes a parameter: gradients in bf16 and fp32, Adam's moments, and weights in fp32. For 13 billion that is 18 x 13 = 234 GB.
+# By the plan all four fit, and each has its price. More or larger cards cost money. bf16 rounds small updates away (chapter 05). With Adam on the host, DeepSpeed keeps 18 bytes a parameter there, which is 18 x 13 = 234 GB.
 #
 # ### Run: the same script, small
 #
-# The plan takes it for granted that everything is sharded. Does the real Trainer do that? We give the script a Llama of two layers and two real ranks. If everything is sharded, each rank keeps half of the weights. For what share of them does it keep gradients between two microbatches?
+# The plan takes it for granted that everything is sharded. Does the real Trainer do so? We give the script a Llama of two layers and two real ranks, so each rank should keep a half. For what share of the weights does it keep gradients between two microbatches?
 
 # %%
 whole = lab.guess("share of the weights that a rank has gradients of", between=(0, 1))
@@ -106,34 +104,20 @@ whole.score(ran[0]["gradients"] / ran[0]["weights"])
 # %% [markdown] sections="8.10"
 # ### What a rank keeps
 #
-# Here are three runs: by FSDP, by FSDP with one line more, and by DeepSpeed's ZeRO 3. "kept" says how many of the "weights" stay on one rank, "gradients" for how many it keeps gradients, and "type" is their dtype.
+# The script ran by FSDP, by FSDP with one line more, and by DeepSpeed's ZeRO 3. "kept" says how many weights stay on one rank, "gradients" for how many it keeps gradients, of this "type".
 
 # %%
-lab.table(ran)
+shown = ("engine", "weights", "kept", "gradients", "type", "last loss")
+lab.table({column: row[column] for column in shown} for row in ran)
 
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# All three end at the same loss, and each row halves the weights. But in the first row a rank has gradients of *all* of them. So with FSDP 2 this Trainer doesn't shard everything (transformers 5.23, accelerate 1.15, torch 2.13). To save messages, it adds gradients up only with the last microbatch of a step (`no_sync`, chapter 03). Until then each rank keeps its own part of every sum.
-#
-# Our plans counted only a shard. In fact each card keeps 2 bytes for all 13 billion, which is 26 GB, however many cards there are. By hand, in GB:
-#
-# | change | planned | shard of gradients | whole gradients | so a card holds |
-# | --- | --- | --- | --- | --- |
-# | as written | 59.4 | 13 | 26 | 72.4 |
-# | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
-#
-# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth: 72.4 GB are more than 72. This is the line of the run's second row, and it helps:
-#
-# ```python
-# accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-# ```
-#
-# With it the ranks add up after each microbatch, and keep only their shards, in fp32 as planned. The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself: in the last row each rank keeps only its shard.
+# In the first row a rank has gradients of *all* weights, so this Trainer doesn't shard everything. To save messages, it adds gradients up only with the last microbatch of a step (`no_sync`, chapter 03), and until then each rank keeps its own part of every sum.
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
-# A callback sees the model after each microbatch but a step's last. FSDP 2 keeps whole gradients in private fields (as of torch 2.13):
+# We ran torch 2.13, transformers 5.23 and accelerate 1.15. FSDP 2 keeps whole gradients in private fields:
 #
 # ```python
 # from torch.distributed.fsdp import FSDPModule
@@ -152,32 +136,50 @@ lab.table(ran)
 # In our small run it prints 41,632, which is all weights, and 0 with the line.
 #
 # </details>
+#
+# Our plans counted only a shard, but each card keeps 2 bytes for all 13 billion, however many cards there are. In GB:
+#
+# | change | planned | shard of gradients | whole gradients | so a card holds |
+# | --- | --- | --- | --- | --- |
+# | as written | 59.4 | 13 | 26 | 72.4 |
+# | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
+#
+# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth. The line of the run's second row helps:
+#
+# ```python
+# accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+# ```
+#
+# With it the ranks add up after each microbatch and keep only their shards, as planned, and the loss is the same. The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself.
+#
+# <details><summary>Run it: advice for this script</summary>
+#
+# `case_studies.mended()` records the small script on two ranks and asks `lab.advise` what makes it slow. Each batch is read only when it is due, so the advice is to read ahead. So it runs the script again with `dataloader_num_workers=1`. In a cell it draws the steps of both runs, and says how much time the advice foretold to save and how much the second run saved. (Seconds of reading and computing are stated.)
+#
+# </details>
 
 # %% [markdown] sections="8.10"
-# ### Which layout is the fastest?
+# ### So what fits?
 #
-# Once it fits, we want it fast. On cards of 80 GB we compare three layouts: four stages, ZeRO 3, and each layer cut in four (`tp` 4). FSDP runs ZeRO 3, with the line above. Megatron-LM runs the other two, and keeps 18 bytes a parameter: 6 of weights and gradients, 12 of Adam. All take one sequence at a time, and recompute nothing.
-
-# %%
-four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
-mine = {"4 stages": four.but(pp=4), "ZeRO 3": four.but(zero=3)}
-mine["tp 4"] = four.but(tp=4, sp=True)
-lab.show(planner.time_bars(mine))
-
-# %% [markdown] sections="8.10"
-# By the plan four stages are the fastest. ZeRO 3 takes a fifth longer, mostly in its matrix products, so that may be its program's doing (case 2). `tp` 4 takes 43 % longer; there the cards exchange messages in every layer.
+# **Verdict**, by the cards that you have:
 #
-# <details><summary>And on four cards of 40 GB?</summary>
+# | cards | what to do | a card then holds |
+# | --- | --- | --- |
+# | eight of 40 GB | add the line, and set `gradient_accumulation_steps=8`, so that the batch stays 128 | 33.4 GB |
+# | four of 80 GB | add the line | 59.4 GB |
+# | four of 40 GB | put Adam on the host, by DeepSpeed with 16 x 2 sequences (fewer trips to the host), or in four stages | 24.3 and 29.8 GB |
 #
-# There Adam goes to the host. The planner's step leaves the host out; we add it, at a speed that we only assume:
+# <details><summary>Adam on the host, in seconds</summary>
 #
-# | layout | a card holds | on the host | step | of which the host |
+# The planner's step leaves the host out; we add it, at a speed that we only assume:
+#
+# | layout on four cards of 40 GB | a card holds | on the host | step | of which the host |
 # | --- | --- | --- | --- | --- |
 # | four stages, Megatron-LM | 29.8 GB | 156 GB | 15.9 s | 2.7 s |
 # | DeepSpeed, 2 x 16 sequences | 13.9 GB | 234 GB | 30.5 s | 11.1 s |
 # | DeepSpeed, 16 x 2 | 24.3 GB | 234 GB | 22.4 s | 3.8 s |
 #
-# With 2 x 16 sequences DeepSpeed sends gradients to the host after each of 16 microbatches, with 16 x 2 only twice. That is 7.3 of the 8.1 s between them. DeepSpeed also recomputes; the stages don't.
+# With 2 x 16 sequences DeepSpeed sends gradients to the host after each of 16 microbatches, with 16 x 2 only twice. That is 7.3 of the 8.1 s between them. On the host DeepSpeed keeps gradients in bf16 and fp32, Adam's moments, and weights in fp32.
 #
 # For DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
 #
@@ -188,29 +190,21 @@ lab.show(planner.time_bars(mine))
 # ```
 #
 # </details>
-#
-# **Verdict**, by the cards that you have:
-#
-# | cards | what to do | a card then holds |
-# | --- | --- | --- |
-# | eight of 40 GB | add the missing line, and set `gradient_accumulation_steps=8`, so that the batch stays 128 | 33.4 GB |
-# | four of 80 GB | add the line; measure ZeRO 3 without recomputation, and four stages | 65.0 and 69.8 GB |
-# | four of 40 GB | put Adam on the host, in four stages or by DeepSpeed with 16 x 2 | 29.8 and 24.3 GB |
-#
-# We don't take bf16 for all states, because it rounds small updates away.
 
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# By hand, four stages have 18 x 13 / 4 = 58.5 GB of states on average, too many for 40 GB. Without Adam 6 x 13 / 4 = 19.5 GB remain, and that fits.
-#
-# Now find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer"). The layout chooses the program: `zero` 3 is planned as FSDP, or as DeepSpeed where `offload` is on, and all else as Megatron-LM.
+# Find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer"). Here `zero` 3 means FSDP, or DeepSpeed with `offload`; all else means Megatron-LM, with 18 bytes a parameter, 12 of them Adam's.
 #
 # - A tenth of the card stays free.
-# - Adam goes to the host only where it has to.
-# - The step (`plan.time().step_us`, without the host's part) is at most a quarter longer than the fastest that keeps these two rules. If it is longer, the check tells you the fastest.
+# - Adam goes to the host only where it has to. On 40 GB it has to: four stages have 18 x 13 / 4 = 58.5 GB of states on average; without Adam 6 x 13 / 4 = 19.5 GB remain.
+# - The step (`plan.time().step_us`, without the host's part) is at most a quarter longer than the fastest that keeps these two rules.
 #
 # Write down three or four layouts in the order in which you try them. `plan = four.but(gpu=card, seq=seq, ...)` plans one, `plan.memory().peak_bytes` is what its fullest card holds, and `plan.cluster.device_bytes` what it has. Try first: do four stages still fit on 80 GB with 4,096 tokens?
+
+
+# %%
+four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
 
 
 # %%
@@ -235,9 +229,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? We want a model of 10 billion parameters that tells stories, and train it on one machine with eight A100 of 80 GB. A step has 512 sequences of 2,048 tokens.
-#
-# We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran all three. First, do they fit?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? Take a model of 10 billion parameters on one machine with eight A100 of 80 GB, and 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran them all. First, do they fit?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -259,23 +251,21 @@ steps_us = {name: plan.time().step_us for name, plan in cuts.items()}
 quickest.score(min(steps_us, key=steps_us.get))
 
 # %% [markdown] sections="10.6.2"
-# Where does each spend its step? The fourth bar is ZeRO 3 once more, by FSDP's own constants. Compare its blue part with that of the first bar.
+# The fourth bar is ZeRO 3 once more, by FSDP's own constants. Compare its blue part with that of the first bar.
 
 # %%
 by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
 lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 
 # %% [markdown] sections="10.6.2"
-# **In the plan both count.** With Megatron's constants for both, ZeRO 3 wins against the pipeline, 39.0 s against 44.2 s. With FSDP's constants it loses, 47.5 s. So the assumed program reverses the order. Bar by bar:
+# **In the plan both count.** With Megatron's constants ZeRO 3 wins against the pipeline, and with FSDP's it loses, so the program reverses the order. Bar by bar:
 #
-# - ZeRO 3: its GPUs share the work evenly, and the next layer's weights mostly arrive while this one computes.
-# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it. A pipeline's blue part is that of its slowest stage: here 4.6 s longer than ZeRO 3's.
-# - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well (the blue part).
+# - ZeRO 3 shares the work evenly, and the next layer's weights mostly arrive while this one computes.
+# - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
+# - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well.
 # - FSDP's ZeRO 3 does the same work. But by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
 #
-# Planned times may be 20 % off (chapter 18). And each program's constants come from runs of its usual layouts, so even the plan doesn't quite separate the two. Only runs can settle it.
-#
-# **Verdict.** Measure two of them: ZeRO 3 by FSDP (with case 1's line, if its Trainer runs it), and the pipeline by Megatron-LM. `tp` 8 is too far behind.
+# **Verdict.** Measure two of them: ZeRO 3 by FSDP, and the pipeline by Megatron-LM. Only runs can settle it, because planned times may be 20 % off (chapter 18), and each program's constants come from runs of its usual layouts. `tp` 8 is too far behind.
 #
 # <details><summary>The textbook's own story models</summary>
 #
@@ -288,9 +278,9 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** A car has a camera, a LiDAR and a radar. Each has an encoder that makes features of what it sees. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own. Is that a good idea?
+# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** A car's camera, LiDAR and radar each have an encoder that makes features of what they see. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own. Is that a good idea?
 #
-# We try it on four ranks: 0 and 1 encode half of the batch each (E in the picture), rank 2 fuses (F), and rank 3 has the heads (H). Look at what the others do while one computes.
+# On four ranks, 0 and 1 encode half of the batch each (E in the picture), rank 2 fuses (F), and rank 3 has the heads (H). What do the others do while one computes?
 
 # %%
 # so slow that delays of real processes weigh little
@@ -298,18 +288,16 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Do you see the staircase? The fusion needs the encoders, the heads need the fusion, and backward climbs back up. So only one group computes at a time, and the others wait, mostly in the all-reduce by which results are handed on (pink).
+# They wait, mostly in the all-reduce by which results are handed on (pink). The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time.
 #
 # ### Two other ways
 #
-# All ranks can compute at the same time, if each gets a part of the batch or of a layer:
+# All ranks can compute at once, if each gets a part of the batch or of a layer:
 #
 # - *Copied*: each rank has the whole net and a quarter of the batch, as in DDP. Only gradients travel, in one message.
-# - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. A rank's part of the fusion needs the whole batch, so features travel in four messages, and gradients in four more.
+# - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. Each part needs the whole batch, so features travel in four messages, and gradients in four more.
 #
-# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. *Together* sends 180 kB in all.
-#
-# By the prediction, how many steps *together* fit into one step *apart*, the textbook's way?
+# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB; *together* sends 180 kB in all. How many steps *together* fit into one step *apart*, the textbook's way?
 
 # %%
 groups = lab.guess("steps together in one step apart", between=(0.2, 5))
@@ -319,7 +307,7 @@ together = apart.but(placement="together")
 groups.score(apart.step_us() / together.step_us())
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# Here is a step *together*. Who waits now, and for what?
+# Who waits now, and for what?
 
 # %%
 lab.show(together.predict(), title="Together, 4 ranks")
@@ -327,13 +315,17 @@ lab.show(together.predict(), title="Together, 4 ranks")
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Nobody waits for another's turn any more, but all wait for eight messages. In the run, computing and messages of real ranks last at least as long as stated. So it tests the order of the three ways. "measured" is the fastest of four steps, which was disturbed least.
+# Nobody waits for another's turn any more, but all wait for eight messages. Now real ranks go all three ways, at the stated pace. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order is as predicted. The times are longer, because real processes add a little to each computation and message. By hand:
+# The order is as predicted, and all takes longer, because real processes add a little to each computation and message. *Apart* is last because its groups take turns. *Copied* is first because it needs one message, where *together* needs eight.
+#
+# **Verdict.** No: the textbook's way isn't a good idea as it stands. If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does.
+#
+# <details><summary>By hand, and with microbatches</summary>
 #
 # | placement | computing | messages |
 # | --- | --- | --- |
@@ -341,34 +333,16 @@ lab.table(case_studies.placed(slowed=3))
 # | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180 x 0.6 = 204 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
 #
-# *Apart* computes for so long because its groups take turns. The two others share the work evenly, and *copied* joins its gradients in one message.
+# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. So measure it. (We didn't run this.)
 #
-# ### Is that fair?
-#
-# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups, which takes a quarter of 450 ms, and each of the others ends one turn of the slowest group later. How long does it compute then?
-
-# %%
-piped = lab.guess("ms that apart computes, with four microbatches", between=(100, 450))
-
-# %%
-groups_ms = (360 / 2, 180, 90)  # encoders on two ranks, fusion, heads
-piped.score((sum(groups_ms) + 3 * max(groups_ms)) / 4)
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# That alone is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all messages of features hide behind computing, *apart* comes out before *together*, at 305 ms, though still behind *copied*. If none hides, it is behind both. (By hand: we didn't run this.)
-#
-# **Verdict.** As it stands, the textbook's way isn't a good idea. If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does, or make a pipeline and measure it. But many more weights may make *copied* slower than *together*. If only the fusion grows, from how many kB of gradients on?
-#
-# <details><summary>Answer</summary>
-#
-# Its one message must take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms: its quarters of the fusion send no gradients.
+# With many more weights *copied* may be slower than *together*. If only the fusion grows, the message of *copied* has to take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms, because its quarters of the fusion send no gradients.
 #
 # </details>
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** Suppose that case 3's fusion is too large for one rank, so that we need *together*. Its weight gradients are four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should each kind travel in its own way? How they travel is a **policy**. The textbook advises "per layer":
+# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should each kind travel in its own way? Of four **policies** the textbook advises "per layer":
 #
 # | policy | how gradients travel | bytes |
 # | --- | --- | --- |
@@ -377,9 +351,7 @@ piped.score((sum(groups_ms) + 3 * max(groups_ms)) / 4)
 # | per layer | convolutions and heads exactly, linear layers by top-k, norms late | about a third |
 # | top-k all | all by top-k | an eighth |
 #
-# Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: values and places. "Late" means that a norm's weights are averaged every fourth step, in place of gradients.
-#
-# Computing takes 21 ms of a step. A message takes 3 ms, and the link carries 10 MB/s. (All is quicker than in case 3, so that many real steps take seconds. Case 3's times would give the same answer.) Which policy has the *longest* step?
+# Top-k sends only the largest sixteenth of the gradients (chapter 11), in two messages: values and places. "Late" means that a norm's weights are averaged every fourth step, in place of gradients. Here a message takes 3 ms, and the link carries 10 MB/s. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -392,7 +364,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 # %% [markdown] sections="19.6.3"
 # ### Messages or bytes?
 #
-# Compare the two right parts of each bar: "messages" is 3 ms for each message of gradients, "bytes" what carrying them takes. The last bar sends all gradients exactly, but in one message.
+# Compare the two right parts of each bar: "messages" is 3 ms for each, "bytes" what carrying them takes. The last bar sends all gradients exactly, but in one message.
 
 # %%
 parts = case_studies.policy_parts()
@@ -400,16 +372,20 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. For "plain" four messages take 12 ms, and their bytes 4.1 ms. "top-k all" saves most of the 4.1 ms, but needs eight messages, 12 ms more. "per layer" needs 1 + 1 + 2 + 1/4 messages a step, 4.25 x 3 = 12.8 ms. So here you should save messages, as the last bar does.
+# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms that bytes take "plain", but it needs eight messages in place of four, 12 ms more. "per layer" saves less than it seems, because it needs 1 + 1 + 2 + 1/4 messages a step. So here you should save messages, as the last bar does.
 #
-# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike.
+# **Verdict.** For this net on this link the gradients needn't travel in different ways. A message takes as long as 30 kB here; with megabytes of gradients, the bytes would matter more. So before you compress, count both, and save what takes your link longer.
 #
-# **Verdict.** For this net on this link the gradients needn't travel in different ways: the advised policy gained nothing that we could measure. Here a message takes as long as 30 kB, so messages count. With megabytes of gradients, the bytes would matter more. So before you compress, count both, and save what takes your link longer.
+# <details><summary>Run it: each policy on real ranks</summary>
+#
+# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike. (All is quicker than in case 3, so that many real steps take seconds.)
+#
+# </details>
 
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. Shared messages
 #
-# Now let kinds that go the same way share their messages. By top-k, the largest gradients also have to be chosen, in each kind for itself:
+# Now kinds that go the same way share their messages. By top-k, the largest gradients also have to be chosen, in each kind for itself:
 #
 # | way | messages | bytes of each message | choosing |
 # | --- | --- | --- | --- |
@@ -417,13 +393,13 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # | "fp16" | 1 | 2 a weight | |
 # | "top-k" | 2 | 4 x weights / 16 | 3 ms a kind |
 #
-# Let us count for two kinds, of 1,000 and 10,000 weights. A message takes 1 ms, and the link carries 1 MB/s, which is 1,000 bytes a millisecond.
+# Let us count for two kinds, of 1,000 and 10,000 weights, where a message takes 1 ms and a millisecond carries 1,000 bytes (1 MB/s):
 #
 # - Both as fp16: 1 + 22 = 23 ms.
 # - Both by top-k: 2 x (1 + 2.75) + 6 = 13.5 ms.
 # - The small kind as fp16, the large one by top-k: (1 + 2) + 2 x (1 + 2.5) + 3 = 13 ms.
 #
-# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that choosing and all messages, one after the other, are over soonest. The check tries three links, and trains once to see that the loss still falls.
+# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that choosing and all messages, one by one, are over soonest. The check tries three links, and trains once to see that the loss still falls.
 
 
 # %%
@@ -461,7 +437,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 B on one to eight small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** What if you only have cards of 24 GB, bought for games (RTX 4090), that talk to each other over PCIe, at 32 GB/s at best? All weights of LLaMA 7B are to be trained, on 64 sequences of 1,024 tokens a step, if need be with Adam and gradients on the host. A tenth of each card stays free. How few cards will do?
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? The cards were bought for games (RTX 4090), and talk to each other over PCIe, at 32 GB/s at best. A step has 64 sequences of 1,024 tokens, Adam and gradients may lie on the host, and a tenth of each card stays free.
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -472,15 +448,15 @@ fewest = min(row["cards"] for row in clusters if row["fit"])
 small_cluster.score(str(fewest))
 
 # %% [markdown] sections="10.7.5"
-# "fit" counts the layouts that fit. "layout" is the fastest of them, and "held" what its fullest card holds. "lightest" is the least that one of them holds. "token rate" is tokens a second, of all cards together.
+# "layout" is the fastest one that fits, and "held" what its fullest card holds. "lightest" is the least that any layout holds, and "token rate" is tokens a second, of all cards together.
 
 # %%
-shown = ("cards", "Adam", "fit", "layout", "held_bytes", "lightest_bytes", "token_rate")
+shown = ("cards", "Adam", "layout", "held_bytes", "lightest_bytes", "token_rate")
 fitting_rows = [row for row in clusters if row["fit"]]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards, four have no row: nothing fits. Eight are enough, but nine tenths of a card are 21.6 GB: the fastest of 77 layouts is only 0.1 GB below that. If it fails, take a lighter one; the lightest holds 17.1 GB.
+# With Adam on the host one card will do. With Adam on the cards it takes eight: four have no row, because nothing fits. Even with eight, nine tenths of a card are 21.6 GB, and the fastest layout is only 0.1 GB below that.
 #
 # ### How does it fit on one?
 #
@@ -490,7 +466,7 @@ lab.table({column: row[column] for column in shown} for row in fitting_rows)
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights are left: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed ("ZeRO 3") moves the gradients there too, after each microbatch. So the host holds 121 GB. (One card has nothing to gather. The plan keeps room for it, 2 GB, all the same, and so errs on the safe side.)
+# Only the weights are left: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed ("ZeRO 3") moves the gradients there too, after each microbatch. So the host holds 121 GB.
 #
 # ### What does that cost?
 #
@@ -504,20 +480,22 @@ one_card = case_studies.small.cases()[0].plan
 traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9)
 
 # %% [markdown] sections="10.7.5"
-# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them, 6.7 GB. That is 13.5 GB, a sixteenth of what one card sends. So two cards do more than twice as much, as the token rates say.
-#
-# On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Eight cards without the host are hardly faster than eight with it. Believe only large differences: we assumed the speed of the host, and that these cards reach an A100's shares of their peak.
-#
-# ### So what do you do?
+# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them. That is a sixteenth, so two cards do more than twice as much as one. On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Believe only large differences, because we assumed the host's speed, and that these cards reach an A100's shares of their peak. So with eight cards the two rows are a tie.
 #
 # **Verdict**, by the number of cards:
 #
 # | cards | what to do |
 # | --- | --- |
-# | 1 | DeepSpeed: Adam and gradients on the host (121 GB of its memory), recomputation, as large a microbatch as fits. If that won't do, train only small new matrices beside the weights (adapters), or keep Adam in 8 bits, which our planner doesn't know. |
+# | 1 | DeepSpeed: Adam and gradients on the host (121 GB of its memory), recomputation, as large a microbatch as fits. |
 # | 2 | The same, in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages. |
-# | 8 | A tie in speed. Without the host you need none of its memory, so try that first, and take a lighter layout if it fails. |
+# | 8 | Try it without the host first, which needs none of its memory. If it fails, take a lighter layout. |
+#
+# <details><summary>Run it: the same division on real ranks</summary>
+#
+# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has the states of rank 0, predicted and counted, and the bytes that it hands in. One rank keeps everything, more keep shards of everything, so the states halve from row to row, as predicted.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary
