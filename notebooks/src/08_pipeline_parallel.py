@@ -11,7 +11,7 @@
 #
 # *An hour, half an hour more for the optional end; exercises come on top. You need chapters 00 and 02, for one section 06, and no GPU.*
 #
-# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, until each of four cards holds a quarter. Only activations and their gradients travel between them. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
+# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, until each of four cards holds a quarter. Only activations and their gradients travel between them. It fits. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
 #
 # Where does that time go, and how much of it can we get back?
 
@@ -31,12 +31,12 @@ pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 # %% [markdown]
 # Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. Choose GPipe as the schedule, and multiply *span* by *bubble*, for 4 microbatches and for 8. That is the time that a card waits: does it grow with the work?
 #
-# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
+# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for your memory.
 
 # %% [markdown] sections="S7"
 # ## Two stages, by hand
 #
-# Who waits for whom? Of two cards, rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way.
+# Who waits for whom? Of two cards, rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Activations go from rank 0 to rank 1, and their gradient comes back.
 
 
 # %%
@@ -72,7 +72,7 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured on two real processes. ([gloo](GLOSSARY.md#gloo) carried their messages; *pretend device* means that a CPU plays the card.) Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so they take turns.
+# This was measured on two real processes. (*Pretend device* means that a CPU plays the card.) Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so they take turns.
 #
 # Is the result right? Here is the largest difference of our gradients from those of one process, and the largest gradient:
 
@@ -91,9 +91,9 @@ lab.difference(by_hand[0] + by_hand[1], right), largest
 # %% [markdown] sections="8.6.1"
 # ## Four stages
 #
-# How much of the time does each of four cards wait? From here on `pipeline.Step` trains a smaller transformer through torch's own pipeline library, on four real ranks.
+# How much of the time does each of four cards wait? From here on `pipeline.Step` trains a small transformer through torch's own pipeline library, on four real ranks.
 #
-# They would fight for a laptop's two cores. So each stage does its real work and then sleeps until a stated time is over: 20 ms for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced), and where a stage can't keep its time, it [overran](GLOSSARY.md#overran).
+# They would fight for a laptop's two cores, so each stage does its real work and then sleeps until 20 ms are over for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced); a stage that can't keep its time [overran](GLOSSARY.md#overran).
 
 # %%
 step = pipeline.Step(
@@ -134,14 +134,14 @@ idle.score(bubble(step.predict()))
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. (Why the measured one is larger, the line under the picture says.)
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
 # Now build one yourself: a training step on two real ranks. `stage` is this rank's half of the model, `microbatches` a list: on rank 0 the inputs, on rank 1 their targets, all of one size. What travels has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
-# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever; the check stops such a run. It tries other sizes, too.
+# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever; the check stops such a run.
 
 
 # %%
@@ -212,7 +212,7 @@ check.hint("better_order")
 #
 # </details>
 #
-# Compare the predicted bubble with GPipe's, and *peak in flight*, the most microbatches that a rank has open:
+# Compare the predicted bubble with GPipe's, and *peak in flight*, the most microbatches open on a rank:
 
 # %%
 step = step.but(schedule="1f1b")
@@ -263,7 +263,7 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ## When messages take time
 #
-# Is 1F1B ever slower than GPipe? So far messages took no time in our predictions. Let each take 10 ms. There are three borders on the way there and three on the way back, so GPipe's bubble grows to 33.3 %. What is 1F1B's?
+# Is 1F1B ever slower than GPipe? So far messages took no time in our predictions. Let each take 10 ms. Over three borders there and back, GPipe's bubble grows to 33.3 %. What is 1F1B's?
 
 # %%
 slower = lab.guess("bubble of 1F1B, messages of 10 ms", between=(0, 1))
@@ -276,7 +276,7 @@ lab.show(late.predict(), title=late.title())
 slower.score(bubble(late.predict()))
 
 # %% [markdown]
-# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. GPipe runs its forwards in a row, so messages travel while ranks work. 1F1B runs as few in advance as it can, so a rank soon has to wait for its neighbour's answer. With slow messages 1F1B pays for its memory with time.
+# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. Under GPipe messages travel while ranks run their other forwards. 1F1B runs as few in advance as it can, so a rank soon waits for its neighbour's answer: it pays for memory with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
@@ -322,7 +322,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. `train_batch` runs forward, backward and update. (It may take a minute to start.) Its list of commands shows the order:
+# `PipelineModule` takes a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. (It may take a minute to start.) Its list of commands shows the order:
 
 
 # %%
@@ -363,9 +363,9 @@ lab.table(list(by_deepspeed))
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# ZeRO (chapter 06) makes our model fit, too, and doesn't wait. Why a pipeline, then? Take eight A100 in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens. These are the messages:
+# ZeRO (chapter 06) makes our model fit, too, and has no bubble. Why a pipeline, then? Take eight A100 in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens. These are the messages:
 #
-# - ZeRO 3: each card runs two microbatches of four sequences. For each it gathers all weights twice and reduce-scatters the gradients once.
+# - ZeRO 3: for each of its two microbatches a card gathers all weights twice and reduce-scatters the gradients once.
 # - ZeRO 1: gradients and weights travel once a step.
 # - Pipeline: a card passes on 64 activations and as many gradients.
 #
@@ -382,7 +382,7 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Does that decide where the network is fast, too? We ask the planner; nothing here is measured. It estimates 3.8 s for the computation, behind which ZeRO 3 hides as many messages as fit. A pipeline adds 7 idle slots to 64, and its messages. From how many Gbit/s on is ZeRO 3 as fast, roughly?
+# Does that decide where the network is fast, too? The planner estimates 3.8 s for the computation, behind which ZeRO 3 hides as many messages as fit. A pipeline adds 7 idle slots to 64, and its messages. From how many Gbit/s on is ZeRO 3 as fast, roughly?
 #
 # <details><summary>What the planner assumes</summary>
 #
@@ -428,7 +428,7 @@ def crossing(plan):
 level.score(crossing(zero_3))
 
 # %% [markdown]
-# From the crossing on, ZeRO 3 hides its messages behind the computation, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
+# From the crossing on, ZeRO 3 hides its messages, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
 
 # %%
 crossing(zero_3.but(mbs=2, batch=16))
@@ -447,7 +447,7 @@ crossing(zero_3.but(mbs=2, batch=16))
 #
 # ### Interleaving: more stages
 #
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. With four microbatches, so that boxes stay readable, the bubble of 1F1B is 3/7, or 42.9 %. What is it now?
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. With four microbatches the bubble of 1F1B is 3/7, or 42.9 %. What is it now?
 
 # %%
 less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
@@ -465,11 +465,11 @@ less.score(bubble(interleaved.predict()))
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# The price is messages, over seven borders instead of three, and memory. (*Peak in flight* counts halves of a stage here.)
+# The price is messages, over seven borders instead of three, and memory. (*Peak in flight* counts half stages here.)
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so that can be put off until there is a gap. Each takes 20 ms, half of the old backward. With one stage a rank this is **ZB-H1**. What is the bubble now, instead of 42.9 %?
+# A backward computes two things. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so that can be put off until there is a gap. Each takes 20 ms, half of the old backward. This is **ZB-H1**. What is the bubble now, instead of 42.9 %?
 
 # %%
 filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
@@ -579,7 +579,7 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
 
 # %% [markdown]
-# How much of the predicted gain is left depends on your machine. (Look at *step*, too: boxes that overrun make it longer, and the bubble smaller.) Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
+# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more. How much of the predicted gain is left depends on your machine. (Compare *step*, too, because boxes that overrun hide a bubble.) Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
 
 # %% [markdown]
 # ## Summary
@@ -612,14 +612,14 @@ lab.table(rows, units=units, title="Measured step, bubble, largest peak of activ
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 5. Optional: find the fault in a chart
 #
-# Some charts that are drawn by hand can't run on any machine. Here each box takes one step, and stands as early as it can:
+# Here each box takes one step, and stands as early as it can:
 
 # %%
 chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None.
+# Rank 0 gets to B0 in step 10, counted from 0; a chart that has it in step 4 can't run. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None.
 #
 # <details><summary>The rules</summary>
 #
