@@ -134,12 +134,12 @@ idle.score(bubble(step.predict()))
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %.
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. (Why the measured one is larger, the line under the picture says.)
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one yourself: a training step on two real ranks. `stage` is this rank's half of the model, `microbatches` a list: on rank 0 the inputs, on rank 1 their targets, all of one size. What travels has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
+# Build one yourself: a training step on two real ranks. `stage` is this rank's half of the model, `microbatches` a list: on rank 0 the inputs, on rank 1 their targets, all of one size. What travels has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
 # A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever; the check stops such a run.
 
@@ -180,7 +180,7 @@ check.hint("real_pipeline")
 #
 # Why not take very many microbatches, then? Because GPipe keeps the activations of all of them until its backwards begin. Can you find an order that frees them earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that a rank has open at once, as low as you can. But the step must take no longer than GPipe's. (A backward takes twice as long as a forward.) There may be fewer microbatches than ranks.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that a rank has open at once, as low as you can. But the step must take no longer than GPipe's. There may be fewer microbatches than ranks.
 
 
 # %%
@@ -204,7 +204,7 @@ check.hint("better_order")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# What did that order change? It is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward).
+# The order of exercise 2 is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward). What does it change?
 #
 # <details><summary>What each rank does</summary>
 #
@@ -219,7 +219,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and still drains. What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in our two runs:
+# The predicted bubble has not moved, because the pipeline still fills and drains. What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -263,7 +263,7 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ## When messages take time
 #
-# Is 1F1B ever slower than GPipe? So far messages took no time in our predictions. Let each take 10 ms. Over three borders there and back, GPipe's bubble grows to 33.3 %. What is 1F1B's?
+# Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms. Over three borders there and back, GPipe's bubble grows to 33.3 %. What is 1F1B's?
 
 # %%
 slower = lab.guess("bubble of 1F1B, messages of 10 ms", between=(0, 1))
