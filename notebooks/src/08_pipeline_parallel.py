@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Pipeline parallelism
 #
-# *About an hour and a half, the exercises not counted. You need chapters 00 and 02, and for "When is it worth it?" ZeRO from chapter 06. No GPU is needed.*
+# *An hour, half an hour more for the optional end; exercises come on top. You need chapters 00 and 02, for one section 06, and no GPU.*
 #
-# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations and their gradients travel between them, 17 MB at a time. It fits, and it runs. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait. We pay for four and use one.
+# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, until each of four cards holds a quarter. Only activations and their gradients travel between them. It fits. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
 #
 # Where does that time go, and how much of it can we get back?
 
@@ -29,14 +29,14 @@ lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. Choose GPipe as the schedule and note *span* × *bubble* at 4 microbatches, then at 8 (both words come below). Does the waiting grow with the work?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. Choose GPipe as the schedule, and multiply *span* by *bubble*, for 4 microbatches and for 8. That is the time that a card waits: does it grow with the work?
 #
-# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
+# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for your memory.
 
 # %% [markdown] sections="S7"
 # ## Two stages, by hand
 #
-# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way.
+# Who waits for whom? Of two cards, rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Activations go from rank 0 to rank 1, and their gradient comes back.
 
 
 # %%
@@ -72,9 +72,9 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured on two real processes; [gloo](GLOSSARY.md#gloo) carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is a message that is awaited. Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so the two take turns.
+# This was measured on two real processes. (*Pretend device* means that a CPU plays the card.) Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so they take turns.
 #
-# Here is the largest difference of our gradients from those of one process, and the largest gradient:
+# Is the result right? Here is the largest difference of our gradients from those of one process, and the largest gradient:
 
 # %%
 torch.manual_seed(0)
@@ -86,14 +86,14 @@ largest = max(gradient.abs().max().item() for gradient in right)
 lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# The difference is less than a millionth of that gradient. A float has about seven digits, so this is rounding.
+# A float has about seven digits, so a difference of less than a millionth is rounding.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
 #
-# From here on we use `pipeline.Step`. It trains a smaller transformer of eight blocks through torch's own pipeline library. Each of four real ranks holds two blocks.
+# How much of the time does each of four cards wait? From here on `pipeline.Step` trains a small transformer through torch's own pipeline library, on four real ranks.
 #
-# They would fight for a laptop's two cores. So each stage does its real work and then sleeps until a stated time is over: 20 ms for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real. If a stage can't keep its time, the picture says [overran](GLOSSARY.md#overran).
+# They would fight for a laptop's two cores, so each stage does its real work and then sleeps until 20 ms are over for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced); a stage that can't keep its time [overran](GLOSSARY.md#overran).
 
 # %%
 step = pipeline.Step(
@@ -106,12 +106,12 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. One of p ranks works here, so it is $(p-1)/p$, or 75 %. This way is called *naive*: a piece of the batch goes forward and backward, and only then does the next one leave, be there two or a hundred. (In the table under the picture, *communication* counts waiting for a message, too.)
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: the next piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
-# The cure is to let several pieces travel at once. While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward.
+# How much comes back if several pieces travel at once? While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward.
 #
 # With four ranks and eight microbatches, how idle are the ranks still?
 
@@ -119,7 +119,7 @@ step.compare()
 idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
 
 # %% [markdown]
-# A [schedule](GLOSSARY.md#schedule) is an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. Here is rank 0's order, and the timeline of all four:
+# A [schedule](GLOSSARY.md#schedule) is an order of actions for each rank. If every action starts as soon as its rank is free and its input is there, that makes a timeline. Here are rank 0's order, and the timeline of all four:
 
 # %%
 step = step.but(schedule="gpipe", microbatches=8)
@@ -130,20 +130,18 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch, here 60 ms, a *slot*. Every rank works for 8 slots and waits for 3 (rank 0 for 180 ms in the middle), because data passes three other ranks on its way there and back. So 3 of 11 slots are idle, if all stages take equally long:
+# Call the forward and the backward of one microbatch a *slot*. Every rank works for 8 slots and waits for 3, because data passes three other ranks on its way there and back. So 3 of 11 slots are idle, if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# More microbatches don't shorten the waiting, they only make it a smaller share: from 4 to 8 the bubble falls from 42.9 % to 27.3 %, from 16 to 32 only from 15.8 % to 8.6 %.
-#
-# The line under the picture says why the measured bubble is larger: late starts, for example, messages, and Python between two actions.
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. (Why the measured one is larger, the line under the picture says.)
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Now build one yourself: one training step on two real ranks. `stage` is this rank's half of the model. `microbatches` is a list: on rank 0 the inputs, on rank 1 their targets, all of one size. A tensor that goes from stage to stage has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
+# Build one yourself: a training step on two real ranks. `stage` is this rank's half of the model, `microbatches` a list: on rank 0 the inputs, on rank 1 their targets, all of one size. What travels has the shape `(len(microbatch), width)`. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's.
 #
-# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever. The check stops such a run and says where the ranks stood. It tries sizes that are not shown, and after each attempt `check.hint` tells more.
+# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever; the check stops such a run.
 
 
 # %%
@@ -180,9 +178,9 @@ check.hint("real_pipeline")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
-# Why not take very many microbatches, then? GPipe keeps the activations of all of them (without recomputation, which its paper uses), because it begins its backwards only when all forwards are done. Can you find an order that frees them earlier?
+# Why not take very many microbatches, then? Because GPipe keeps the activations of all of them until its backwards begin. Can you find an order that frees them earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The step must take no longer than GPipe's (a backward takes twice as long as a forward). Within that, make the peak, the most microbatches that a rank has open at once, as low as you can; GPipe's is m. There may be fewer microbatches than ranks. An order that costs too much is drawn for you.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that a rank has open at once, as low as you can. But the step must take no longer than GPipe's. There may be fewer microbatches than ranks.
 
 
 # %%
@@ -206,7 +204,7 @@ check.hint("better_order")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order that exercise 2 asks for is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward).
+# The order of exercise 2 is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward). What does it change?
 #
 # <details><summary>What each rank does</summary>
 #
@@ -214,14 +212,14 @@ check.hint("better_order")
 #
 # </details>
 #
-# Look at the predicted bubble below, and at *peak in flight*, the most microbatches that a rank has open: which of them has changed?
+# Compare the predicted bubble with GPipe's, and *peak in flight*, the most microbatches open on a rank:
 
 # %%
 step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and still drains. (Where the measured ones differ, it is by the overheads listed under each picture.) What did change is the peak: GPipe held 8 everywhere, here it is 4, 3, 2 and 1. Rank r holds $\min(m, p-r)$ microbatches, however large m is. Here are the bytes that autograd really kept in our two runs:
+# The predicted bubble has not moved, because the pipeline still fills and drains. What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -235,12 +233,12 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B doesn't shrink the bubble, but memory no longer limits m. The batch still does: cut a fixed batch into more microbatches, and each is smaller, so its matrix products run less efficiently.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time by itself, but memory no longer limits m. The batch still does: the more pieces it is cut into, the smaller and less efficient are their matrix products.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (a share of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. There may be only one rank.
+# You may have a bubble of at most `max_bubble` (a share of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits. There may be only one rank.
 
 
 # %%
@@ -265,7 +263,7 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ## When messages take time
 #
-# So far every prediction had messages that take no time. Now each takes 10 ms. There are three borders on the way there and three on the way back, so GPipe's step gets 60 ms longer, and its bubble grows from 27.3 % to 33.3 %. What is 1F1B's?
+# Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms. Over three borders there and back, GPipe's bubble grows to 33.3 %. What is 1F1B's?
 
 # %%
 slower = lab.guess("bubble of 1F1B, messages of 10 ms", between=(0, 1))
@@ -278,16 +276,18 @@ lab.show(late.predict(), title=late.title())
 slower.score(bubble(late.predict()))
 
 # %% [markdown]
-# Look at rank 3: before most forwards it now waits 20 ms, for a message to rank 2 and one back. GPipe runs eight forwards in a row, so messages travel while ranks work. 1F1B runs as few in advance as it can, and soon a rank can only wait for its neighbour's answer. If rank 0 ran six forwards in advance instead of three, the bubble would be GPipe's again, and it would hold 7 microbatches instead of 4.
+# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. Under GPipe messages travel while ranks run their other forwards. 1F1B runs as few in advance as it can, so a rank soon waits for its neighbour's answer: it pays for memory with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
+# How do you run 1F1B in a training of your own?
+#
 # ### torch.distributed.pipelining
 #
-# `pipeline.Step` runs this. You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`, which also divides the gradients by m. Only the last rank knows the loss:
+# You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`. Only the last rank knows the loss:
 #
-# <details><summary>Why libraries don't use <code>send</code> and <code>recv</code> as exercise 1 does</summary>
+# <details><summary>Why not <code>send</code> and <code>recv</code>?</summary>
 #
 # Under 1F1B a rank sends an activation while its neighbour sends a gradient, and both might wait for ever. So torch and Megatron post a send and a receive at once (`dist.batch_isend_irecv`); DeepSpeed orders them so that each send meets a receive.
 #
@@ -322,7 +322,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. `train_batch` runs forward, backward and update. (DeepSpeed may take up to a minute to start.) Is its order 1F1B, too? We read its list of commands:
+# `PipelineModule` takes a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. (It may take a minute to start.) Its list of commands shows the order:
 
 
 # %%
@@ -358,198 +358,14 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss, which comes before the update, is torch's to the digits printed. Read *order* from the bottom: the last rank has F and B in turn from the start, and each row above runs one forward more in advance. That is 1F1B. *Cuts* says where stages begin: six layers (four blocks, the embedding and the head) became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
-
-# %% [markdown]
-# ## Schedules that shrink the bubble
-#
-# One stage for each rank, a backward in one piece, and a pipeline that drains after every step: with all three no order avoids that bubble. We drop one after the other.
-#
-# ### Interleaving: more stages
-#
-# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. The next two pictures have only four microbatches, so that boxes stay readable. Then the bubble of 1F1B is 3/7, or 42.9 %. What is it now?
-
-# %%
-less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
-
-# %%
-few = step.but(microbatches=4)
-interleaved = few.but(schedule="interleaved_1f1b")
-lab.show(interleaved.predict(), title=interleaved.title())
-
-# %%
-less.score(bubble(interleaved.predict()))
-
-# %% [markdown]
-# `4B0` is stage 4, backward, microbatch 0; lighter boxes are a rank's second stage. Rank 0 runs p microbatches through its first stage, then the same p through its second. Each box is half as long, so filling and draining cost half as much. With v stages a rank, and m a multiple of p, the bubble is
-#
-# $$\frac{p-1}{vm+p-1}$$
-#
-# The price is messages, over seven borders between stages instead of three, and memory. *Peak in flight* counts halves of a stage here; with eight microbatches rank 0 holds 11 halves, or 5.5, where 1F1B holds 4.
-#
-# ### Zero bubble: a backward in two parts
-#
-# A backward computes two things. I is the gradient of the input, and the stage before waits for it. W is the gradient of the weights. No other rank waits for that, so it can be put off until there is a gap. Each takes 20 ms, half of the old backward. With one stage a rank this is **ZB-H1**. What is the bubble now, instead of 42.9 %?
-
-# %%
-filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
-
-# %%
-half = few.but(schedule="zb_h1")
-lab.show(half.predict(), title=half.title())
-
-# %%
-filled.score(bubble(half.predict()))
-
-# %% [markdown]
-# The stage before now waits for I only, not for a whole backward. So rank 0 begins its first backward at 140 ms; under 1F1B it was 200 ms. The W's that were put off fill gaps: those between the last I's, and the ends of rows.
-#
-# So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, instead of 180 ms. The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
-#
-# ### Exercise 4. Where do the W's go?
-#
-# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
-
-
-# %%
-def my_gaps(rank, order):
-    """The order with a W for every I."""
-    ### BEGIN SOLUTION
-    done, due = [], []
-    for action in order:
-        done.append(action)
-        if "I" in action:
-            due.append(action.replace("I", "W"))
-            if len(due) > rank:
-                done.append(due.pop(0))
-    return done + due
-    ### END SOLUTION
-
-
-# %%
-check.fill_gaps(my_gaps)
-
-# %%
-check.hint("fill_gaps")
-
-# %% [markdown]
-# ### ZBV: both at once
-#
-# **ZBV** splits the backward *and* gives each rank two stages. They lie in a V:
-#
-# | rank | down | up again |
-# | --- | --- | --- |
-# | rank 0 | stage 0 | stage 5 |
-# | rank 1 | stage 1 | stage 4 |
-# | rank 2 | stage 2 | stage 3 |
-#
-# Rank 0 has the last stage, too, so it begins its first I (at 60 ms below) without waiting for a gradient to walk back through all ranks. There are three ranks, so that boxes stay readable; *peak in flight* counts halves again.
-
-# %%
-zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
-lab.show(zbv.predict(), title=zbv.title())
-
-# %% [markdown] sections="10.3.2, 19.3.2"
-# Each rank works without a pause from its first action to its last, because F, I and W take equally long here. (In real models they don't.)
-#
-# <details><summary>Why the papers call this bubble zero</summary>
-#
-# They count each rank from its own first action; we count the whole picture. Zero is fair if rank 0 may begin the next step while rank 2 still finishes this one. Then the update must not wait for all ranks, as clipping by the norm of all gradients would.
-#
-# </details>
-#
-# <details><summary>Two more in the menu of the first picture</summary>
-#
-# *ZB-H2* runs more forwards in advance than ZB-H1, which fill the beginning too, and holds $2p-1$ microbatches. *Interleaved zero bubble* is ZB-H1 with several stages a rank.
-#
-# </details>
-#
-# ### PipeDream: never drain
-#
-# What is left to drop is the draining. We drain before an update, a [flush](GLOSSARY.md#flush), because all microbatches of a batch must see the same weights. **PipeDream** never flushes. It runs 1F1B as long as training lasts, and each stage updates itself after every backward.
-#
-# Here is the beginning, where it fills. Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
-
-# %%
-endless = step.but(microbatches=16).predict()
-begun = endless.select(endless.start_us < 640_000)
-lab.show(begun, title="PipeDream, its beginning")
-
-# %%
-between = lab.guess("updates of rank 0 between F3 and B3", between=(0, 8))
-
-# %%
-stale = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
-rows = []
-for rank, told in enumerate(stale):
-    late = max(newest - used for used, newest in told["versions"])
-    kept = told["peak_versions"]
-    rows.append({"rank": rank, "updates late": late, "versions kept": kept})
-lab.table(rows)
-
-# %%
-between.score(rows[0]["updates late"])
-
-# %% [markdown] sections="10.3.2, 19.3.2"
-# B0, B1 and B2 lie between, each with an update. The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). How far are the losses from those of one process, which updates as often, but has each microbatch see the newest weights?
-
-
-# %%
-def losses(ranks, flush_every):
-    """Of eight microbatches, on the last rank."""
-    run = pipedream_run.launch(ranks, 8, flush_every=flush_every)
-    return torch.tensor(run[-1]["losses"])
-
-
-rows = []
-for updates, flush_every in {"a flush every 4": 4, "never a flush": None}.items():
-    four, one = losses(4, flush_every), losses(1, flush_every)
-    last = {"four stages": four[-1].item(), "one process": one[-1].item()}
-    rows.append(
-        {"updates": updates, **last, "largest difference": lab.difference(four, one)}
-    )
-lab.table(rows, title="The last loss, and the largest difference of all eight")
-
-# %% [markdown]
-# Compare along a row. (The second row updates after every microbatch, so it has learned more.) With a flush, four stages train as one process does, which is why Megatron keeps it. Without it the losses differ; whether they get worse, eight microbatches can't show. Two methods go by the name 1F1B, so ask whether it flushes.
-#
-# ### All of them, paced
-#
-# Here are the schedules that flush, on real ranks, one run each. (GPipe and 1F1B ran above.) Boxes last as long as stated, I as long as W.
-
-# %%
-schedules = {
-    "GPipe": "gpipe",
-    "1F1B": "1f1b",
-    "interleaved 1F1B": "interleaved_1f1b",
-    "ZB-H1": "zb_h1",
-    "ZBV": "zbv",
-}
-
-# %%
-rows = []
-for name, key in schedules.items():
-    pair = step.but(schedule=key).compare()
-    row = {"schedule": name, "step_us": pair.measured.span_us}
-    row |= {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
-    kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
-    rows.append(row | {"activations": kept_bytes})
-
-# %%
-units = {"predicted": "share", "measured": "share", "activations": "bytes"}
-lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
-
-# %% [markdown]
-# From the top down the predicted bubble stays or shrinks. Interleaving keeps more than a third more activations than 1F1B, and the two that split the backward hardly more.
-#
-# How much of the gain is left depends on your machine. Boxes that overrun make a step longer and its bubble smaller, so look at *step*, too. Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
+# The loss is torch's. The order is 1F1B, too: from the bottom up, each rank runs one forward more in advance. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight A100 of 80 GB in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. The batch has 64 sequences of 2048 tokens. ZeRO (chapter 06) makes the model fit, too, so compare the messages:
+# ZeRO (chapter 06) makes our model fit, too, and has no bubble. Why a pipeline, then? Take eight A100 in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens. These are the messages:
 #
-# - ZeRO 3: each card runs two microbatches of four sequences. For each it gathers all weights twice and reduce-scatters the gradients once.
+# - ZeRO 3: for each of its two microbatches a card gathers all weights twice and reduce-scatters the gradients once.
 # - ZeRO 1: gradients and weights travel once a step.
 # - Pipeline: a card passes on 64 activations and as many gradients.
 #
@@ -566,15 +382,13 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for more than ten times as long as the pipeline.
+# Does that decide where the network is fast, too? The planner estimates 3.8 s for the computation, behind which ZeRO 3 hides as many messages as fit. A pipeline adds 7 idle slots to 64, and its messages. From how many Gbit/s on is ZeRO 3 as fast, roughly?
 #
-# <details><summary>Why not one microbatch of eight sequences?</summary>
+# <details><summary>What the planner assumes</summary>
 #
-# ZeRO 3 would send half as much. But by the planner of chapter 18 it would need 93 GB, unless it recomputes activations.
+# ZeRO 3 sends at half of a link's rated speed while the cards compute, so layer by layer the longer of the two counts; its first and last messages hide behind nothing. A pipeline's messages run at 40 % of the rated speed. With one microbatch of eight sequences ZeRO 3 would send half as much, but it would need 93 GB, unless it recomputes activations. The answer is rough: published runs of ZeRO 3 across machines took up to 3.8 times as long as this planner says.
 #
 # </details>
-#
-# Does that still decide where the network is fast? We ask the planner; nothing here is measured. It estimates 3.8 s for the computation. ZeRO 3 sends at half of a link's rated speed while the cards compute, so layer by layer the longer of the two counts; its first and last messages hide behind nothing. A pipeline adds 7 idle slots to 64, and its messages, at 40 % of the rated speed. From how many Gbit/s on is ZeRO 3 as fast? (Take it as a rough answer: published runs of ZeRO 3 across machines took up to 3.8 times as long as this planner says.)
 
 # %%
 level = lab.guess("Gbit/s from which ZeRO 3 is as fast", between=(10, 1000))
@@ -614,21 +428,168 @@ def crossing(plan):
 level.score(crossing(zero_3))
 
 # %% [markdown]
-# At 10 Gbit/s the estimate for the pipeline is about 13 times as fast. From the crossing on, ZeRO 3 hides its messages behind the computation, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
+# From the crossing on, ZeRO 3 hides its messages, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
 
 # %%
 crossing(zero_3.but(mbs=2, batch=16))
 
 # %% [markdown]
-# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. For trainings on very many cards, Megatron's authors advise a pipeline *between* machines, and inside them tensor parallelism, which cuts each layer ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
+# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. That is why Megatron's authors put it *between* machines ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
+#
+# ---
+#
+# *Here ends what most people need. The rest is about getting back more of the time, and optional.*
+
+# %% [markdown]
+# ## Schedules that shrink the bubble
+#
+# Can an order get back what 1F1B loses? Not as long as each rank has one stage, a backward is one piece, and the pipeline drains after every step. We drop these one after the other.
+#
+# ### Interleaving: more stages
+#
+# **Interleaved 1F1B** gives every rank two smaller stages: rank 0 has blocks 0 and 4 of the eight. With four microbatches the bubble of 1F1B is 3/7, or 42.9 %. What is it now?
+
+# %%
+less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
+
+# %%
+few = step.but(microbatches=4)
+interleaved = few.but(schedule="interleaved_1f1b")
+lab.show(interleaved.predict(), title=interleaved.title())
+
+# %%
+less.score(bubble(interleaved.predict()))
+
+# %% [markdown]
+# Lighter boxes are a rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank, and m a multiple of p, the bubble is
+#
+# $$\frac{p-1}{vm+p-1}$$
+#
+# The price is messages, over seven borders instead of three, and memory. (*Peak in flight* counts half stages here.)
+#
+# ### Zero bubble: a backward in two parts
+#
+# A backward computes two things. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so that can be put off until there is a gap. Each takes 20 ms, half of the old backward. This is **ZB-H1**. What is the bubble now, instead of 42.9 %?
+
+# %%
+filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
+
+# %%
+half = few.but(schedule="zb_h1")
+lab.show(half.predict(), title=half.title())
+
+# %%
+filled.score(bubble(half.predict()))
+
+# %% [markdown]
+# The stage before now waits for I only, and the W's that were put off fill gaps. So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, instead of 180 ms. The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
+#
+# ### Exercise 4. Where do the W's go?
+#
+# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
+
+
+# %%
+def my_gaps(rank, order):
+    """The order with a W for every I."""
+    ### BEGIN SOLUTION
+    done, due = [], []
+    for action in order:
+        done.append(action)
+        if "I" in action:
+            due.append(action.replace("I", "W"))
+            if len(due) > rank:
+                done.append(due.pop(0))
+    return done + due
+    ### END SOLUTION
+
+
+# %%
+check.fill_gaps(my_gaps)
+
+# %%
+check.hint("fill_gaps")
+
+# %% [markdown] sections="10.3.2, 19.3.2"
+# ### PipeDream: never drain
+#
+# What is left to drop is the draining. We drain before an update, a [flush](GLOSSARY.md#flush), so that all microbatches of a batch see the same weights. **PipeDream** never flushes: it runs 1F1B as long as training lasts, and each stage updates itself after every backward.
+#
+# Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
+
+# %%
+endless = step.but(microbatches=16).predict()
+begun = endless.select(endless.start_us < 640_000)
+lab.show(begun, title="PipeDream, its beginning")
+
+# %%
+between = lab.guess("updates of rank 0 between F3 and B3", between=(0, 8))
+
+# %%
+stale = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
+rows = []
+for rank, told in enumerate(stale):
+    late = max(newest - used for used, newest in told["versions"])
+    kept = told["peak_versions"]
+    rows.append({"rank": rank, "updates late": late, "versions kept": kept})
+lab.table(rows)
+
+# %%
+between.score(rows[0]["updates late"])
+
+# %% [markdown] sections="10.3.2, 19.3.2"
+# The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). So PipeDream gets all the time back, but it trains differently. Both ways go by the name 1F1B: ask whether it flushes.
+
+
+# %% [markdown] sections="10.3.2, 19.3.2"
+# ### All of them, paced
+#
+# How much of it do real ranks get back? Here are the schedules that flush, one run each. ZBV splits the backward *and* gives each rank two stages.
+#
+# <details><summary>ZBV, and why "zero"</summary>
+#
+# The stages of ZBV lie in a V: of three ranks, rank 0 has stages 0 and 5, rank 1 has 1 and 4, rank 2 has 2 and 3. Rank 0 has the last stage, too, so it begins its first I without waiting for a gradient to walk back through all ranks. Choose ZBV in the first picture: if F, I and W take equally long, each rank works without a pause from its first action to its last. (In real models they don't.)
+#
+# The papers count each rank from its own first action, so they call this bubble zero; we count the whole picture. Zero is fair if rank 0 may begin the next step while the last rank still finishes this one. Then the update must not wait for all ranks, as clipping by the norm of all gradients would.
+#
+# In the same menu, *ZB-H2* runs more forwards in advance than ZB-H1, which fill the beginning too, and holds $2p-1$ microbatches. *Interleaved zero bubble* is ZB-H1 with several stages a rank.
+#
+# </details>
+
+# %%
+schedules = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "interleaved 1F1B": "interleaved_1f1b",
+    "ZB-H1": "zb_h1",
+    "ZBV": "zbv",
+}
+
+# %%
+rows = []
+for name, key in schedules.items():
+    pair = step.but(schedule=key).compare()
+    row = {"schedule": name, "step_us": pair.measured.span_us}
+    row |= {"predicted": bubble(pair.predicted), "measured": bubble(pair.measured)}
+    kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
+    rows.append(row | {"activations": kept_bytes})
+
+# %%
+units = {"predicted": "share", "measured": "share", "activations": "bytes"}
+lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
+
+# %% [markdown]
+# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more. How much of the predicted gain is left depends on your machine. (Compare *step*, too, because boxes that overrun hide a bubble.) Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
 
 # %% [markdown]
 # ## Summary
 #
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
 # - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer where messages take time.
-# - Finer pieces shrink the bubble. More stages a rank cost messages, and interleaving costs memory too.
 # - A pipeline sends little: take it where messages can't hide behind computation, and microbatches are many.
+# - Finer pieces shrink the bubble. More stages a rank cost messages, and interleaving costs memory too.
+#
+# <details><summary>The schedules in a table</summary>
 #
 # | schedule | bubble | microbatches on the fullest rank | price |
 # | --- | --- | --- | --- |
@@ -637,26 +598,34 @@ crossing(zero_3.but(mbs=2, batch=16))
 # | 1F1B | as GPipe | p | waits for slow messages |
 # | interleaved 1F1B | $(p-1)/(vm+p-1)$ | $p+(p-1)/v$ | messages, memory |
 # | ZB-H1 | a third of 1F1B's waiting | p | finer boxes, p on every rank |
-# | ZBV | a sixth of 1F1B's idle time | p | finer boxes, messages, p on every rank |
+# | ZBV | a sixth of 1F1B's waiting | p | finer boxes, messages, p on every rank |
 # | PipeDream | none, once full | p, and p versions of weights | stale gradients |
 #
 # (For m a multiple of p, 2p or more, F, I and W equally long, and messages that take no time.)
 #
+# </details>
+#
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [stale](GLOSSARY.md#staleness), [paced](GLOSSARY.md#paced).
 #
-# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
+# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer itself is cut.
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 5. Optional: find the fault in a chart
 #
-# Some charts that are drawn by hand can't run on any machine. Here each box takes one step, and stands as early as it can:
+# Here each box takes one step, and stands as early as it can:
 
 # %%
 chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# In this picture rank 0 gets to B0 in step 10, counted from 0. A chart that has it in step 4 can't run. Find such a fault. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. There may be one row only. A box can run if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step; what stands nowhere never comes. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None. One chart has 32 ranks and 256 microbatches, and you have two seconds.
+# Rank 0 gets to B0 in step 10, counted from 0; a chart that has it in step 4 can't run. Return `(rank, step)` of the first box that can't (earliest step, then lowest rank), or None.
+#
+# <details><summary>The rules</summary>
+#
+# A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. There may be one row only. A box can run if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step; what stands nowhere never comes. One chart has 32 ranks and 256 microbatches, and you have two seconds.
+#
+# </details>
 
 
 # %%
@@ -755,11 +724,15 @@ check.hint("chart_fault")
 #
 # ## Further reading
 #
+# <details><summary>Four papers, one repository</summary>
+#
 # - GPipe: Huang et al. 2018, [arXiv 1811.06965](https://arxiv.org/abs/1811.06965)
 # - PipeDream: Harlap, Narayanan et al. 2018, [arXiv 1806.03377](https://arxiv.org/abs/1806.03377)
 # - 1F1B with flush and interleaved: Narayanan et al. 2021 (Megatron), [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - Zero bubble, ZB-H1, ZBV: Qi et al. 2023, [arXiv 2401.10241](https://arxiv.org/abs/2401.10241)
 # - DualPipe, with a table of bubbles and memory: [deepseek-ai/DualPipe](https://github.com/deepseek-ai/DualPipe)
+#
+# </details>
 #
 # *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material.*
 
