@@ -196,7 +196,7 @@ def per_unit(kind, length):
 kept_by_gpt.score(per_unit("gpt", 256))
 
 # %% [markdown]
-# `planner.block` has blocks as the papers count them. What happens when the sequence gets longer?
+# `planner.block` writes blocks as the papers do. What happens when the sequence gets longer?
 
 # %%
 kinds = {"GPT": "gpt", "GPT, attention stored": "gpt_stored", "LLaMA": "llama"}
@@ -209,7 +209,7 @@ title = "What a block keeps for the backward"
 lab.curves(measured=kept, predicted=formula, **axes, title=title)
 
 # %% [markdown]
-# The dots are our count, the lines a formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
+# The dots are our count, the lines a formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$ (11 in the attention, 19 in the MLP, 4 in the two norms), and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
 #
 # LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, $5\,a\,s / h = 80$ bytes per token and unit come on top, and 9 GB become 31; flash attention doesn't store it. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
 #
@@ -256,7 +256,7 @@ lab.table(rows, units={"reached": "share"})
 #
 # ### Reliability
 #
-# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently, then what share of days passes without any, on 1,024 cards?
+# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently and grow with the cards, then what share of days passes without any, on 1,024 cards?
 
 # %%
 quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 1))
@@ -284,7 +284,7 @@ quiet_days.score(quiet_share(1024))
 #
 # Experiments that don't depend on each other need no distributed training, because each can have cards of its own. It is different if one run has to end sooner. With $N$ cards it is at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967).
 #
-# LLaMA 7B took 82,432 hours of a card. How many such runs fit, one after another, into 30 days on 4,096 cards, if we assume that 1 % is serial?
+# LLaMA 7B took 82,432 hours, added up over its cards. Let us take them for one card's, and assume that 1 % of them is serial. How many such runs fit, one after another, into 30 days on 4,096 cards?
 
 
 # %%
@@ -300,14 +300,14 @@ title = "Runs of LLaMA 7B in 30 days"
 lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.1"
-# Follow the lowest curve. Even 4,096 cards don't finish one run in the month, because the serial part alone takes longer. Several chapters are about keeping it small.
+# Follow the lowest curve. Even 4,096 cards don't finish one run in the month, because the serial part alone takes longer. Messages that nothing hides act like such a part, and several chapters are about them.
 #
 # So two of the five are good reasons: *it does not fit* and *it takes too long*. *Too much data* and *more experiments* count where they mean too long, and reliability speaks against many cards.
 #
 # %% [markdown] sections="10.1.2"
 # ## What makes it hard
 #
-# What do many cards cost, even for a good reason? Six difficulties are usually named: communication, load balance, consistency, memory, faults and complexity. Here is a first look at consistency.
+# What do many cards cost, even for a good reason? Six difficulties are usually named: communication (chapter 02), load balance (08), consistency (03), memory (05 to 07), faults (13) and complexity (14). Here is a first look at consistency.
 #
 # Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
 
@@ -334,7 +334,7 @@ together = lab.difference(*lab.launch(five_steps, True, ranks=2))
 lab.table([{"no averaging": alone, "averaged": together}])
 
 # %% [markdown]
-# Without averaging some weight differs by a third of the largest weights at the start: there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
+# Without averaging some weight differs by a third of the largest weights at the start: there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are the heart of data parallelism, and chapter 03 makes them fast.
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to run in parallel
@@ -383,7 +383,9 @@ units = {"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
 lab.table(rows, units=units)
 
 # %% [markdown]
-# Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08). What each way sends also depends on the batch: gradients are as large as the model, whatever the batch, but activations grow with it.
+# Some 36 GB of each row are activations. Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08).
+#
+# Where do the bytes come from? In data parallel a rank sends 2 x 3/4 of 13.4 GB of gradients (chapter 02 says why), whatever the batch. With shards it is 3 x 3/4, since weights are gathered twice. By layers it is 16 sequences of 2,048 tokens, 4,096 wide, in 2 bytes, twice: activations, and their gradients back. So this grows with the batch:
 
 # %%
 batches = (16, 64, 256, 1024, 4096)
@@ -396,14 +398,14 @@ title = "What a rank sends in a step"
 lab.curves(predicted=gigabytes, **axes, log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.3"
-# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there data parallel sends less. So no way is always the best. (A fifth cuts every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09.)
+# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there data parallel sends less, as long as there are four ranks. So no way is always the best. (A fifth cuts every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09.)
 #
 # How gradients are averaged is open, too: by a **[parameter server](GLOSSARY.md#parameter-server)** that collects and answers, in a **[ring](GLOSSARY.md#ring)** of neighbours, or **hierarchically**, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
 
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# How many cards does a model need? Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so we compute it: cards of 80 GB, each with one sequence, as long as the model was trained on. These are the least, since activations are counted with 34 bytes.
+# How many cards does a model need? Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so we compute it: cards of 80 GB, each with one sequence, as long as the model was trained on. These are the least, since activations are counted with 34 bytes, and logits and buffers not at all.
 
 # %%
 rows = []
@@ -430,18 +432,18 @@ lab.table(rows)
 # 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
 # 5. There are many machines with slow links between them: cut by layers (chapter 08) where that sends less, and shard inside the machines.
 #
-# So our model gets its optimizer sharded (`ZeRO 1`), on one machine of eight cards, data parallel (`dp 8`). Look at what is missing on the left and left over on the right, then at the days.
+# So our model gets its optimizer sharded (`ZeRO 1`), data parallel on eight cards of one machine (`dp 8`), since two would hardly do and take four times as long. Look at what is missing on the left and left over on the right, then at the days.
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
 planner.card(before, before.but(gpus=8, zero=1))
 
 # %% [markdown]
-# It fits, and nothing else has to be sharded. But it is slow, and the days are even optimistic: by LLaMA's own 82,432 hours of a card, eight cards would take 429. Chapter 19 tells how far to trust such predictions.
+# It fits, and nothing else has to be sharded. But it is slow, and the days are even optimistic: they assume a higher share of the peak than the best published runs on A100s. By LLaMA's own 82,432 hours, eight cards would take 429. Chapter 19 tells how far to trust such predictions.
 #
 # <details><summary>What the plan counts</summary>
 #
-# The plan counts 6.74 billion parameters; the 4 GB more than in the first picture are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s, and `before.but(gpus=8, zero=1).warnings()` says that it would compute at a higher share of the peak than the best of them.
+# The plan counts 6.74 billion parameters; the 4 GB more than in the first picture are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s; `before.but(gpus=8, zero=1).warnings()` says how far it goes beyond them.
 #
 # </details>
 
