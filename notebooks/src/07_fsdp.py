@@ -34,7 +34,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown]
 # `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, so the gradients of the first are there.
 #
-# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
+# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
@@ -94,7 +94,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters into one flat tensor, pad it, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
+# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
 
 
 # %%
@@ -368,7 +368,7 @@ queues
 #
 # </details>
 #
-# Here is the same step, with its 2,048 tokens, over one link of 25 GB/s, on which a message takes 16 ms:
+# Here is the same step over one link of 25 GB/s, where a message takes 16 ms:
 
 # %%
 fsdp.replay(moves, forward_us=4_000, message_us=16_000)
@@ -378,7 +378,7 @@ fsdp.replay(moves, forward_us=4_000, message_us=16_000)
 #
 # ## What is a unit?
 #
-# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
+# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, the root, the model itself, last.
 #
 # Here are eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
 
@@ -740,7 +740,7 @@ planner.card(before, sharded_plan)
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are really 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
 #
-# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, each its part as one microbatch. We go from one machine of eight cards to eight. Each has one link of 50 GB/s; the planner counts half as reached, our 25 GB/s. How many times as fast is the step?
+# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, from 16 cards on each its part as one microbatch. We go from one machine of eight cards to eight. Each has one link of 50 GB/s; the planner counts half as reached, our 25 GB/s. How many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
@@ -757,7 +757,7 @@ rows = [(num, 2_048 * plan.mbs, step_us[num]) for num, plan in plans.items()]
 lab.table(rows, heads=["cards", "tokens of a microbatch", "step_us"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards; beyond them the messages set the time. A link for each card moves this limit, and so does Part 2. Chapter 08 takes another way.
+# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards, or 11 if it reduces in fp32; beyond them the messages set the time. A link for each card, or Part 2, moves this limit. Chapter 08 takes another way.
 #
 # <details><summary>And if memory is short before that?</summary>
 #
@@ -852,13 +852,7 @@ USES = {
 }
 rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
 lab.table(
-    rows,
-    heads=[
-        "strategy",
-        "weights between steps_bytes",
-        "would leave a machine_bytes",
-        "for",
-    ],
+    rows, heads=["strategy", "kept weights_bytes", "would leave a machine_bytes", "for"]
 )
 
 # %% [markdown] sections="8.4.2, S6"
@@ -925,7 +919,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB between the two. All three are predicted at 6 to 8 s instead of 46.7 s. But the first two gather across machines, of which the planner says:
+# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB between the two. All three are predicted at 6 to 8 s instead of 46.7 s. But the other two gather across machines, of which the planner says:
 
 # %%
 print(two_machines.warnings()[0])
@@ -978,7 +972,7 @@ check.hint("choose_strategy")
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
 # - A rank holds its share of the states, and at the peak activations and a few units: make each block a unit.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many.
+# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
 # - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens, 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
