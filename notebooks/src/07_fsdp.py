@@ -738,7 +738,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are really 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
+# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
 #
 # Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, from 16 cards on each its part as one microbatch. We go from one machine of eight cards to eight. Each has one link of 50 GB/s; the planner counts half as reached, our 25 GB/s. How many times as fast is the step?
 
