@@ -2,7 +2,7 @@
 
 ``board`` shows who holds what at every moment of a step, ``moves`` reads gather, forward, backward
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
-run beside the computation, ``three_moves`` draws a layer's step, ``weights_run`` joins the slices,
+run beside the computation, ``moves_picture`` draws a layer's step, ``weights_run`` joins slices,
 ``check`` grades the exercises. The theory and the real runs are ``labkit.sharding``'s, which ZeRO
 and FSDP share.
 """
@@ -14,7 +14,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "hiding": ["replay"],
         "moves": ["by_layer", "order"],
-        "three_moves": ["ThreeMoves"],
+        "moves_picture": ["ThreeMoves"],
         "weights_run": ["whole"],
     },
 )

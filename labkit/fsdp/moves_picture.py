@@ -51,14 +51,22 @@ class ThreeMoves(Shown):
 def held(num_ranks: int) -> dict[str, list[Column]]:
     """{when: [rank][slice]}, in order: weights in slices and whole, gradients whole and in slices.
     A gathered slice is still of the rank that keeps it; a gradient is of the rank whose batch it
-    comes from, the mean of all."""
+    comes from, the mean of all. Raises ValueError for other than 2 to 4 ranks."""
+    check_whole(2, 4, num_ranks=num_ranks)
     every = range(num_ranks)
+    whole: Column = [(row,) for row in every]
+    mean = tuple(every)
     return {
-        "slices": [[(row,) if row == rank else () for row in every] for rank in every],
-        "whole": [[(row,) for row in every] for _ in every],
+        "slices": [_alone(rank, (rank,), num_ranks) for rank in every],
+        "whole": [whole for _ in every],
         "gradients": [[(rank,)] * num_ranks for rank in every],
-        "scattered": [[tuple(every) if row == rank else () for row in every] for rank in every],
+        "scattered": [_alone(rank, mean, num_ranks) for rank in every],
     }
+
+
+def _alone(place: int, of_ranks: tuple[int, ...], num_ranks: int) -> Column:
+    """One slice at its place, and none of the others."""
+    return [of_ranks if row == place else () for row in range(num_ranks)]
 
 
 def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:

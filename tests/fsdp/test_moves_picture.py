@@ -4,20 +4,20 @@ import pytest
 
 from labkit import fsdp
 from labkit.collectives.overview.picture import before_and_after
-from labkit.fsdp import three_moves
+from labkit.fsdp import moves_picture
 from labkit.pictures.sketch import Box
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_it_holds_what_the_collectives_leave(ranks):
-    slices, whole, gradients, scattered = three_moves.held(ranks).values()
+    slices, whole, gradients, scattered = moves_picture.held(ranks).values()
     for name, seen in (
         ("all_gather", (slices, whole)),
         ("reduce_scatter", (gradients, scattered)),
     ):
         for columns, expected in zip(seen, before_and_after(name, ranks), strict=True):
-            told = [[each[0] if each else () for each in column] for column in expected]
-            assert columns == told
+            for mine, theirs in zip(columns, expected, strict=True):
+                assert mine == [each[0] if each else () for each in theirs]
 
 
 def test_a_box_for_every_slice_of_every_rank():
