@@ -2,13 +2,19 @@
 
 ``board`` shows who holds what at every moment of a step, ``moves`` reads gather, forward, backward
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
-run beside the computation, ``weights_run`` joins the slices, ``check`` grades the exercises. The
-theory and the real runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
+run beside the computation, ``moves_picture`` draws a layer's step, ``weights_run`` joins slices,
+``check`` grades the exercises. The theory and the real runs are ``labkit.sharding``'s, which ZeRO
+and FSDP share.
 """
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"hiding": ["replay"], "moves": ["by_layer", "order"], "weights_run": ["whole"]},
+    submod_attrs={
+        "hiding": ["replay"],
+        "moves": ["by_layer", "order"],
+        "moves_picture": ["ThreeMoves"],
+        "weights_run": ["whole"],
+    },
 )

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # FSDP
 #
-# *Part 1, FSDP and its training loop, takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
+# *Part 1 takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
 #
-# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card. Seven of the eight copies are redundant.
+# We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
 
@@ -32,14 +32,14 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes, predicted for a second microbatch, so the gradients of the first are there.
+# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, so the gradients of the first are there.
 #
-# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent anything.
+# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# How much memory does that save? Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. We train a small transformer with both. Is the highest point of a step a quarter, too?
+# How much memory does that save? Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -49,8 +49,11 @@ full, ddp = (sharding.Step(engine=name, ranks=4) for name in ("fsdp", "ddp"))
 peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
+# %%
+lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
+
 # %% [markdown] sections="8.4.1"
-# Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, the [activations](GLOSSARY.md#activations), which nobody shards, and *temporary*, which is mostly buffers. So at its peak a rank holds its share of the states, and on top its activations and a few whole blocks.
+# Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, the [activations](GLOSSARY.md#activations), which nobody shards, and *temporary*, mostly buffers, in one of which is block 2. So at its peak a rank holds its share of the states, its activations and a few whole blocks.
 #
 # <details><summary>Three blocks in <em>temporary</em></summary>
 #
@@ -62,7 +65,13 @@ share.score(peak_bytes[0] / peak_bytes[1])
 #
 # ## By hand
 #
-# How can a card compute with its slices of a layer? It takes three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the sum. The third move is the backward of the first, so we tell autograd just that.
+# How can a card compute with its slices of a layer? It takes three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
+
+# %%
+fsdp.ThreeMoves(ranks=3)
+
+# %% [markdown]
+# The third is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -85,7 +94,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters into one flat tensor, pad it to a multiple of the number of ranks, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
+# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
 
 
 # %%
@@ -112,7 +121,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# We train it beside DDP, three steps of SGD with momentum on three ranks. `memory.watch` counts every byte that torch makes on a rank, `traffic.count` what is handed to collectives. How far apart are the weights at the end?
+# We train it beside DDP, three steps of SGD on three ranks. `memory.watch` counts every byte that torch makes on a rank, `traffic.count` what is handed to collectives. How far apart do the weights end?
 
 
 # %%
@@ -141,29 +150,27 @@ def by_hand(wrap, net):
     return net
 
 
-def in_turn(**ways):
-    def train_all():
-        return {name: train(wrap) for name, wrap in ways.items()}
-
-    return lab.launch(train_all, ranks=RANKS)[0]
-
-
-runs = in_turn(
-    DDP=torch.nn.parallel.DistributedDataParallel, Kept=partial(by_hand, Kept)
-)
+def train_all(ways):
+    return {name: train(wrap) for name, wrap in ways.items()}
 
 
 # %%
-def apart(*names):
-    right, _, _ = runs["DDP"]
-    far = {name: (runs[name][0] - right).abs().max().item() for name in names}
-    return lab.table([far])
+ways = {
+    "DDP": torch.nn.parallel.DistributedDataParallel,
+    "Kept": partial(by_hand, Kept),
+}
+runs = lab.launch(train_all, ways, ranks=RANKS)[0]
 
 
-apart("Kept")
+# %%
+def apart(name):
+    return (runs[name][0] - runs["DDP"][0]).abs().max().item()
+
+
+lab.table([("Kept", apart("Kept"))], heads=["way", "apart from DDP"])
 
 # %% [markdown]
-# Rounding, no more: `Kept` is complete, and correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills the storage again. It writes through `.data`, because autograd counts other writes to what it has saved, and refuses to go on.
+# Rounding, no more: `Kept` is correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`: any other write to what autograd has saved is an error.
 
 
 # %%
@@ -199,8 +206,9 @@ def sharded(net, **options):
 
 
 # %%
-runs |= in_turn(Freed=partial(by_hand, Freed), fully_shard=sharded)
-apart("Freed", "fully_shard")
+ways = {"Freed": partial(by_hand, Freed), "fully_shard": sharded}
+runs |= lab.launch(train_all, ways, ranks=RANKS)[0]
+lab.table(((name, apart(name)) for name in ways), heads=["way", "apart from DDP"])
 
 # %% [markdown]
 # Rounding again. And the memory?
@@ -212,27 +220,23 @@ lab.curves(
     x="moment: F0 to F5, then B5 to B0",
     y="rank 0",
     unit="bytes",
-    title="Bytes over a step",
+    title="Memory over the moments of a step",
     joined=True,
-    at={"F5": 5, "B4": 7},
+    at={"F0": 0, "F5": 5, "B4": 7, "B0": 11},
 )
 
 # %% [markdown]
-# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies a little above it, because it gathers early and has buffers. So a card computes with its slice of a layer by gathering the rest for a moment.
+# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` needs 2.34 MB there instead of 2.06, because it gathers early, through buffers. So a card computes with its slice by gathering the rest for a moment.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` and `fully_shard` are **FULL_SHARD**.
 #
 # ### Exercise 1. A step in slices
 #
-# Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. It takes about half an hour; you can come back to it.
+# Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. About 30 minutes.
 #
-# <details><summary>What goes in, what comes out</summary>
-#
-# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows. The last ranks may have fewer, or none, so pad each to `ceil(num_rows[i] / N)` rows.
-# - The first `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`, and the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks.
-# - Keep the inputs, and in the backward compute each layer again from its input, with `torch.autograd.grad`. Each weight, the last one too, is gathered twice, and only one is whole at a time.
-#
-# </details>
+# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. Pad each to `ceil(num_rows[i] / N)` rows.
+# - A layer is `x = torch.tanh(x @ weight.T)`, the loss the mean square of the last `x`.
+# - Keep the inputs. In the backward compute each layer again, with `torch.autograd.grad`: every weight is gathered twice, and only one is whole at a time.
 
 
 # %%
@@ -303,11 +307,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer; `fully_shard` pads each parameter, `Freed` only the layer.
 #
 # ## When messages hide
 #
-# Must the card wait for those bytes? `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early, which is called [prefetch](GLOSSARY.md#prefetch). We record the second of two steps, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# Must the card wait for those bytes? `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -350,21 +354,21 @@ queues
 #
 # ### How fast must the link be?
 #
-# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
+# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the $t$ tokens of a microbatch. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s, as before, NVLink in a machine wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link of 25 GB/s wants 200,000 / 25 = 8,000.
+# At 200 TFLOP/s NVLink wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link that brings 25 GB/s wants 200,000 / 25 = 8,000.
 #
-# <details><summary>The backward, and several links</summary>
+# The backward has twice the FLOPs and two messages, so the same rule. But gradients are usually reduced in fp32 (*Mixed precision*): one message doubles, and it wants 1.5 times the tokens: 12,000.
 #
-# The backward has the same rule, with twice the FLOPs and two messages. Reducing in fp32 doubles one of the two, so it wants 1.5 times the tokens.
+# <details><summary>Several links</summary>
 #
 # A network link for each of its eight cards gives a machine 8 × 25 = 200 GB/s, so 1,000 tokens are enough. The links add up because NCCL lays several rings, and each leaves by another card's link.
 #
 # </details>
 #
-# Here is the same step, with its 2,048 tokens, over one link of 25 GB/s, on which a message takes 16 ms:
+# Here is the same step over one link of 25 GB/s, where a message takes 16 ms:
 
 # %%
 fsdp.replay(moves, forward_us=4_000, message_us=16_000)
@@ -374,7 +378,7 @@ fsdp.replay(moves, forward_us=4_000, message_us=16_000)
 #
 # ## What is a unit?
 #
-# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last.
+# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, the root, the model itself, last.
 #
 # Here are eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
 
@@ -414,11 +418,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02). So one unit for each block is usual: in our 7 B model a message of 0.4 GB.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02), which this table leaves out. A block of our 7 B model is 0.4 GB, little beside 80, so one unit for each block is usual.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes, each within `budget_bytes`. Call `fully_shard` so that no unit's whole parameters take more, with as few units as you can. Units are made of consecutive layers, as in *pairs of layers*. The root comes last, and no layer is left to it.
+# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes, each within `budget_bytes`. Call `fully_shard` so that no unit's whole parameters take more, with as few units as you can. Units are made of consecutive layers. The root comes last, and no layer is left to it.
 
 
 # %%
@@ -446,11 +450,11 @@ check.wrap_within(my_wrap)
 check.hint("wrap_within")
 
 # %% [markdown] sections="S6"
-# *Here the first half ends. If you want a break, take it now.*
+# *Here the first half ends: time for a break.*
 #
 # ## The training loop
 #
-# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So all ranks must begin with the same weights: seed them alike, or load from rank 0, as below. The rest is torch's own loop, in which four places matter.
+# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load from rank 0, as below. The rest is torch's own loop, in which four places matter.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -489,9 +493,9 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm*, which `clip_grad_norm_` returns, is that of the whole gradient before clipping, the same on both ranks and in one process, because the norms of slices add as squares (*joined*). *loss* is that of a rank's own rows.
+# *norm*, which `clip_grad_norm_` returns, is that of the whole gradient before clipping: the norms of slices add as squares (*joined*). *loss* is that of a rank's own rows.
 #
-# Of the four places the second fails without a word. An optimizer made *before* `fully_shard` holds the old, whole parameters, and they never get a gradient. What does the loss look like then?
+# Two of the four places fail without a word, 2 and 3. Here is 2: an optimizer made *before* `fully_shard` holds the old, whole parameters, and they never get a gradient. What does the loss look like then?
 #
 # <details><summary>The other three, done wrong</summary>
 #
@@ -563,7 +567,7 @@ lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
 #
 # ### Exercise 3. Repair a training
 #
-# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: the same SGD, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
+# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: the same SGD on the mean `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
 
 
 # %%
@@ -644,16 +648,16 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# In fp32 the zeros belong mostly to tokens that did not occur. bf16 loses hardly any more; fp16 does, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32, which two ranks don't show. It sends as much as DDP in fp32: the 1.5 above holds for one type only.
+# Most zeros in fp32 belong to tokens that did not occur. bf16 loses hardly more; fp16 does, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32, which two ranks don't show. It sends as much as DDP in fp32: the 1.5 above holds for one type only.
 #
 # ## Loading from rank 0
 #
-# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all build and shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0, which alone reads. A rank's bytes, on host and device together:
+# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0. It alone would read, with `torch.load(path, mmap=True)`; here it makes random weights. A rank's bytes, on host and device:
 
 
 # %%
 def setup_fsdp_model(build):
-    """A sharded model whose weights rank 0 alone has made, or read."""
+    """A sharded model whose weights rank 0 alone has made."""
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
     with torch.device("meta"):
         net = sharded(build(), mp_policy=policy)
@@ -680,7 +684,7 @@ rows = [(rank, peak, model_bytes) for rank, peak in enumerate(lab.launch(load))]
 lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# Rank 0 has the whole model for a moment, beside its own slices; rank 1 never.
+# Rank 0 has the whole model for a moment, beside its own slices. Rank 1 never has more than one tensor whole, because they are sent one by one.
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
 #
@@ -726,7 +730,7 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit. Do ours fit now? Here are our eight cards before and after. A step has 64 sequences, on each card eight microbatches of one:
+# Whenever the states don't fit. Here are our eight cards before and after. A step has 64 sequences, on each card eight microbatches of one:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
@@ -734,19 +738,26 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are really 6.7 B parameters, so the states take 13.5 GB instead of 14.
+# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
 #
-# Do more cards make it faster? All cards share the step's 64 × 2,048 = 131,072 tokens. We go from one machine of eight cards to eight, each with one link of 25 GB/s, over which a card wants 8,000 tokens. By the rule, how many times as fast is the step?
+# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, from 16 cards on each its part as one microbatch. We go from one machine of eight cards to eight. Each has one link of 50 GB/s; the planner counts half as reached, our 25 GB/s. How many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
 
 # %%
-tokens = 131_072 / 64  # of a card
-faster.score(64 / 8 * min(1, tokens / 8_000))
+linked = sharded_plan.but(nic_gb_per_s=50 / 8)  # a machine's link, for each card
+plans = {num: linked.but(gpus=num, mbs=64 // num) for num in (16, 32, 64)}
+plans = {8: sharded_plan} | plans
+step_us = {num: plan.time().step_us for num, plan in plans.items()}
+faster.score(step_us[8] / step_us[64])
+
+# %%
+rows = [(num, 2_048 * plan.mbs, step_us[num]) for num, plan in plans.items()]
+lab.table(rows, heads=["cards", "tokens of a microbatch", "step_us"])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. Over such links our step feeds 131,072 / 8,000 = 16 cards; beyond them the messages set the time. That is FSDP's limit, and where chapter 08 begins.
+# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards, or 11 if it reduces in fp32; beyond them the messages set the time. A link for each card, or Part 2, moves this limit. Chapter 08 takes another way.
 #
 # <details><summary>And if memory is short before that?</summary>
 #
@@ -757,12 +768,12 @@ faster.score(64 / 8 * min(1, tokens / 8_000))
 #
 # ---
 #
-# *Here ends what most people need. The rest is about machines with a slow network between them, and optional.*
+# *Here ends what most people need.*
 
 # %% [markdown] sections="8.4.2, S6"
 # ## Part 2: FSDP between machines
 #
-# What if the network is slow? Our eight cards stand in two machines now, with a network of 3 GB/s for each card between them, of which the planner counts half as reached. A microbatch has 2,048 tokens. How many times as long does a step take?
+# What if the network is slow? Our eight cards stand in two machines now, with 3 GB/s for each card between them. Again half is reached, and a machine's four links add up: 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
 
 # %%
 slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
@@ -782,7 +793,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 #
 # ## The four strategies
 #
-# Which messages can stay inside? Papers and configuration files name four strategies, and each is two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
+# Papers and configuration files name four strategies, each of two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
 
 # %%
 machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
@@ -841,7 +852,7 @@ USES = {
 }
 rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
 lab.table(
-    rows, heads=["strategy", "weights_bytes", "would leave a machine_bytes", "for"]
+    rows, heads=["strategy", "kept weights_bytes", "would leave a machine_bytes", "for"]
 )
 
 # %% [markdown] sections="8.4.2, S6"
@@ -874,7 +885,7 @@ lab.table(
 #
 # ### What helps our two machines
 #
-# There are three ways out for our step, all in 16 bits. The planner computes *one microbatch*. The other two are estimates by hand, as if none of the messages between machines hid:
+# There are three ways out, all in 16 bits. What goes between machines in the last two is an estimate by hand, as if nothing of it hid:
 
 # %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
@@ -892,7 +903,9 @@ def hybrid(plan):
 
 # %%
 def cost(plan, more_us=0, more_bytes=0):
-    return plan.memory().peak_bytes + more_bytes, plan.time().step_us + more_us
+    planned_us = plan.time().step_us
+    peak_bytes = plan.memory().peak_bytes + more_bytes
+    return peak_bytes, planned_us, more_us, planned_us + more_us
 
 
 rows = [
@@ -901,10 +914,12 @@ rows = [
     ("gathered and reduced once", *cost(sharded_plan, 2 * ring_us, 2 * whole_bytes)),
     ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
 ]
-lab.table(rows, heads=["way out", "memory_bytes", "step_us"])
+lab.table(
+    rows, heads=["way out", "memory_bytes", "planned_us", "by hand_us", "step_us"]
+)
 
 # %% [markdown] sections="8.4.2, S6"
-# All three bring 46.7 s down to between 6 and 8 s. Their order is within the planner's error, which it names itself, so measure:
+# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB between the two. All three are predicted at 6 to 8 s instead of 46.7 s. But the other two gather across machines, of which the planner says:
 
 # %%
 print(two_machines.warnings()[0])
@@ -920,14 +935,9 @@ print(two_machines.warnings()[0])
 #
 # ### Exercise 4. Before you rent
 #
-# About 20 minutes. Find the quickest way for any machines, by this model: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
+# About 20 minutes. Find the quickest way that fits: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full". Gathering once is left out.
 #
-# <details><summary>What to ask a plan</summary>
-#
-# - `plan` is FULL_SHARD on several machines, like `two_machines`. `plan.but(mbs=..., recompute=...)` makes a variant; ask it for `.fits` and `.time().step_us`.
-# - For HYBRID_SHARD ask the same of the machine that `hybrid(plan)` gives, and add its microseconds.
-#
-# </details>
+# `plan` is FULL_SHARD on several machines, like `two_machines`. Ask `plan.but(mbs=..., recompute=...)` for `.fits` and `.time().step_us`. For HYBRID_SHARD ask the machine that `hybrid(plan)` gives, and add its microseconds.
 #
 # For `two_machines` the answer is `("HYBRID_SHARD", 4, "none")`.
 
@@ -961,11 +971,11 @@ check.hint("choose_strategy")
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
 # - A rank holds its share of the states, and at the peak activations and a few units: make each block a unit.
-# - Same weights on every rank; `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP just as many as DDP. HYBRID_SHARD shards inside a machine.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So a fixed batch feeds a fixed number of ranks.
+# - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
+# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens, 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
 #
-# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload) and [payload](GLOSSARY.md#payload).
+# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations and their gradients.
 
