@@ -290,7 +290,7 @@ lab.show(lab.table(rows, heads=columns))
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# None ends with an error:
+# None ends with an error. What happened:
 #
 # 1. This is the 4.9 of the opening: an update takes 32 passages, so there are a quarter of the updates.
 # 2. An unknown key in `deepspeed_config` is ignored, so DeepSpeed clips at another length.
@@ -485,6 +485,12 @@ length.score(moves[2]["length"])
 # `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, adds the second's at full length, and clips again. So the first batch hardly counts.
 #
 # By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips by its own configuration. Write the limit in both places, as our script and `zero` do. That cures the second start.
+#
+# <details><summary>Why this length</summary>
+#
+# Where the configuration has no limit, Accelerate writes 1 into it.
+#
+# </details>
 
 # %% [markdown] sections="8.2.4"
 # ### Exercise 1. Accumulate, clip, and the rest
@@ -578,7 +584,7 @@ lab.table({"start": name, **found} for name, found in checks.items())
 # %% [markdown] sections="8.2.4"
 # ### Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. Their tensors lie on `accelerator.device`. Here each rank has one passage, and the trained model:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. Tensors lie on `accelerator.device`. Here each rank has one passage, and the trained model:
 
 
 # %%
