@@ -39,9 +39,9 @@ lab.begin("en")
 ours.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# This is one update of the loop: a row for each of its five calls, a column for each batch. `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A box says which [collectives](GLOSSARY.md#collective) its line calls, here one for each bucket of gradients.
+# This is one update of the loop: a row for each of its five calls, a column for each batch. `accumulate` adds up the gradients of two batches before the weights change, which is called [gradient accumulation](GLOSSARY.md#gradient-accumulation). `sync_gradients` is True in the last of them, and until then Accelerate makes `step` and `zero_grad` do nothing. A white box does nothing; a coloured one says which [collectives](GLOSSARY.md#collective) its line calls, here one for each bucket of gradients.
 #
-# The *engine* does the work under Accelerate. Set it from DDP to DeepSpeed (chapter 06). The code stays the same, but which line changes the weights now?
+# The *engine* does the work under Accelerate. Set it from DDP to DeepSpeed (chapter 06). Which line changes the weights now?
 #
 # <details><summary>Answer</summary>
 #
@@ -58,7 +58,7 @@ ours.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
 #
-# What changes when a loop gets a second rank? We begin with one process: a small model, its optimizer, 64 passages of our story, and a loop that goes through them once, which is called an *epoch*.
+# What changes when a loop gets a second rank? We begin with one process: a small model, its optimizer, 64 passages of our story, and a loop that goes through them once, an *epoch*.
 
 
 # %%
@@ -116,7 +116,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does their epoch have? (In the table *apart* is the largest difference of a weight from one process.)
+# One process with a batch size of 8 makes 8 updates. Two ranks run this loop with the same batch size. How many updates does their epoch have? (*apart* will be the largest difference of a weight from one process.)
 
 # %%
 updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
@@ -142,7 +142,7 @@ updates.score(rows[0]["updates"])
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
 #
-# How is this started in real life? The loop stands in a script, and a command starts it:
+# In real life the loop stands in a script, and a command starts it:
 
 # %%
 TRAIN = """
@@ -176,12 +176,12 @@ script = folder / "train.py"
 _ = script.write_text(TRAIN)
 
 # %% [markdown]
-# `accumulate` adds up as many batches as `Accelerator(gradient_accumulation_steps=...)` or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS` says, else one, and `clip_grad_norm_` shortens a gradient that is longer than 0.5. `accelerator.state` says what Accelerate has found, and `end_training` closes the connections between the ranks.
+# `accumulate` adds up as many batches as `Accelerator(gradient_accumulation_steps=...)` or the variable `ACCELERATE_GRADIENT_ACCUMULATION_STEPS` says, else one, and `clip_grad_norm_` shortens a gradient that is longer than 0.5.
 
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# The command `accelerate launch` reads the engine and the number of ranks from a file, which `accelerate config` writes from your answers. In it `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines. Here is one as a dict and as YAML:
+# The command `accelerate launch` reads the engine and the number of ranks from a file, which `accelerate config` writes from your answers. In it `MULTI_GPU` is DDP, and `num_processes` counts the processes of all machines. Here is one:
 
 # %%
 fp32 = {
@@ -200,7 +200,7 @@ print(yaml.safe_dump(fp32, sort_keys=False))
 #
 # </details>
 #
-# Now the command starts the script on two ranks. Rank 1 prints:
+# Now the command starts the script on two ranks. Rank 1 prints its `accelerator.state`:
 
 # %%
 started = lab.launch_script(script, "4", using="accelerate", config=fp32)
@@ -212,7 +212,7 @@ print(started.logs[1])
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# Do other engines train the same model? The script stays, and each engine gets a file. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers one layer at a time, so its file names the class of our layers, `Block`. DeepSpeed's `zero_stage: 2` splits gradients and the optimizer's state among the ranks.
+# Do other engines train the same model? The script stays, and each engine gets a file. FSDP, fully sharded data parallel (chapter 07), leaves each rank a part of every weight, and gathers one layer at a time, so its file names the class of our layers, `Block`. DeepSpeed's `zero_stage: 2` splits gradients and the optimizer's state among the ranks.
 
 # %%
 bf16 = {**fp32, "mixed_precision": "bf16"}
@@ -227,19 +227,15 @@ zero = {"zero_stage": 2, "gradient_clipping": 0.5}
 deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 
 # %% [markdown]
-# The command turns such a file into environment variables, and from these alone the script learns of it:
+# The command tells the script of the engine by these environment variables; the launcher's own tell of the ranks:
 
 # %%
 ours.environment(deepspeed)
 
 # %% [markdown]
-# So `start(script, ranks, batch size, config=...)` can give them to ranks of the notebook, on labkit's pretend devices. It returns the weights of `net`.
+# So `start(script, ranks, batch size, config=...)` does the same in the notebook, on labkit's pretend devices, and returns the weights.
 #
-# Every update takes 8 passages. Which of the five other starts will *not* end with the weights of one process?
-
-# %%
-OTHERS = ("four ranks", "accumulation", "bf16", "DeepSpeed", "FSDP")
-odd = lab.guess("the one with other weights", choices=OTHERS)
+# In all six starts an update takes 8 passages:
 
 # %%
 start = ours.start_script
@@ -255,23 +251,22 @@ ways = {
 
 # %%
 rows = ours.beside(ways, ways["one process"], loss=final_loss)
-lab.show(lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss")))
-odd.score(max(rows, key=lambda row: row["apart"])["start"])
+lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
 
 # %% [markdown]
-# So the promise is kept: all starts train the model of one process, [FSDP](GLOSSARY.md#fsdp) too, but for rounding. The odd one only rounds to fewer digits.
+# So on these devices the promise is kept: all train the model of one process, [FSDP](GLOSSARY.md#fsdp) too, but for rounding. bf16 rounds to fewer digits.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# What can still go wrong? Four more starts are meant to make 8 updates of 8 passages, clipped at 0.5, and none of them does:
+# What can still go wrong? Each of these starts differs from what its author meant:
 #
 # 1. four ranks, and still a batch size of 8;
 # 2. DeepSpeed with a wrong key: `gradient_clip`, not `gradient_clipping`;
 # 3. two ranks without GPUs (`gpus=False` takes the pretend device away);
 # 4. the same, told to use CPUs, but with a file that asks for FSDP.
 #
-# How many of them end with the right weights?
+# How many still end with the right weights?
 
 # %%
 right = lab.guess("how many of the four end with the right weights", between=(0, 4))
@@ -295,23 +290,23 @@ lab.show(lab.table(rows, heads=columns))
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# No start ends with an error. What happened in each:
+# None ends with an error. What happened:
 #
 # 1. This is the 4.9 of the opening: an update takes 32 passages, so there are a quarter of the updates.
 # 2. An unknown key in `deepspeed_config` is ignored, so DeepSpeed clips at another length.
-# 3. No rank finds a GPU, so each believes that it is alone, and makes 16 updates of 4 passages.
-# 4. What the file says of FSDP was ignored. This is plain DDP, and no memory is saved.
+# 3. No rank finds a GPU, so each trains alone, 16 updates of 4 passages. The variable `ACCELERATE_USE_CPU=true` cures that.
+# 4. The file's FSDP is ignored: plain DDP, and no memory saved.
 #
 # <details><summary>Training on CPUs: which switch works</summary>
 #
-# The variable `ACCELERATE_USE_CPU=true` does, and labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+# The variable does, and labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
 #
 # </details>
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare does to loader and schedule
 #
-# How do we cure the first start? `prepare` deals batches to the ranks in turn. Take ten samples, numbered 0 to 9, four ranks, and batches of 2. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper, a row for each rank and a column for each step. How many numbers do you write?
+# How do we cure the first start? `prepare` deals batches to the ranks in turn. Take the samples 0 to 9, four ranks, and batches of 2. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper, a row for each rank and a column for each step. How many numbers do you write?
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
@@ -320,35 +315,49 @@ samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 from accelerate import DataLoaderConfiguration
 
 
-def deal(batch_size, split=False):
+def deal(num_samples, batch_size, split=False):
     config = DataLoaderConfiguration(split_batches=split)
     accelerator = ours.accelerator(dataloader_config=config)
-    loader = accelerator.prepare(DataLoader(range(10), batch_size))
+    loader = accelerator.prepare(DataLoader(range(num_samples), batch_size))
     return [batch.tolist() for batch in loader]
 
 
 # %%
-dealt = lab.launch(deal, 2, ranks=4)
+dealt = lab.launch(deal, 10, 2, ranks=4)
 lab.show(ours.draw_deal({"batches of 2": dealt}))
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. A batch size of 8, without it and with it:
+# With `split_batches=True` the batch size counts for all ranks together, and must be a multiple of their number. Here are 32 samples and a batch size of 8; a step is an update:
 
 # %%
 eight = {
-    "8 for each rank": lab.launch(deal, 8, ranks=4),
-    "split_batches=True": lab.launch(deal, 8, True, ranks=4),
+    "8 for each rank": lab.launch(deal, 32, 8, ranks=4),
+    "split_batches=True": lab.launch(deal, 32, 8, True, ranks=4),
 }
 lab.show(ours.draw_deal(eight))
 
 # %% [markdown]
-# So this is the cure: with it an update takes 8 samples, as in one process. `batch_size=8 // accelerator.num_processes` makes the same updates, but counts otherwise for the schedule, which comes next.
+# One update of 32 becomes four of 8. Does that cure the first start?
+
+# %%
+SPLIT = "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))"
+cured = folder / "cured.py"
+_ = cured.write_text(
+    "from accelerate import DataLoaderConfiguration\n"
+    + TRAIN.replace("Accelerator()", SPLIT)
+)
+
+# %%
+name = "batch size 8 on four ranks"
+again = {name: traps[name], "split_batches=True": start(cured, 4, "8")}
+rows = ours.beside(again, ways["one process"], loss=final_loss)
+lab.table(rows, heads=("start", "updates", "apart", "loss"))
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
 #
-# Is the learning rate right as well? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
+# The updates are cured. Is the learning rate right as well? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
 
 # %%
 rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
@@ -369,21 +378,21 @@ def rates():
 
 
 # %%
-one_rate = lab.launch(rates, ranks=1)[0]
 four_rates = lab.launch(rates, ranks=4)[0]
+rate.score(four_rates[2])
+
+# %%
 lab.curves(
-    measured={"one process": one_rate, "four ranks": four_rates},
+    predicted={"one process": {update: 1 - update / 8 for update in range(9)}},
+    measured={"four ranks": four_rates},
     x="number of updates",
     y="learning rate",
     title="A schedule of 8 steps",
     joined=True,
 )
 
-# %%
-rate.score(four_rates[2])
-
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process; with `split_batches` it takes one. So the length for an epoch is `len(loader) * accelerator.num_processes`, counted after `prepare`. With `len(loader)` alone, four ranks come to 0 after about a quarter of the epoch.
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for one process. So its length for an epoch is `len(loader) * accelerator.num_processes`, counted after `prepare`. With `split_batches` a call takes one step, and the length is `len(loader)`.
 #
 # <details><summary>Before prepare, and with accumulation</summary>
 #
@@ -396,13 +405,13 @@ rate.score(four_rates[2])
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
 #
-# What does the loop do under another engine? Here is the first picture under FSDP, predicted and measured:
+# Here is the first picture under FSDP, predicted and measured:
 
 # %%
 ours.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Open *before prepare, after prepare*: FSDP has cut the weights, and this rank holds half. So the forward gathers them in 3 calls: two blocks, and the rest, which stays gathered. So the backward gathers only the blocks again. The gradients are reduced in the last batch alone, so until then each rank holds the gradient of the *whole* model. Clipping adds an all-reduce, because no rank has the whole norm.
+# FSDP has cut the weights of the picture's larger model, so each rank holds half. The forward gathers them in 3 calls: two blocks, and the rest, which stays gathered until its backward is done. So the backward gathers only the blocks again. The gradients are reduced in the last batch alone, so until then each rank holds the gradient of the *whole* model. Clipping adds an all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
@@ -429,7 +438,7 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.2, 8.2.4"
-# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean, and with DeepSpeed it makes the whole update. So a loop for every engine calls it.
+# `accelerator.backward` divides by `gradient_accumulation_steps`, so that the sum of four is a mean. DeepSpeed's engine does that itself, and in the last batch `accelerator.backward` makes its whole update. So a loop for every engine calls it.
 #
 # ### Clip once, and where DeepSpeed looks
 #
@@ -454,11 +463,10 @@ def clipped(engine, guard=True, configured=None):
 
 
 # %% [markdown]
-# All four scripts ask for 0.01. Which makes a longer move?
+# All four scripts ask for 0.01. How long is DeepSpeed's move where its configuration has no limit?
 
 # %%
-CLIPS = ("DDP", "DDP without the if", "DeepSpeed", "DeepSpeed configured")
-longer = lab.guess("the longer move", choices=CLIPS)
+length = lab.guess("length of DeepSpeed's move", between=(0, 10))
 
 # %%
 clips = {
@@ -471,18 +479,18 @@ clips = {
 # %%
 moves = ours.moved(setup()[0].state_dict(), clips)
 lab.show(lab.table(moves))
-longer.score(max(moves, key=lambda move: move["length"])["run"])
+length.score(moves[2]["length"])
 
 # %% [markdown]
-# `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, adds the second batch's at full length, and clips again. The length is right, but the first batch hardly counts.
+# `degrees` is the angle to the first row's move. Without the `if`, each rank clips its first batch's gradient to 0.01, adds the second's at full length, and clips again. So the first batch hardly counts.
 #
-# <details><summary>Why one move is longer</summary>
+# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips by its own configuration. Write the limit in both places, as our script and `zero` do. That cures the second start.
 #
-# By the time the script clips, DeepSpeed's `backward` has already changed the weights: the thick edge of the first picture. So DeepSpeed clips at `gradient_clipping` in its own configuration. Where that has none, Accelerate writes 1.
+# <details><summary>Why this length</summary>
+#
+# Where the configuration has no limit, Accelerate writes 1 into it.
 #
 # </details>
-#
-# So write the limit in both places, as our script and its configuration `zero` do. That cures the second start.
 
 # %% [markdown] sections="8.2.4"
 # ### Exercise 1. Accumulate, clip, and the rest
@@ -527,7 +535,7 @@ check.hint("accumulate_and_clip")
 # %% [markdown] sections="8.2.2"
 # ## Ten seconds before the start
 #
-# How could we have known? Ask the objects before the first batch. *clips at* is DeepSpeed's own limit, because what a script clips can't be seen.
+# How could we have known? Ask the objects before the first batch. *clips at* is DeepSpeed's own limit, 1 if the configuration has none.
 
 
 # %%
@@ -561,17 +569,22 @@ def look(engine, batch_size):
 # %%
 checks = {
     "batch size 8 on four ranks": lab.launch(look, "ddp", 8, ranks=4)[0],
-    "a wrong key": lab.launch(look, "zero2", 4)[0],
+    "no key": lab.launch(look, "zero2", 4)[0],
 }
 lab.table({"start": name, **found} for name, found in checks.items())
 
 # %% [markdown]
-# The first has 32 passages per update where we want 8, and the second clips at 1 where we want 0.5. So the 4.9 of the opening shows before the first step.
+# The first has 32 passages per update where we want 8, and the second clips at 1 where we want 0.5. *type* and *ranks* would give the others away: NO and 1 in the third, MULTI_CPU in the fourth. So the 4.9 shows before the first step, and our story ends.
+
+# %% [markdown]
+# ## Three more calls that a script needs
+#
+# A script also logs, saves, and goes on after a stop. *All* ranks make these calls.
 
 # %% [markdown] sections="8.2.4"
-# ## Gather, and the main process
+# ### Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. All ranks call them, with tensors on `accelerator.device`. Here each rank has one passage, and the trained model:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks, `reduce(x, "mean")` their mean, and `reduce(x)` their *sum*. Tensors lie on `accelerator.device`. Here each rank has one passage, and the trained model:
 
 
 # %%
@@ -593,7 +606,7 @@ def report(weights):
 lab.launch(report, one, ranks=4)
 
 # %% [markdown]
-# `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does. A `gather` under the `if` would wait for ranks that never come; NCCL gives up after 10 minutes by default.
+# `mine` of rank 0 is 3.54, and the mean is 3.2. So gather on all ranks, and print on one, as `accelerator.print` does. A `gather` under the `if` waits, under NCCL for 10 minutes by default, or meets another collective of the other ranks.
 
 # %% [markdown] sections="8.2.4"
 # ### Exercise 2. An exact accuracy in one message
@@ -618,7 +631,7 @@ lab.launch(collected, ranks=4)[0]
 # %% [markdown]
 # If a classifier gets only the first six right, `gather` counts 12 of 16: 75 % instead of 60 %. `gather_for_metrics` drops what was filled up, but it sends a message in every batch. You may use one collective in all.
 #
-# `net` maps inputs to one score per class, and the prepared loader gives (inputs, labels), unshuffled, in batches of full length. Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
+# `net` maps inputs to one score per class, and the prepared loader gives (inputs, labels), unshuffled; the last batch, too, is full, because it is filled up. Return the share of samples whose highest score is their label, as the same number on every rank. Each sample of `loader.dataset` counts once.
 
 
 # %%
@@ -643,7 +656,7 @@ check.exact_accuracy(my_accuracy)
 check.hint("exact_accuracy")
 
 # %% [markdown] sections="8.2.2"
-# ## Saving
+# ### Saving
 #
 # You want a file with whole weights. Which rank has them? We count the numbers that `unwrap_model` and `get_state_dict` give under `mixed_precision="bf16"`. `zero3` is DeepSpeed that splits the weights, too.
 
@@ -680,17 +693,17 @@ lab.show(lab.table(rows))
 own.score(found["zero3"][1]["unwrap_model"])
 
 # %% [markdown]
-# <details><summary>Why, and ZeRO 3's key</summary>
+# <details><summary>Why, and three kinds of bf16</summary>
 #
 # DeepSpeed keeps a rank's part in a tensor of its own, and leaves the model's weights empty between two uses.
 #
 # "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision): DDP keeps fp32 weights and computes in bf16, FSDP also gathers in bf16, and DeepSpeed holds bf16 weights, with an fp32 copy in its optimizer.
 #
-# ZeRO 3 gathers only if its file says `zero3_save_16bit_model: true`. Otherwise `get_state_dict` raises an error when the training is over, so call it once before the first step.
+# Without the key below ZeRO 3 raises its error in `get_state_dict`, when the training is over. So call it once before the first step.
 #
 # </details>
 #
-# `get_state_dict` gathers, and under FSDP and ZeRO 3 only rank 0 gets the whole weights. So for every engine:
+# Under FSDP and ZeRO 3 only rank 0 gets the whole weights from `get_state_dict`. ZeRO 3's are bf16 here, and it raises an error if its file lacks `zero3_save_16bit_model: true`. With that key, for every engine:
 #
 # ```python
 # weights = accelerator.get_state_dict(net)  # on all ranks: it gathers
@@ -701,7 +714,7 @@ own.score(found["zero3"][1]["unwrap_model"])
 # %% [markdown] sections="8.2.2"
 # ### Exercise 3. One loop for every engine
 #
-# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed three of its lines are wrong. Before you change a line, say which engine it breaks, and how.
+# This loop trains the right model on one process and under DDP. For FSDP or DeepSpeed it is wrong. Before you change a line, say which engine it breaks, and how.
 
 
 # %%
@@ -739,22 +752,16 @@ check.one_epoch(my_epoch)
 check.hint("one_epoch")
 
 # %% [markdown]
-# <details><summary>What the three lines break (look after your try)</summary>
+# <details><summary>What was wrong (look after your try)</summary>
 #
 # - `prepare` without the optimizer: FSDP and DeepSpeed stop with an error.
 # - `loss.backward()`: DeepSpeed changes no weight.
 # - `unwrap_model`: FSDP gives only this rank's part of each weight.
 #
 # </details>
-#
-# So when is Accelerate worth it? When a script must run under several engines, or on a laptop and on a cluster. Otherwise use the engine itself, with all its switches.
-#
-# ---
-#
-# *Here ends what most people need. The rest is about going on later, and optional.*
 
 # %% [markdown] sections="8.2.2"
-# ## To go on later
+# ### To go on later
 #
 # Can a run stop, and go on as if it had not? `save_state` saves weights, optimizer, a prepared scheduler, and random generators, and all ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
 
@@ -784,7 +791,7 @@ lab.difference(resumed, straight)
 sorted(each.name for each in Path(place).iterdir())
 
 # %% [markdown]
-# Not a bit is different. By default `save_state` does not know how far into the loader you were, so `skip_first_batches` went there.
+# Here, with DDP and an unshuffled loader, not a bit is different. By default `save_state` does not know how far into the loader you were, so `skip_first_batches` went there.
 #
 # <details><summary>Later epochs, and shuffled loaders</summary>
 #
@@ -798,9 +805,10 @@ sorted(each.name for each in Path(place).iterdir())
 # ## Summary
 #
 # - The batch size is a rank's own: four times the ranks are a quarter of the updates. Without `split_batches`, a prepared scheduler takes as many steps at a time as there are ranks.
-# - `accelerator.backward` divides by `gradient_accumulation_steps`; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
-# - All ranks call `gather` and `get_state_dict`, whatever the engine.
+# - `accelerator.backward` makes the gradients of an update a mean; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
+# - All ranks call `gather` and `get_state_dict`.
 # - On a machine without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone. Print `preflight` before the first step.
+# - Accelerate is worth it for a script that runs under several engines, or on a laptop and a cluster. Otherwise use the engine itself.
 #
 # **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation).
 #
