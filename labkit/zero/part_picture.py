@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, origin
-from labkit.pictures.style import CYCLE, style
+from labkit.pictures.style import CYCLE
 from labkit.units import check_whole
 from labkit.words import catalogue, speaking
 
@@ -21,7 +21,7 @@ _WORDS = catalogue(
         ("of_rank", "from rank {}"),
         ("of_all", "the sum of all"),
         ("updated", "updated"),
-        ("numbers", "numbers: parts"),
+        ("numbers", "columns: ranks, numbers: parts"),
         ("parts", "parts of rank {}"),
     ]
 )
@@ -30,6 +30,8 @@ _ARROWS = ("reduce_scatter", "update", "all_gather")
 _TOP_PX = 60.0
 _ROW_PX = 19.0
 _ARROW_PX = 112.0
+_UPDATED = CYCLE[7]
+"""the look of an updated part; a rank has one of the first six"""
 
 
 def drawn(num_ranks: int = 4, *, language: str | None = None) -> Sketch:
@@ -101,8 +103,7 @@ def _box(
     elif panel == "gradient":
         yield Box(x, y, width_px, _ROW_PX - 3, CYCLE[rank][0], texts=(str(part),))
     else:
-        look = style("optimizer")
-        yield Box(x, y, width_px, _ROW_PX - 3, look.colour, look.hatch, (str(part),))
+        yield Box(x, y, width_px, _ROW_PX - 3, *_UPDATED, (str(part),))
 
 
 def _keys(num_ranks: int, names: dict[str, str]) -> list[tuple[tuple[Box, ...], str]]:
@@ -111,7 +112,6 @@ def _keys(num_ranks: int, names: dict[str, str]) -> list[tuple[tuple[Box, ...], 
     for rank in range(num_ranks):
         found.append(((Box(0, -8, 22, 16, CYCLE[rank][0]),), names["of_rank"].format(rank)))
     stripes = tuple(_box("sum", 0, 0, num_ranks, (0, -8, 22)))
-    look = style("optimizer")
     found.append((stripes, names["of_all"]))
-    found.append(((Box(0, -8, 22, 16, look.colour, look.hatch),), names["updated"]))
+    found.append(((Box(0, -8, 22, 16, *_UPDATED),), names["updated"]))
     return [*found, ((), names["numbers"])]

@@ -78,7 +78,7 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 lab.show(part_picture.drawn())
 
 # %% [markdown]
-# A whole step of two layers, 0 and 1, is then:
+# A whole step of two layers, 0 and 1, under each stage:
 
 # %%
 lab.show(order_picture.drawn())
@@ -457,7 +457,8 @@ volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
 # Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may take longer, because no backward hides the all-gather.
-#
+
+# %% [markdown]
 # *Here the first half ends.*
 #
 # ## DeepSpeed
