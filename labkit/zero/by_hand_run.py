@@ -2,6 +2,7 @@
 apart that is."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure.apart import difference
@@ -29,7 +30,7 @@ def after_three(program: Callable) -> dict[str, Any]:
             losses, net, _, *sharded = program(3)
         finally:
             torch.set_default_dtype(before)
-        for layer in (each for layers in sharded for each in layers):
+        for layer in chain.from_iterable(sharded):
             layer.gather()
         found["loss"] = losses[-1]
         found[name] = torch.nn.utils.parameters_to_vector(net.parameters()).detach()

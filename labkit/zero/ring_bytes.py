@@ -1,6 +1,7 @@
 """What a ring would send for the bytes that a step has handed to its collectives."""
 
 from collections.abc import Mapping
+from reprlib import repr as brief
 
 from labkit.units import check_whole
 
@@ -17,15 +18,17 @@ def on_a_ring(handed: Mapping[str, int], ranks: int) -> int:
     """
     check_whole(1, 10**6, ranks=ranks)
     times = _TIMES | {"all_gather": ranks}
-    unknown = sorted(set(handed) - set(times))
+    unknown = [call for call in handed if call not in times]
     if unknown:
-        raise ValueError(f"on a ring there are {', '.join(times)}; got {', '.join(unknown)}")
+        raise ValueError(f"on a ring there are {', '.join(times)}; got {brief(unknown)}")
     return sum(times[call] * num_bytes for call, num_bytes in handed.items())
 
 
 def in_multiples(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Columns of bytes by row, as a row of multiples for each name: every column is divided by the
-    first of its numbers. Raises ValueError where that is 0."""
+    first of its numbers. Raises ValueError where that is 0, and for what is no column."""
+    if not isinstance(columns, Mapping) or not all(map(_is_column, columns.values())):
+        raise ValueError(f"a column is a dict of bytes by row; got {brief(columns)}")
     rows: dict[str, dict[str, float]] = {}
     for column, sizes in columns.items():
         once = next(iter(sizes.values()), 1)
@@ -34,3 +37,10 @@ def in_multiples(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[s
         for name, size in sizes.items():
             rows.setdefault(name, {})[column] = size / once
     return rows
+
+
+def _is_column(sizes: object) -> bool:
+    """Whether this is a dict of numbers of bytes."""
+    if not isinstance(sizes, Mapping):
+        return False
+    return all(isinstance(size, int | float) and 0 <= size < 1e300 for size in sizes.values())
