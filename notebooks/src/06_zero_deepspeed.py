@@ -22,7 +22,7 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model
-from labkit.zero import check, config_run, order_picture, stages
+from labkit.zero import check, order_picture, part_picture, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -52,7 +52,7 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less. Suppose we rent a thousand: how many times less does each hold?
+# On eight cards stage 1 leaves 38.5 of 112 GB on each, 2.9 times less. And on a thousand?
 
 # %%
 first = lab.guess("ZeRO 1 on 1,000 cards, times less on each", between=(1, 1000))
@@ -72,7 +72,13 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 # %% [markdown] sections="19.4.1"
 # ## By hand
 #
-# How can a rank update a model of which it has only a part? With two [collectives](GLOSSARY.md#collective) of chapter 02: a [reduce-scatter](GLOSSARY.md#reduce-scatter) leaves each rank its own part of the sum over all ranks, and an [all-gather](GLOSSARY.md#all-gather) puts the parts together for everyone. Here is a step of two layers, 0 and 1, under each stage:
+# How can a rank update a model of which it has only a part? With two [collectives](GLOSSARY.md#collective) of chapter 02: a [reduce-scatter](GLOSSARY.md#reduce-scatter) leaves each rank its own part of the sum over all ranks, and an [all-gather](GLOSSARY.md#all-gather) puts the parts together for everyone. Between them each rank updates its own part:
+
+# %%
+lab.show(part_picture.drawn())
+
+# %% [markdown]
+# A whole step of two layers, 0 and 1, under each stage:
 
 # %%
 lab.show(order_picture.drawn())
@@ -165,37 +171,16 @@ def zero1(num_steps):
 
 
 # %% [markdown]
-# Does it still train the same model? We run `plain` once, and each program beside it:
-
-
-# %%
-def weights_of(net, sharded=()):
-    """All weights end to end; those of stage 3 are gathered first."""
-    for layer in sharded:
-        layer.gather()
-    return torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-
-
-def after_three(program):
-    """The last of three losses, and the weights."""
-    losses, net, _, *sharded = program(3)
-    return losses[-1], weights_of(net, *sharded)
-
+# Does it still train the same model? `after_three` takes three steps, in fp32 and in fp64, and returns loss and weights:
 
 # %%
-right = lab.launch(after_three, plain, ranks=4)
+from labkit.zero import by_hand_run, ring_bytes
 
-
-def beside_plain(program):
-    """Rank 0's loss, and the largest difference of a weight on any rank."""
-    ran = lab.launch(after_three, program, ranks=4)
-    apart = max(lab.difference(mine[1], due[1]) for mine, due in zip(ran, right))
-    losses = {"plain": f"{right[0][0]:.5f}", program.__name__: f"{ran[0][0]:.5f}"}
-    return lab.table([losses | {"largest difference": apart}])
-
+right = lab.launch(by_hand_run.after_three, plain, ranks=4)
 
 # %%
-beside_plain(zero1)
+ran = lab.launch(by_hand_run.after_three, zero1, ranks=4)
+by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
 # No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). With NCCL rounding may differ.
@@ -230,7 +215,8 @@ def zero2(num_steps):
 
 
 # %%
-beside_plain(zero2)
+ran = lab.launch(by_hand_run.after_three, zero2, ranks=4)
+by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5"
 # ### Stage 3: parameters too
@@ -330,16 +316,15 @@ def zero3(num_steps):
 
 
 # %%
-beside_plain(zero3)
+ran = lab.launch(by_hand_run.after_three, zero3, ranks=4)
+by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, D-train"
-# The difference is rounding: run in float64, it is 3 · 10⁻¹³. After the update nothing is sent, because the next forward gathers anyway.
+# In fp64 the difference all but disappears, so it is rounding. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
 #
-# <details><summary>Rounding and prefetch</summary>
+# <details><summary>Why does stage 3 round differently?</summary>
 #
 # We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
-#
-# Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
 #
 # </details>
 #
@@ -369,7 +354,7 @@ by_hand = (plain, zero1, zero2, zero3)
 runs = lab.launch(lambda: {p.__name__: watched(p) for p in by_hand}, ranks=4)[0]
 
 # %%
-count = right[0][1].numel()  # parameters
+count = right[0]["fp32"].numel()  # parameters
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
 live = [run["live_bytes"] / count for run in runs.values()]
 
@@ -382,16 +367,16 @@ rows = {
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# The formula holds for real ranks. During a step activations come on top, which ZeRO does not touch; chapter 07 watches them.
+# At rest the formula holds for real ranks. During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
 #
 # ### Exercise 1. When sizes do not divide
 #
 # Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
-# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data.
+# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
 # - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients on a ring, $2\frac{N-1}{N}S$ bytes.
+# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring.
 
 
 # %%
@@ -472,8 +457,9 @@ volume.score(sent["zero3"] / sent["plain"])
 
 # %% [markdown]
 # Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may take longer, because no backward hides the all-gather.
-#
-# *Here the first half ends: a good place for a pause.*
+
+# %% [markdown]
+# *Here the first half ends.*
 #
 # ## DeepSpeed
 #
@@ -493,7 +479,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# `engine.backward(loss)` also reduces the gradients, and `engine.step()` also clears them. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch:
+# `engine.backward(loss)` also reduces the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) `engine.step()` follows each microbatch too, but only the last updates, and clears the gradients:
 
 
 # %%
@@ -502,7 +488,7 @@ def train(settings):
 
     net, tokens, targets = story()
     engine, *_ = deepspeed.initialize(model=net, config=settings)
-    for step in range(3):  # ZeRO 3 needs two steps to settle
+    for step in range(3):  # ZeRO 3 learns the order of the layers first
         with traffic.count() as sent:
             for microbatch in range(engine.gradient_accumulation_steps()):
                 loss = model.loss(engine(tokens), targets)
@@ -533,28 +519,31 @@ def told(name, run):
 
 
 # %%
-ran = trained({f"ZeRO {stage}": config(stage) for stage in range(4)})[0]
-called = ran["ZeRO 2"]["handed"]
+default = trained({f"ZeRO {stage}": config(stage) for stage in range(4)})[0]
+called = default["ZeRO 2"]["handed"]
 reducing.score(next(call for call in called if "reduce" in call))
-lab.table(told(name, run) for name, run in ran.items())
+
+# %%
+lab.table(told(name, run) for name, run in default.items())
 
 # %% [markdown]
-# All losses differ from the 3.88751 of `plain`, because DeepSpeed clips gradients unless you turn it off. We turn it off, and change two more defaults:
+# All losses differ from the 3.88751 of `plain`, because DeepSpeed clips gradients. We turn that off, and change where it sends:
 #
-# - In stage 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
+# - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
 # - In stage 3 no weight stays whole. By default all of ours do, once they are gathered, because each has less than 100,000 elements.
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
-KEEP_NOTHING = {  # like our zero3: no weight stays whole, none is gathered early
-    "stage3_param_persistence_threshold": 0,
-    "stage3_prefetch_bucket_size": 0,
-    "stage3_max_live_parameters": 0,
-    "stage3_max_reuse_distance": 0,
+KEEP_NOTHING = {
+    "stage3_param_persistence_threshold": 0,  # none stays whole for being small,
+    "stage3_max_live_parameters": 0,  # none for there being room,
+    "stage3_max_reuse_distance": 0,  # none for being needed again soon,
+    "stage3_prefetch_bucket_size": 0,  # and none is gathered early
 }
 
 # %%
-configs = {"ZeRO 2": config(2, **TO_OWNERS), "ZeRO 3": config(3, **KEEP_NOTHING)}
+changes = ({}, TO_OWNERS, TO_OWNERS, KEEP_NOTHING)
+configs = {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in range(4)}
 unclipped = {name: configs[name] | {"gradient_clipping": 0.0} for name in configs}
 changed = trained(unclipped)[0]
 lab.table(told(name, run) for name, run in changed.items())
@@ -562,33 +551,26 @@ lab.table(told(name, run) for name, run in changed.items())
 # %% [markdown]
 # ### Method and library
 #
-# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S; the factor (N − 1)/N cancels. An all-gather is handed one part only, so it sends N times its number in the table. Beside it are the bytes of our own ring:
+# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it sends 4 times its number in the table. ZeRO 1 by default sends (2 x 539,652 + 4 x 134,912) / (2 x 539,652) = 1.5 times what ZeRO 0 does; the factor (N − 1)/N cancels:
 
 
 # %%
-def on_a_ring(run, ranks=4):
-    """Bytes that a ring sends for what was handed, without the factor (N - 1)/N."""
-    times = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
-    return sum(times.get(call, 0) * size for call, size in run["handed"].items())
+def on_rings(runs):
+    return {name: ring_bytes.on_a_ring(runs[name]["handed"], ranks=4) for name in runs}
 
 
 # %%
-once = on_a_ring(ran["ZeRO 0"])
-bars = {}
-for stage, program in zip(ran, sent):
-    bars[stage] = {
-        "the method, our ring": sent[program] / sent["plain"],
-        "DeepSpeed's default": on_a_ring(ran[stage]) / once,
-    }
-
-# %%
-for stage in changed:
-    bars[stage]["DeepSpeed, changed"] = on_a_ring(changed[stage]) / once
+columns = {
+    "the method, our ring": dict(zip(default, sent.values())),
+    "DeepSpeed's default": on_rings(default),
+    "DeepSpeed, changed": on_rings(changed),
+}
 title = "What a step sends, in multiples of stage 0"
+bars = ring_bytes.in_multiples(columns)
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers. Sent to owners it is 1 again, but with a call for each owner: time both. Stage 3 comes to 1 while its weights stay whole, and like ours to 1.5 when none does.
+# In stages 1 and 2 the default comes to 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole, else to 1.5. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
 #
 # <details><summary>A backend may send more</summary>
 #
@@ -604,10 +586,14 @@ lab.bars(bars, title=title, badge="measured / computed")
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-fours = trained({f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)})[0]
-once = on_a_ring(fours["ZeRO 0"])
-times = {name: on_a_ring(run) / once for name, run in fours.items()}
+configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
+configs["ZeRO 3, none whole"] = config(3, accumulate=4, **KEEP_NOTHING)
+fours = trained(configs)[0]
+sent_in_four = on_rings(fours)
+times = {name: sent_in_four[name] / sent_in_four["ZeRO 0"] for name in fours}
 four_times.score(times["ZeRO 2"])
+
+# %%
 lab.table(
     {"4 microbatches": name, "on a ring": times[name], "states": run["states"]}
     | run["handed"]
@@ -615,11 +601,11 @@ lab.table(
 )
 
 # %% [markdown] sections="10.7.2"
-# *states* are the bytes per parameter of rank 0 after the first microbatch: stage 1 still has whole gradients, stage 2 only its part. So stage 2 must reduce in each microbatch, and gathers once: (4 x 2 + 1)/2. Stage 3 reduces in each, too; if its weights did not stay whole, it would also gather in each, and send 4 x 1.5 = 6.
+# *states* are the bytes per parameter of rank 0 after the first microbatch: stage 1 still has whole gradients, stage 2 only its part. So stage 2 must reduce in each microbatch, and gathers once: (4 x 2 + 1)/2. Stage 3 reduces in each, too; where no weight stays whole, it also gathers in each: 4 x 1.5 = 6.
 #
 # <details><summary>Why 8 and 9 bytes of states?</summary>
 #
-# Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. Under stage 3 it would be 5, and the weights that stay whole add 4.
+# Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. Under stage 3 it is 5 where no weight stays whole; those that do add 4.
 #
 # </details>
 #
@@ -650,7 +636,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# What if the configuration has a mistake? Most people write it as a JSON file. Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
+# What if the configuration, mostly a JSON file, has a mistake? Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -693,12 +679,16 @@ files = {
 }
 
 # %%
+from labkit.zero import config_run
+
 readings = lab.launch(config_run.read, files, ranks=4)[0]
 typo.score(readings[2]["stage"])
+
+# %%
 lab.table(readings)
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# `config_run.read` has handed each file to DeepSpeed's own `DeepSpeedConfig`. Look at *clipping*: it is 1, though nobody has asked for it. And print `engine.zero_optimization_stage()` in every job, because only inside `zero_optimization` an unknown field raises an error.
+# `config_run.read` has handed each file to DeepSpeed's own `DeepSpeedConfig`. Inside `zero_optimization` an unknown field raises an error; at the top level it is ignored. So print `engine.zero_optimization_stage()` in every job. And look at *clipping*: it is 1, though nobody has asked for it.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -710,7 +700,7 @@ lab.table(readings)
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# Without GPUs, put `DS_ACCELERATOR=cpu` in front. Build a model that fits on no rank under `with deepspeed.zero.Init():`, and call `engine.save_checkpoint(folder)` on *all* ranks, because each saves its own part.
+# Without GPUs, put `DS_ACCELERATOR=cpu` in front. Our `zero3` starts from a whole model; build one that fits on no rank under `with deepspeed.zero.Init():`. Call `engine.save_checkpoint(folder)` on *all* ranks, because each saves its own part.
 #
 # A Hugging Face Trainer takes the same file as `deepspeed=`, with "auto" for the three numbers of the batch and for `enabled`: it fills in its own.
 #
@@ -758,13 +748,13 @@ lab.table(
 )
 
 # %% [markdown]
-# Inside a machine it can; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less.) So choose
+# Inside a machine it can, if the next layer is prefetched; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less.) So choose
 #
 # - **stage 1** if it fits, because it can send as little as data parallelism;
 # - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits, and computing hides what it sends in *every* microbatch: 1.5 times what data parallelism sends in a step.
+# - **stage 3** if nothing else fits, and computing hides what it sends: in *every* microbatch 1.5 times what data parallelism sends per step.
 #
-# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each, and need not send a byte more.
+# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each. Unless told to send to owners, DeepSpeed sends 1.5 times the bytes for it.
 #
 # ---
 #
@@ -819,7 +809,7 @@ on_one = {"ranks": 1, "devices": lab.pretend()}
 lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 
 # %% [markdown]
-# The same loss with half of the memory, because momentum and variance are gone from the device. In return each step moves gradients down and weights up. What does that cost the 7 B model, with DeepSpeed's `offload_optimizer`, in a step of 2,048 tokens?
+# The same loss (of one rank's data) with half of the memory, because momentum and variance are gone from the device. What does that cost the 7 B model, with DeepSpeed's `offload_optimizer`, in a step of 2,048 tokens?
 #
 # | what | per parameter | at |
 # | --- | --- | --- |
@@ -828,12 +818,13 @@ lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
 # | weights up, during the update | 2 bytes | 25 GB/s |
 # | the update, on the host | 30 bytes | 100 GB/s |
 #
-# If all of a phase goes on at once, how many times as long as computing alone is the step?
+# If computing, link and host overlap within a phase, how many times as long as computing alone is the step?
 
 # %%
 slower = lab.guess("a step with offload, in times of computing alone", between=(1, 20))
 
 # %%
+# DeepSpeed offloads under a stage only, so even one card names one
 offload = stages.Offload(mode="zero2", model="7B", ranks=1)
 phases = offload.predict().phases
 computing_us = sum(phase.device_us for phase in phases)
@@ -843,7 +834,7 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# Now 14 GB instead of 112 lie on the card: the weights alone, in 16 bits, because DeepSpeed sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the tokens, so with large batches the wait is a smaller share. Offload if there is no other way to fit.
+# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the tokens, so with large batches the wait is a smaller share. Offload if there is no other way to fit.
 #
 # <details><summary>Where do the 30 bytes come from?</summary>
 #
@@ -855,7 +846,7 @@ offload.board()
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
-# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more, or less.
 # - DeepSpeed (0.19) ignores a misspelt field at the top level, and clips gradients at 1 unless you turn it off. Print the stage.
 # - Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #

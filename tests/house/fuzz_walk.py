@@ -117,7 +117,7 @@ REASONS = {
         "serving.cached_run",
         "serving.dispatch_run.dispatched",
         "serving.run",
-        *(f"zero.{each}_run" for each in ("config", "phases")),
+        *(f"zero.{each}_run" for each in ("by_hand", "config")),
         *(f"your_own.{each}" for each in ("run", "cut_run")),
         "experiment.keep",
         "mesh.Mesh.device_mesh",

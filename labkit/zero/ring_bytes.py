@@ -1,0 +1,46 @@
+"""What a ring would send for the bytes that a step has handed to its collectives."""
+
+from collections.abc import Mapping
+from reprlib import repr as brief
+
+from labkit.units import check_whole
+
+_TIMES = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "broadcast": 1}
+"""how often the bytes handed go around, but for the factor (N - 1)/N"""
+
+
+def on_a_ring(handed: Mapping[str, int], ranks: int) -> int:
+    """Bytes that a rank sends on a ring, on average, without the factor (N - 1)/N that all of these
+    collectives share.
+
+    ``handed`` has bytes by collective, as ``traffic.count`` tells them; an all-gather is handed one
+    part of N. Raises ValueError for a collective whose ring has another factor.
+    """
+    check_whole(1, 10**6, ranks=ranks)
+    times = _TIMES | {"all_gather": ranks}
+    unknown = [call for call in handed if call not in times]
+    if unknown:
+        raise ValueError(f"on a ring there are {', '.join(times)}; got {brief(unknown)}")
+    return sum(times[call] * num_bytes for call, num_bytes in handed.items())
+
+
+def in_multiples(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Columns of bytes by row, as a row of multiples for each name: every column is divided by the
+    first of its numbers. Raises ValueError where that is 0, and for what is no column."""
+    if not isinstance(columns, Mapping) or not all(map(_is_column, columns.values())):
+        raise ValueError(f"a column is a dict of bytes by row; got {brief(columns)}")
+    rows: dict[str, dict[str, float]] = {}
+    for column, sizes in columns.items():
+        once = next(iter(sizes.values()), 1)
+        if not once:
+            raise ValueError(f"the first number of {column!r} is what the others are divided by: 0")
+        for name, size in sizes.items():
+            rows.setdefault(name, {})[column] = size / once
+    return rows
+
+
+def _is_column(sizes: object) -> bool:
+    """Whether this is a dict of numbers of bytes."""
+    if not isinstance(sizes, Mapping):
+        return False
+    return all(isinstance(size, int | float) and 0 <= size < 1e300 for size in sizes.values())

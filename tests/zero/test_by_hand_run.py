@@ -1,0 +1,41 @@
+"""Programs of chapter 06 beside data parallelism."""
+
+import torch
+
+from labkit.zero import by_hand_run
+
+
+class _Layer:
+    """A layer that fills its weight when it is gathered."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def gather(self):
+        self.weight.data.fill_(3)
+
+
+def _program(num_steps):
+    net = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(net.weight)
+    return [float(step) for step in range(num_steps)], net, None
+
+
+def _sharded(num_steps):
+    losses, net, optimizer = _program(num_steps)
+    return losses, net, optimizer, [_Layer(net.weight)]
+
+
+def test_three_steps_in_both_types_and_sharded_layers_are_gathered():
+    found = by_hand_run.after_three(_program)
+    assert found["program"] == "_program" and found["loss"] == 2.0
+    assert found["fp32"].dtype == torch.float32 and found["fp64"].dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+    assert by_hand_run.after_three(_sharded)["fp32"].tolist() == [3, 3]
+
+
+def test_the_largest_difference_of_any_rank_stands_beside_the_losses():
+    right = [by_hand_run.after_three(_program)] * 2
+    ran = [right[0], by_hand_run.after_three(_sharded)]
+    text = str(by_hand_run.beside(right, ran))
+    assert "2.00000" in text and "largest difference, fp64" in text and " 2" in text

@@ -1,0 +1,37 @@
+"""What a ring sends for the bytes handed to collectives, and columns of them beside each other."""
+
+import pytest
+
+from labkit import collectives
+from labkit.zero import ring_bytes
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("call", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_it_is_what_our_own_ring_sends(call, ranks):
+    handed = 64 // ranks if call == "all_gather" else 64
+    steps = collectives.plan(call, "ring", ranks)
+    sent = sum(len(each.chunks) for step in steps.steps for each in step if each.src == 0)
+    due = sent * 64 / steps.num_chunks
+    assert ring_bytes.on_a_ring({call: handed}, ranks) * (ranks - 1) / ranks == due
+
+
+def test_stage_1_by_default_sends_one_and_a_half_times_as_much():
+    plain = ring_bytes.on_a_ring({"all_reduce": 400}, ranks=4)
+    assert ring_bytes.on_a_ring({"all_reduce": 400, "all_gather": 100}, ranks=4) == 1.5 * plain
+    assert ring_bytes.on_a_ring({}, ranks=4) == 0
+
+
+def test_a_collective_with_another_factor_is_refused():
+    with pytest.raises(ValueError, match="all_to_all"):
+        ring_bytes.on_a_ring({"all_to_all": 8}, ranks=2)
+
+
+def test_each_column_is_divided_by_its_first_number():
+    columns = {"ours": {"ZeRO 0": 6, "ZeRO 3": 9}, "theirs": {"ZeRO 0": 8}, "none": {}}
+    due = {"ZeRO 0": {"ours": 1, "theirs": 1}, "ZeRO 3": {"ours": 1.5}}
+    assert ring_bytes.in_multiples(columns) == due
+    with pytest.raises(ValueError, match="'theirs'"):
+        ring_bytes.in_multiples({"theirs": {"ZeRO 0": 0}})
+    with pytest.raises(ValueError, match="column"):
+        ring_bytes.in_multiples({"theirs": {"ZeRO 0": -1}})
