@@ -47,10 +47,10 @@ share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0,
 # %%
 full, ddp = (sharding.Step(engine=name, ranks=4) for name in ("fsdp", "ddp"))
 peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
-share.score(peak_bytes[0] / peak_bytes[1])
+lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
 
 # %%
-lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
+share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
 # Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, the [activations](GLOSSARY.md#activations), which nobody shards, and *temporary*, mostly buffers, in one of which is block 2. So at its peak a rank holds its share of the states, its activations and a few whole blocks.
@@ -226,7 +226,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` needs 2.34 MB there instead of 2.06, because it gathers early, through buffers. So a card computes with its slice by gathering the rest for a moment.
+# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` needs 2.34 MB there instead of 2.06, mainly because it gathers early, through buffers. So a card computes with its slice by gathering the rest for a moment.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` and `fully_shard` are **FULL_SHARD**.
 #
@@ -298,13 +298,13 @@ def ring_bytes(payload, ranks):
 
 counts = {name: counted for name, (_, _, counted) in runs.items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
-ratio.score(sent["Freed"] / sent["DDP"])
-
-# %%
 lab.table(
     {"way": name, "sent_bytes": sent[name], **each.calls}
     for name, each in counts.items()
 )
+
+# %%
+ratio.score(sent["Freed"] / sent["DDP"])
 
 # %% [markdown] sections="8.4.1"
 # *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer; `fully_shard` pads each parameter, `Freed` only the layer.
@@ -412,10 +412,10 @@ def one_step(way):
 
 # %%
 found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
-leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
+lab.table({"way": way, **row} for way, row in found.items())
 
 # %%
-lab.table({"way": way, **row} for way, row in found.items())
+leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 
 # %% [markdown]
 # With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02), which this table leaves out. A block of our 7 B model is 0.4 GB, little beside 80, so one unit for each block is usual.
@@ -454,7 +454,7 @@ check.hint("wrap_within")
 #
 # ## The training loop
 #
-# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load from rank 0, as below. The rest is torch's own loop, in which four places matter.
+# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load from rank 0, as below (but where we only count bytes or messages, we do neither). The rest is torch's own loop, in which four places matter.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -556,11 +556,11 @@ def accumulate(reduce_once, gather_once):
 # %%
 ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
 found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
-left.score(sum(found["reduced"][:2]))
-
-# %%
 rows = [(name, *row) for name, row in found.items()]
 lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
+
+# %%
+left.score(sum(found["reduced"][:2]))
 
 # %% [markdown] sections="8.4.4"
 # The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
@@ -738,9 +738,9 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
+# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14. (The planner counts fp32 weights as *optimizer*, and 2-byte copies as *parameters*.)
 #
-# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, from 16 cards on each its part as one microbatch. We go from one machine of eight cards to eight. Each has one link of 50 GB/s; the planner counts half as reached, our 25 GB/s. How many times as fast is the step?
+# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, and from 16 cards on, each takes its share as one microbatch. We grow from one machine of eight cards to eight machines. Each has one link of 50 GB/s, of which the planner counts half as reached, our 25 GB/s. It reduces in 16 bits. How many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
@@ -750,14 +750,14 @@ linked = sharded_plan.but(nic_gb_per_s=50 / 8)  # a machine's link, for each car
 plans = {num: linked.but(gpus=num, mbs=64 // num) for num in (16, 32, 64)}
 plans = {8: sharded_plan} | plans
 step_us = {num: plan.time().step_us for num, plan in plans.items()}
-faster.score(step_us[8] / step_us[64])
-
-# %%
 rows = [(num, 2_048 * plan.mbs, step_us[num]) for num, plan in plans.items()]
 lab.table(rows, heads=["cards", "tokens of a microbatch", "step_us"])
 
+# %%
+faster.score(step_us[8] / step_us[64])
+
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards, or 11 if it reduces in fp32; beyond them the messages set the time. A link for each card, or Part 2, moves this limit. Chapter 08 takes another way.
+# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards, or 11 if it reduces in fp32; beyond them the messages set the time. A link for each card, or Part 2, moves this limit. (Gathers between machines may take far longer than predicted: Part 2 has the planner's warning.) Chapter 08 takes another way.
 #
 # <details><summary>And if memory is short before that?</summary>
 #
@@ -841,9 +841,6 @@ found = lab.launch(all_four, ranks=4)[0]
 leave = {name: ring_bytes(payload, 4) for name, (_, payload) in found.items()}
 between = found["HYBRID_SHARD"][1]["all_reduce"]  # of a rank, with one of the other's
 leave["HYBRID_SHARD"] = 2 * ring_bytes({"all_reduce": between}, 2)
-leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
-
-# %%
 USES = {
     "FULL_SHARD": "the least memory",
     "SHARD_GRAD_OP": "whole weights fit on each card",
@@ -854,6 +851,9 @@ rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
 lab.table(
     rows, heads=["strategy", "kept weights_bytes", "would leave a machine_bytes", "for"]
 )
+
+# %%
+leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
 
 # %% [markdown] sections="8.4.2, S6"
 # <details><summary>Why this share</summary>
@@ -973,7 +973,7 @@ check.hint("choose_strategy")
 # - A rank holds its share of the states, and at the peak activations and a few units: make each block a unit.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
 # - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens, 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. The backward's messages need 1.5 times as many if they reduce in fp32. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
