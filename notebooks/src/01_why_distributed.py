@@ -238,9 +238,6 @@ lab.curves(measured=kept, predicted=formula, **axes, title=title)
 years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
 
 # %%
-years.score(planner.MODELS["LLaMA-2 70B"].a100_hours / 24 / 365)
-
-# %%
 rows = []
 for each in planner.MODELS.values():
     if each.a100_hours:
@@ -250,6 +247,9 @@ for each in planner.MODELS.values():
         row = {"name": each.name, "years": years_taken, "reached": operations / at_peak}
         rows.append(row)
 lab.table(rows, units={"reached": "share"})
+
+# %%
+years.score(planner.MODELS["LLaMA-2 70B"].a100_hours / 24 / 365)
 
 # %% [markdown]
 # Nobody waits that long, so this reason is good as well. `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
@@ -367,20 +367,20 @@ fewest = lab.guess("which sends the fewest bytes", choices=list(every))
 
 # %%
 sent = {name: each.sent_bytes() for name, each in every.items()}
-fewest.score(min(sent, key=sent.get))
-
-# %%
 rows = [
     {
         "way": name,
         "a rank holds": sum(each.bill().values()),
-        "a rank sends": each.sent_bytes(),
+        "a rank sends": sent[name],
         "bubble": each.idle,
     }
     for name, each in every.items()
 ]
 units = {"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
 lab.table(rows, units=units)
+
+# %%
+fewest.score(min(sent, key=sent.get))
 
 # %% [markdown]
 # Some 36 GB of each row are activations. Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08).
