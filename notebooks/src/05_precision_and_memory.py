@@ -208,7 +208,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# How much is that? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
+# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
 
 
 # %%
@@ -480,7 +480,7 @@ check.hint("accumulate_tokens")
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# If a microbatch is still too large, a block has to keep less for its backward. How much does it keep now?
+# If a microbatch is still too large, a block has to keep less for its backward. How much does it keep?
 
 
 # %%
@@ -498,7 +498,7 @@ x = torch.randn(8, 256, 256, requires_grad=True)
 lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. It is an autograd function:
+# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
 
 
 # %%
@@ -520,7 +520,7 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# We recompute the first k of eight blocks, and count what autograd holds over the whole step. With how few of them do you get the lowest peak?
+# We recompute the first k of eight blocks, and count what autograd holds over a step. With how few do you get the lowest peak?
 
 # %%
 best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
@@ -792,7 +792,7 @@ check.hint("scaled_step")
 # - fp16 may need a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
 # - The order: all microbatches, all-reduce, unscale, clip, step.
 # - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
-# - A recomputed block keeps only its input; the price is one more forward. Always write `use_reentrant=False`.
+# - A recomputed block keeps only its input; the price is one more forward. Write `use_reentrant=False`.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
