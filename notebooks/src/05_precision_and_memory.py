@@ -94,7 +94,7 @@ moves = lab.guess("updates of 100 that move the bf16 weight", between=(0, 100))
 
 # %%
 def three_numbers(num_updates=100):
-    """After each update: a bf16 weight with a master, the master, a bf16 weight alone."""
+    """After each update: bf16 with a master, the master, bf16 alone."""
     master, alone, path = torch.tensor(0.1), torch.tensor(0.1).bfloat16(), []
     for _ in range(num_updates + 1):
         path.append([master.bfloat16().item(), master.item(), alone.item()])
