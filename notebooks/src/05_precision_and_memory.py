@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Precision and memory
 #
-# *About 95 minutes, in two halves. You need chapters 01 and 03, and no GPU.*
+# *About 95 minutes, in two halves; the last section is optional. You need chapters 01 and 03, and no GPU.*
 #
-# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns a little worse than before.
+# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16: 56 GB, it fits. But the small model that we train below learns a little worse that way.
 #
-# What gets lost? The picture shows the gap between a number and the next larger one, for three formats. A weight changes only if its update is at least about half a gap.
+# What gets lost? The picture shows the gap between a number and the next larger one. A weight changes only if its update is at least about half a gap.
 
 # %%
 import labkit as lab
@@ -42,7 +42,7 @@ lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next 
 #
 # ## The formats
 #
-# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows how many bits each has, also in two formats of eight bits:
+# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. Here are the bits of each:
 
 # %%
 import math
@@ -84,7 +84,36 @@ ends.score(pushed(torch.float16))
 #
 # ## Master weights, by hand
 #
-# How do small updates survive? We keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and the weights are rounded anew from them.
+# How do small updates survive? We keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and each weight is its master, rounded.
+#
+# The weight of 0.1 gets its 100 updates again, now with a master. How many of them move the bf16 weight?
+
+# %%
+moves = lab.guess("updates of 100 that move the bf16 weight", between=(0, 100))
+
+
+# %%
+def three_numbers(num_updates=100):
+    """After each update: bf16 with a master, the master, bf16 alone."""
+    master, alone, path = torch.tensor(0.1), torch.tensor(0.1).bfloat16(), []
+    for _ in range(num_updates + 1):
+        path.append([master.bfloat16().item(), master.item(), alone.item()])
+        master, alone = master - 0.0001, alone - 0.0001
+    return torch.tensor(path)
+
+
+# %%
+path = three_numbers()
+names = ("bf16 with a master", "its master, fp32", "bf16 alone")
+lines = {name: dict(enumerate(line.tolist())) for name, line in zip(names, path.T)}
+axes = {"x": "updates", "y": "number", "joined": True}
+lab.curves(measured=lines, **axes, title="A weight and its master")
+
+# %%
+moves.score((path[:, 0].diff() != 0).sum().item())
+
+# %% [markdown]
+# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. A training needs two functions for this:
 
 
 # %%
@@ -103,21 +132,13 @@ def update(weights, masters, optimizer):
     copy(masters, weights)
 
 
-def flat(tensors):
-    """Many tensors as one long copy."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: in fp32, in pure bf16, with only Adam's moments in fp32, and with masters. Then we make one more update with the last gradients. Which share of the bf16 weights that have a gradient does it leave as they were?
-
-# %%
-still = lab.guess("weights that one update leaves unmoved, pure bf16", between=(0, 1))
+# We train a small transformer on two ranks with DDP in four ways, with three seeds each: in fp32, in pure bf16, with only Adam's moments in fp32, and with masters.
 
 
 # %%
-def train(kind, num_steps=36):
-    torch.manual_seed(0)
+def train(kind, seed, num_steps=36):
+    torch.manual_seed(seed)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
@@ -133,32 +154,32 @@ def train(kind, num_steps=36):
         update(weights, masters, optimizer)
         if kind == "bf16, fp32 moments":
             copy(weights, masters)  # they forget what rounding cut off
-    before, has = flat(weights), flat(weight.grad for weight in weights) != 0
-    update(weights, masters, optimizer)
-    unmoved = (before == flat(weights))[has].float().mean().item()
-    return torch.stack(losses[-12:]).mean().item(), unmoved
+    return torch.stack(losses[-12:]).mean().item()
+
+
+def seeds(kind):
+    return [train(kind, seed) for seed in range(3)]
 
 
 # %%
 KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
-runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
+runs = {kind: lab.launch(seeds, kind)[0] for kind in KINDS}
 
 # %%
-right, rows = runs["fp32"][0], []
-for kind, (loss, unmoved) in runs.items():
-    rows.append({"training": kind, "unmoved": unmoved, "loss above": loss / right - 1})
-units = {"unmoved": "share", "loss above": "share"}
-lab.table(rows, units=units, title="The last update, and the loss above that of fp32")
-
-# %%
-still.score(runs["pure bf16"][1])
+rows = []
+for kind, losses in runs.items():
+    above = [loss / right - 1 for loss, right in zip(losses, runs["fp32"])]
+    rows.append((kind, *above))
+heads = ["training", "seed 0", "seed 1", "seed 2"]
+units = dict.fromkeys(heads[1:], "share")
+lab.table(rows, heads=heads, units=units, title="The loss above that of fp32")
 
 # %% [markdown]
-# fp32 moments hardly help, so what is lost is lost in the weights. With masters the loss is that of fp32. Nearly as many 16-bit weights stand still, but the master keeps each small update, and when half a gap has gathered the weight jumps. So forward and backward can do with few digits, but the sum of many small updates cannot.
+# In this short run fp32 moments help little, so most is lost in the weights; with masters the loss is that of fp32. Adam moves a weight by about its learning rate, 5e-4, and half a gap is that much from 0.125 up: only the larger weights stand still.
 #
 # ### What masters cost
 #
-# Are we still at half the memory? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. You know `mixed` from chapter 01, and `megatron` differs from it in its gradients:
+# Are we still at half the memory? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept; `mixed` is from chapter 01:
 
 # %%
 RECIPES = {
@@ -176,7 +197,7 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and that is the one that falls behind. So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations) and time, and with some recipes messages.
+# Only pure bf16 is half as large, and it falls behind. (During a step autocast also keeps its weights in 16 bits, up to 14 GB more.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
 #
 # <details><summary>More: when masters do not fit</summary>
 #
@@ -187,7 +208,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# How much is that? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
+# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
 
 
 # %%
@@ -197,17 +218,23 @@ def autocast(dtype=torch.bfloat16, **options):
 
 
 # %%
-x, weight, targets = torch.randn(4, 8), torch.randn(8, 8), torch.arange(4)
-with autocast():
-    y = x @ weight
-    made = {"product y = x @ weight": y, "gelu(y)": F.gelu(y), "x + y": x + y}
-    made["loss of y"] = F.cross_entropy(y, targets)
-lab.table({"operator": name, "result": each.dtype} for name, each in made.items())
+def results():
+    x, weight, targets = torch.randn(4, 8), torch.randn(8, 8), torch.arange(4)
+    with autocast():
+        y = x @ weight
+        made = {"product y = x @ weight": y, "gelu(y)": F.gelu(y), "x + y": x + y}
+        made["layer_norm(y)"] = F.layer_norm(y, (8,))
+        made["loss of y"] = F.cross_entropy(y, targets)
+    return [(name, each.dtype) for name, each in made.items()]
+
+
+# %%
+lab.table(lab.launch(results, ranks=1)[0], heads=["operator", "result"])
 
 # %% [markdown]
-# Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses are fp32, and so is the *residual stream* from block to block (here `x`), even after a bf16 number is added.
+# Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32 on GPUs, and on pretend ones. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# Now we count bytes kept for the backward, and bytes handed to collectives, in four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which sends gradients in fp16; and the whole model in bf16. What share of fp32's bytes is kept under autocast?
+# We count the bytes that are kept for the backward, and those that are sent, in four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which sends gradients in fp16; and a model in bf16. What share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
@@ -242,7 +269,7 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3, 19.2.3"
-# Why not half? All four ways take the loss in fp32 and keep its 8 x 32 x 256 logits, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Messages stay as large, because the gradients are fp32; only the hook, or a model in bf16, halves them.
+# Why not half? All four ways keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Its messages stay as large, because the gradients are fp32.
 #
 # <details><summary>More: messages in fp16</summary>
 #
@@ -254,13 +281,18 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 #
 # What if the 16 bits are fp16? The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. What falls below fp16's smallest number is zero.
 #
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? We measure an **error**, here and below, as the norm of the difference over the norm of the right answer:
+# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? Our **error** is relative, here and below:
 
 
 # %%
 def off(ours, theirs):
     """The norm of the difference, over that of the right answer."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
+
+
+def flat(tensors):
+    """Many tensors as one long copy."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 # %%
@@ -287,7 +319,7 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: left of it gradients become zero, right of it infinite. This toy needs no scale. A backward with more tokens has smaller gradients (scales below 1 imitate them), so its window begins further right.
+# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs no scale. With more tokens in a batch each has smaller gradients, so the window begins further right.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
 
@@ -339,53 +371,14 @@ takes.score(run[0][3][1])
 # %% [markdown] sections="S3, S9"
 # ### Clipping, once and at the right place
 #
-# Where does clipping go? As in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by a factor of its own, and the sum would be another gradient.
-
-# %% [markdown] sections="19.2.3"
-# ### Sharded gradients: the others must be told
-#
-# With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone halves its scale, the gradients of the ranks have different scales from then on, and their sum means nothing.
-#
-# One more all-reduce of one number mends it: a rank that sees an infinity sends 1, the others 0, and the MAX is taken. The norm for clipping needs a SUM: the *squares* of the slices' norms add up.
-
-# %% [markdown] sections="10.7.4"
-# ### Exercise 1. One step of sharded mixed precision
-#
-# A rank has a slice of the gradient and the same slice of the weights. Make one step of SGD in place, and return the loss scale of the next step.
-#
-# - `grad`: the slice of the gradient, in fp16, averaged over the ranks already, and still multiplied by the loss scale `scale`.
-# - `master`: the slice of the weights, in fp32. Slices differ in length, and one may be empty.
-# - `rate`: the learning rate; `max_norm`: the limit for the norm of the gradient of **all** ranks, without the scale.
-# - If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays.
-# - Each rank may send a few numbers, at most 64 bytes, and no gradient.
-
-
-# %%
-def my_scaled_step(master, grad, scale, rate, max_norm):
-    """Updates master in place; returns the next scale."""
-    ### BEGIN SOLUTION
-    grad = grad.float() / scale  # in fp16 the division itself would lose the small ones
-    squares = grad.square().sum()
-    dist.all_reduce(squares)  # one rank's infinity or NaN reaches all
-    if not squares.isfinite():
-        return scale / 2
-    master -= rate * min(1.0, max_norm / float(squares.sqrt() + 1e-12)) * grad
-    return scale
-    ### END SOLUTION
-
-
-# %%
-check.scaled_step(my_scaled_step)
-
-# %%
-check.hint("scaled_step")
+# Clip as in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by its own factor.
 
 # %% [markdown] sections="10.2.3, 19.4.2"
-# *Here the first half ends. If you want a break, take it now.*
+# *Here the first half ends: time for a break.*
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory: how does a batch fit that is too large? By [gradient accumulation](GLOSSARY.md#gradient-accumulation), which chapter 03 used to save messages. A backward *adds* to `.grad`, so a batch can be taken in [microbatches](GLOSSARY.md#microbatch), one after the other, each loss divided by their number, with one update at the end. With DDP all but the last go into `no_sync`.
+# Now memory: how does a batch fit that is too large? By [gradient accumulation](GLOSSARY.md#gradient-accumulation), which chapter 03 used to save messages: [microbatches](GLOSSARY.md#microbatch) one after the other, each loss divided by their number, all but the last in `no_sync`, and one update.
 
 # %%
 import contextlib
@@ -424,15 +417,15 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch. The price, not timed here, is that small products fill a GPU less well.
+# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch. (Small products fill a GPU less well, which we don't time.)
 #
 # ### Where it is not equal
 #
 # In three common cases the result differs:
 #
 # 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
-# 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
-# 3. The sum has too few digits: of an addend much smaller than it, bf16 keeps only the first few bits. Here are the gradients of 64 microbatches in bf16, added up in bf16 or in fp32:
+# 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 1 mends it.
+# 3. The sum has too few digits. Here bf16 gradients of 64 microbatches are added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -456,11 +449,11 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that much harms a training we have not tested.) So Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of the recipe `megatron`.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that harms a training we have not tested.) With autocast `.grad` is fp32 already. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
 #
-# ### Exercise 2. The mean over all real tokens
+# ### Exercise 1. The mean over all real tokens
 #
-# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may consist of them alone. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send gradients once, and keep the activations of one microbatch at a time.
+# `ddp` is a model in DDP, with logits of [batch, tokens, vocabulary]; `microbatches` is a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count: `model.loss` skips them, but a microbatch may have no others, and a mean of none is NaN. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. (DDP averages over ranks.) Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
 
 
 # %%
@@ -487,7 +480,7 @@ check.hint("accumulate_tokens")
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# If a microbatch is still too large, a block has to keep less for its backward. How much does it keep now?
+# If a microbatch is still too large, a block has to keep less for its backward. How much does it keep?
 
 
 # %%
@@ -505,7 +498,7 @@ x = torch.randn(8, 256, 256, requires_grad=True)
 lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. It is an autograd function:
+# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
 
 
 # %%
@@ -527,7 +520,7 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# We recompute the first k of eight blocks, and count what autograd holds over the whole step. With how few of them do you get the lowest peak?
+# We recompute the first k of eight blocks, and count what autograd holds over a step. With how few do you get the lowest peak?
 
 # %%
 best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
@@ -557,7 +550,7 @@ lab.curves(measured={"peak": peaks}, **axes, title="The peak of a step")
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown]
-# Why does it get no lower? Here is the whole step, with none and with all recomputed; the axis counts events, not time.
+# Why does it get no lower? Here is the whole step, with none and with all recomputed:
 
 # %%
 lab.curves(
@@ -571,17 +564,11 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there.
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing: its backward follows at once.
 #
-# <details><summary>And the last block?</summary>
+# ### Exercise 2. Recompute within a budget
 #
-# Its backward comes right after its forward. So its activations are needed at once, kept or recomputed: seven blocks are as good as eight.
-#
-# </details>
-#
-# ### Exercise 3. Recompute within a budget
-#
-# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. There are at most eight blocks.
+# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. List as few blocks as possible to recompute, such that the peak of the step is at most `budget_bytes`; `None` if that can't be done. There are at most eight blocks.
 
 
 # %%
@@ -609,7 +596,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown] sections="S4"
 # ### torch's way, and its argument
 #
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Why that argument? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
+# torch's `checkpoint(block, x, use_reentrant=False)` does the same, and also restores autocast and the random state, which ours forgets. Why that argument? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
 
 # %%
 reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
@@ -641,7 +628,7 @@ reached_by.score(layers["ours"])
 #
 # ### The price
 #
-# What does it cost? One more forward; and a backward takes about two, so 3 should become 4. We count the products of the wide block, in multiples of a step that keeps all:
+# One more forward; and a backward takes about two, so 3 should become 4. We count the products of the wide block, in multiples of a step that keeps all:
 
 
 # %%
@@ -659,22 +646,22 @@ keep = products(lambda block, x: block(x))
 lab.table([{name: products(way) / keep for name, way in ways.items()}])
 
 # %% [markdown]
-# torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product. (Attention's own products are not counted; with long sequences expect nearer to a third.)
+# torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product. (Attention's own products are not counted.)
 
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# Does the step fit now? This is the one to copy (for padded sequences take the loss of exercise 2):
+# Does the step fit now? This is the one to copy (for padded sequences take the loss of exercise 1):
 
 
 # %%
-def train_step(ddp, optimizer, microbatches):
+def train_step(ddp, optimizer, microbatches, mixed=True):
     """One update; returns the mean loss of its microbatches."""
     total = 0.0
     for number, (tokens, targets) in enumerate(microbatches, start=1):
         last = number == len(microbatches)
         with contextlib.nullcontext() if last else ddp.no_sync():
-            with autocast():
+            with autocast(enabled=mixed):
                 loss = model.loss(ddp(tokens), targets) / len(microbatches)
             loss.backward()
         total += loss.detach()
@@ -685,7 +672,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# Two [pretend devices](GLOSSARY.md#pretend-device) measure their peaks, as in chapter 01, with sixteen sequences each: one before the update, and one in it. The dashed line is a device of 40 MB.
+# Two [pretend devices](GLOSSARY.md#pretend-device) take sixteen sequences each, and each reports two peaks: one before the update, and one in it. The dashed line is a device of 40 MB.
 
 
 # %%
@@ -696,7 +683,7 @@ def recompute_all(blocks):
 
 
 # %%
-def on_device(num_microbatches, recompute, num_steps=2):
+def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
     """The device's peaks: until the update begins, and in the update."""
     torch.manual_seed(0)
     net, device, peaks = model.Transformer(8, 96, 4, max_len=64), torch.accelerator, {}
@@ -712,25 +699,26 @@ def on_device(num_microbatches, recompute, num_steps=2):
         device.reset_peak_memory_stats()
         batch = model.story_tokens(16, 64, seed=2 * step + dist.get_rank())
         pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
-        train_step(ddp, optimizer, pieces)
+        train_step(ddp, optimizer, pieces, mixed)
     return peaks | {"update": device.max_memory_allocated()}
 
 
 # %%
-free, ways = lab.pretend(), {"neither": (1, False), "accumulate": (4, False)}
-ways |= {"recompute": (1, True), "both": (4, True)}
-peaks = {k: lab.launch(on_device, *way, devices=free)[0] for k, way in ways.items()}
+plans = {"fp32": (1, False, False), "autocast": (1, False), "accumulate": (4, False)}
+plans |= {"recompute": (1, True), "both": (4, True)}
+free = lab.pretend()
+peaks = {k: lab.launch(on_device, *plan, devices=free)[0] for k, plan in plans.items()}
 
 # %%
 marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With neither, the step does not fit; with either method it does. But they lower the first peak only, and with both the update is the higher one. In it lie six times the weights (3.8 MB): weights, gradients, two moments, DDP's buckets and AdamW's temporaries. Neither method touches them.
+# With autocast alone the step does not fit; if it accumulates or recomputes as well, it does. But all three lower the first peak only; with both, the update is the higher one.
 #
-# <details><summary>More: two flags, <em>selective</em> recomputation</summary>
+# <details><summary>More: the update's peak, <em>selective</em> recomputation</summary>
 #
-# Two of the six can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
+# In the update lie six times the weights (3.8 MB): weights, gradients, two moments, DDP's buckets and AdamW's temporaries. Two of the six can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
 #
 # For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
 #
@@ -738,11 +726,11 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# In this order:
+# Usually in this order:
 #
 # - **bf16 with fp32 masters:** always, on hardware that has it. Activations shrink, and products are faster.
 # - **Accumulation:** when the batch doesn't fit.
-# - **Recomputation:** last, since it makes every step longer.
+# - **Recomputation:** if it still doesn't fit, for up to a third more FLOPs in each step.
 #
 # <details><summary>More: speed in bf16, fp8</summary>
 #
@@ -752,15 +740,59 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # </details>
 #
-# And our 7 B model? Of the five recipes only pure bf16 fits one card of 80 GB, and it loses small updates. So the next chapter shards masters and moments over eight cards; then fp32 keeps 8 + 8/8 = 9 bytes for each parameter, 63 GB.
+# And our 7 B model? Of the five recipes only pure bf16 fits one card, and it loses small updates. So the next chapter shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
 #
+# ---
+#
+# *Here ends what most people need. The rest is about gradients that are sharded, and optional.*
+
+# %% [markdown] sections="19.2.3"
+# ## Sharded gradients: the others must be told
+#
+# With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone halves its scale, a later sum over the ranks means nothing.
+#
+# So each rank sends a 1 if it sees an infinity, else a 0, and an all-reduce takes the MAX. If you clip, you need no extra message: the norm takes a SUM of the *squares* of the slices' norms, in fp32, and an infinity or a NaN in one is in the sum.
+
+# %% [markdown] sections="10.7.4"
+# ### Exercise 3. One step of sharded mixed precision
+#
+# Make one step of SGD in place, and return the loss scale of the next step.
+#
+# - `grad`: this rank's slice of the gradient, in fp16, averaged over the ranks already, and still multiplied by the loss scale `scale`.
+# - `master`: the same slice of the weights, in fp32. Slices differ in length, and one may be empty.
+# - `rate`: the learning rate; `max_norm`: the limit for the norm of the gradient of **all** ranks, without the scale.
+# - If any rank has an infinity or a NaN, no rank updates, and the scale is halved; otherwise it stays.
+# - Each rank may send at most 64 bytes.
+
+
+# %%
+def my_scaled_step(master, grad, scale, rate, max_norm):
+    """Updates master in place; returns the next scale."""
+    ### BEGIN SOLUTION
+    grad = grad.float() / scale  # in fp16 the division itself would lose the small ones
+    squares = grad.square().sum()
+    dist.all_reduce(squares)  # one rank's infinity or NaN reaches all
+    if not squares.isfinite():
+        return scale / 2
+    master -= rate * min(1.0, max_norm / float(squares.sqrt() + 1e-12)) * grad
+    return scale
+    ### END SOLUTION
+
+
+# %%
+check.scaled_step(my_scaled_step)
+
+# %%
+check.hint("scaled_step")
+
+# %% [markdown]
 # ## Summary
 #
-# - An update under half a gap is lost; an fp32 master keeps it. So mixed precision saves activations and time, but no states.
-# - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
+# - An update under half a gap is lost; an fp32 master keeps it. So mixed precision saves activations, but no states.
+# - fp16 may need a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
 # - The order: all microbatches, all-reduce, unscale, clip, step.
-# - Accumulation equals the big batch if the loss is divided by the whole batch's tokens, the sum is kept in fp32, and no layer looks across the batch.
-# - A recomputed block keeps only its input; the price is one more forward. Always write `use_reentrant=False`.
+# - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
+# - A recomputed block keeps only its input; the price is one more forward. Write `use_reentrant=False`.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
