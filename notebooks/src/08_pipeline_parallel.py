@@ -106,7 +106,7 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: the next piece of the batch leaves only when the one before has come back. (torch has no schedule for that, so its library ran our order.) So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %. A receive bar is mostly waiting, not transfer.
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: the next piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %. A receive bar is mostly waiting, not transfer. (torch has no naive schedule, so its library ran our order.)
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
@@ -347,7 +347,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. That need not be even in time. Say that stage 2 takes twice as long:
+# The loss is torch's. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. That need not be even in time. Say that stage 2 takes twice as long as the others:
 
 # %%
 uneven = pipeline.Cost(forward_us=(20e3, 20e3, 40e3, 20e3))  # of each stage
@@ -421,7 +421,7 @@ pipe, networks = ways["pipeline"], range(10, 1000, 10)
 level.score(next(at for at in networks if step_s(zero_3, at) <= step_s(pipe, at)))
 
 # %% [markdown]
-# Take it as rough: a published run of ZeRO 3 across machines took 3.8 times as long as planned (chapter 19). On faster networks ZeRO 3 hides its messages, and the pipeline still pays for its bubble.
+# Take the answer as rough: a published run of ZeRO 3 across machines took 3.8 times as long as planned (chapter 19). On faster networks ZeRO 3 hides its messages, and the pipeline still pays for its bubble.
 #
 # <details><summary>With a quarter of the batch</summary>
 #
