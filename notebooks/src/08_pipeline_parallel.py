@@ -86,7 +86,7 @@ largest = max(gradient.abs().max().item() for gradient in right)
 lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# A float has about seven digits, so a difference of less than a millionth is rounding.
+# A float has about seven digits, so a difference of less than a millionth of the largest gradient is rounding.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
@@ -106,7 +106,7 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: the next piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %.
+# Above is what theory predicts, below what four processes did. The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: the next piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %. A receive bar is mostly waiting, not transfer. (torch has no naive schedule, so its library ran our order.)
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
@@ -130,11 +130,11 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch a *slot*. Every rank works for 8 slots and waits for 3, because data passes three other ranks on its way there and back. So 3 of 11 slots are idle, if all stages take equally long:
+# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$, because data passes all other ranks on its way there and back. So if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. (Why the measured one is larger, the line under the picture says.)
+# (Some papers divide by the useful time instead: $(p-1)/m$.) More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. Real ranks wait longer: for messages, for Python, for boxes that overrun.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
@@ -219,7 +219,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and drains. What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
+# The predicted bubble has not moved, because the pipeline still fills and drains. (Measured ones, of one run each, may agree by chance.) What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -233,7 +233,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time by itself, but memory no longer limits m. The batch still does: the more pieces it is cut into, the smaller and less efficient are their matrix products.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time, but memory no longer limits m. The batch still does, and small pieces make inefficient matrix products.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -276,7 +276,7 @@ lab.show(late.predict(), title=late.title())
 slower.score(bubble(late.predict()))
 
 # %% [markdown]
-# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. Under GPipe messages travel while ranks run their other forwards. 1F1B runs as few in advance as it can, so a rank soon waits for its neighbour's answer: it pays for memory with time.
+# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. Under GPipe messages travel while ranks run their other forwards. 1F1B runs as few in advance as it can, so a rank soon waits for an answer: it pays for memory with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
@@ -322,17 +322,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes a list of layers and cuts it by itself, with `partition_method="uniform"` into stages of about as many layers. (It may take a minute to start.) Its list of commands shows the order:
-
-
-# %%
-def order_of(rank):
-    """F and B of DeepSpeed's four stages and eight microbatches."""
-    from deepspeed.runtime.pipe.schedule import TrainSchedule
-
-    commands = TrainSchedule(micro_batches=8, stages=4, stage_id=rank)
-    names = [command.name for step in commands for command in step]
-    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
+# `PipelineModule` takes a list of layers, here the embedding, four blocks and the head, and cuts it by itself: with `partition_method="uniform"` into stages of about as many layers. Its order is 1F1B, too (`TrainSchedule`). It may take a minute to start.
 
 
 # %%
@@ -348,8 +338,7 @@ def deepspeed_pipeline(config, method="parameters"):
     engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
     tokens, targets = model.story_tokens(8, 32)
     loss = engine.train_batch(zip(tokens.split(1), targets.split(1))).item()
-    rank = dist.get_rank()
-    return {"rank": rank, "loss": loss, "order": order_of(rank), "cuts": net.parts}
+    return {"rank": dist.get_rank(), "loss": loss, "cuts": net.parts}
 
 
 # %%
@@ -358,7 +347,15 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's. The order is 1F1B, too: from the bottom up, each rank runs one forward more in advance. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Even in number isn't even in time, and the slowest stage sets the pace.
+# The loss is torch's. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. That need not be even in time. Say that stage 2 takes twice as long as the others:
+
+# %%
+uneven = pipeline.Cost(forward_us=(20e3, 20e3, 40e3, 20e3))  # of each stage
+uneven_run = pipeline.simulate(step.order(), uneven)
+lab.show(uneven_run, title="1F1B, stage 2 twice as long")
+
+# %% [markdown] sections="8.6.2, 10.3.2"
+# Soon all wait for rank 2: the slowest stage sets the pace.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
@@ -366,7 +363,7 @@ lab.table(list(by_deepspeed))
 # ZeRO (chapter 06) makes our model fit, too, and has no bubble. Why a pipeline, then? Take eight A100 in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens. These are the messages:
 #
 # - ZeRO 3: for each of its two microbatches a card gathers all weights twice and reduce-scatters the gradients once.
-# - ZeRO 1: gradients and weights travel once a step.
+# - ZeRO 1: gradients, in float32, and weights travel once a step.
 # - Pipeline: a card passes on 64 activations and as many gradients.
 #
 # How long do one card's messages take at least?
@@ -376,17 +373,21 @@ weights_gb = 2 * 6.7 * 7 / 8  # 6.7 billion in bf16; 7/8 lie on other cards
 activations_gb = 2 * 2048 * 4096 / 1e9  # one sequence of 2048 tokens, width 4096
 traffic = {
     "ZeRO 3, 2 microbatches": 3 * 2 * weights_gb / 1.25,
-    "ZeRO 1, once a step": 2 * weights_gb / 1.25,
+    "ZeRO 1, once a step": (2 + 1) * weights_gb / 1.25,
     "pipeline, 64 microbatches": 2 * 64 * activations_gb / 1.25,
 }
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Does that decide where the network is fast, too? The planner estimates 3.8 s for the computation, behind which ZeRO 3 hides as many messages as fit. A pipeline adds 7 idle slots to 64, and its messages. From how many Gbit/s on is ZeRO 3 as fast, roughly?
+# Does that decide where the network is fast, too? By the planner's estimate ZeRO 3 computes for 3.8 s, and sends at half the rated speed. As many messages as fit hide behind the computation. A pipeline computes for 3.6 s, plus 7 idle slots to 64, plus messages at 40 %. From how many Gbit/s on is ZeRO 3 as fast, roughly?
 #
 # <details><summary>What the planner assumes</summary>
 #
-# ZeRO 3 sends at half of a link's rated speed while the cards compute, so layer by layer the longer of the two counts; its first and last messages hide behind nothing. A pipeline's messages run at 40 % of the rated speed. With one microbatch of eight sequences ZeRO 3 would send half as much, but it would need 93 GB, unless it recomputes activations. The answer is rough: published runs of ZeRO 3 across machines took up to 3.8 times as long as this planner says.
+# Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
+#
+# ZeRO 1 sends at 40 %, too, after the last backward, and hides nothing. It takes two sequences a microbatch: with four it would need 91 GB, 27 of them for the gradients of all weights.
+#
+# With one microbatch of eight sequences ZeRO 3 would send half as much, but need 93 GB. If it recomputes activations, it fits, and takes 4.9 s at best.
 #
 # </details>
 
@@ -397,6 +398,7 @@ level = lab.guess("Gbit/s from which ZeRO 3 is as fast", between=(10, 1000))
 zero_3 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=3, mbs=4, batch=64)
 ways = {
     "ZeRO 3": zero_3,
+    "ZeRO 1": zero_3.but(zero=1, mbs=2),
     "pipeline": zero_3.but(zero=0, mbs=1, pp=8),  # 8 stages, a sequence a microbatch
 }
 
@@ -414,31 +416,24 @@ times = {
 axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y": True}
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
-
 # %%
-def crossing(plan):
-    """The slowest network on which ZeRO 3 is as fast as the pipeline, in Gbit/s."""
-    pipe = plan.but(zero=0, mbs=1, pp=8)
-    for gbit in range(10, 1000, 10):
-        if step_s(plan, gbit) <= step_s(pipe, gbit):
-            return gbit
-
-
-# %%
-level.score(crossing(zero_3))
+pipe, networks = ways["pipeline"], range(10, 1000, 10)
+level.score(next(at for at in networks if step_s(zero_3, at) <= step_s(pipe, at)))
 
 # %% [markdown]
-# From the crossing on, ZeRO 3 hides its messages, and the pipeline still pays for its bubble. With a quarter of the batch there is less to hide behind:
-
-# %%
-crossing(zero_3.but(mbs=2, batch=16))
-
-# %% [markdown]
-# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. That is why Megatron's authors put it *between* machines ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
+# Take the answer as rough: a published run of ZeRO 3 across machines took 3.8 times as long as planned (chapter 19). On faster networks ZeRO 3 hides its messages, and the pipeline still pays for its bubble.
+#
+# <details><summary>With a quarter of the batch</summary>
+#
+# The two meet at 500 Gbit/s. ZeRO 3 then has one microbatch of two sequences, so it sends half, but has a quarter of the work to hide that behind. The pipeline suffers, too: 7 of its 23 slots are idle.
+#
+# </details>
+#
+# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. Megatron, choosing between tensor and pipeline parallelism, also puts the pipeline *between* machines ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
 #
 # ---
 #
-# *Here ends what most people need. The rest is about getting back more of the time, and optional.*
+# *Here ends what most people need. The rest is optional.*
 
 # %% [markdown]
 # ## Schedules that shrink the bubble
@@ -465,11 +460,11 @@ less.score(bubble(interleaved.predict()))
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# The price is messages, over seven borders instead of three, and memory. (*Peak in flight* counts half stages here.)
+# The price is messages, over seven borders instead of three, and later memory. Rank 0's peak of 8 half stages equals 1F1B's 4 whole ones, but from eight microbatches on it is 11 halves.
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so that can be put off until there is a gap. Each takes 20 ms, half of the old backward. This is **ZB-H1**. What is the bubble now, instead of 42.9 %?
+# A backward computes two things. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so that can be put off until there is a gap. Each takes 20 ms, half of the old backward. This is **ZB-H1**. What is the bubble now?
 
 # %%
 filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
@@ -482,11 +477,11 @@ lab.show(half.predict(), title=half.title())
 filled.score(bubble(half.predict()))
 
 # %% [markdown]
-# The stage before now waits for I only, and the W's that were put off fill gaps. So a rank is idle for $(p-1)(F+I-W)$, or 60 ms, instead of 180 ms. The price: activations are kept until W is done, so every rank holds 4, as only rank 0 did under 1F1B.
+# The stage before now waits for I only, and the W's that were put off fill gaps. So a rank is idle for $(p-1)(F+I-W)$ instead of $(p-1)(F+B)$. The price: activations are kept until W is done, so every rank holds 4, like 1F1B's rank 0.
 #
 # ### Exercise 4. Where do the W's go?
 #
-# `order` is what a rank of 1F1B does, with I in the place of B: `["0F0", "0I0", "0F1", "0I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
+# `order` is what a rank of 1F1B does, with I in the place of B. On rank 2 of four it begins `["2F0", "2F1", "2I0", "2F2", "2I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W). There may be fewer microbatches than ranks.
 
 
 # %%
@@ -513,7 +508,7 @@ check.hint("fill_gaps")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ### PipeDream: never drain
 #
-# What is left to drop is the draining. We drain before an update, a [flush](GLOSSARY.md#flush), so that all microbatches of a batch see the same weights. **PipeDream** never flushes: it runs 1F1B as long as training lasts, and each stage updates itself after every backward.
+# The draining is left. We drain before an update, a [flush](GLOSSARY.md#flush), so that all microbatches of a batch see the same weights. **PipeDream** never flushes: it runs 1F1B as long as training lasts, and each stage updates itself after every backward.
 #
 # Follow microbatch 3 on rank 0 from F3 to B3: how often does the rank update its weights in between?
 
@@ -538,7 +533,7 @@ lab.table(rows)
 between.score(rows[0]["updates late"])
 
 # %% [markdown] sections="10.3.2, 19.3.2"
-# The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). So PipeDream gets all the time back, but it trains differently. Both ways go by the name 1F1B: ask whether it flushes.
+# The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). So PipeDream, once full, never waits if stages are equal and messages free, but it trains differently. Both ways go by the name 1F1B: ask whether it flushes.
 
 
 # %% [markdown] sections="10.3.2, 19.3.2"
@@ -579,7 +574,7 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
 
 # %% [markdown]
-# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more. How much of the predicted gain is left depends on your machine. (Compare *step*, too, because boxes that overrun hide a bubble.) Under 1F1B a rank has 16 boxes, under ZBV 48 shorter ones, with Python between any two. On GPUs, too, a box must be long against that, or a finer cut doesn't pay.
+# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more. Don't rank schedules by one run each: how far boxes overrun differs from run to run, and long boxes may even hide a bubble (compare *step*, too).
 
 # %% [markdown]
 # ## Summary
