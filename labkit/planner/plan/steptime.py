@@ -253,10 +253,10 @@ def _data(
     held: float, cluster: Cluster, layout: Layout, stack: Stack, stages: list[Pass]
 ) -> dict[str, float]:
     """Gradients once a step: all-reduced, or under ZeRO 1 scattered, and parameters gathered after
-    the optimizer; less what the last backward (and the next forward) hides. From stage 2 on they
-    go in each microbatch."""
+    the optimizer; less what the last backward (and the next forward) hides. From stage 2 on
+    gradients go in each microbatch, and at stage 3 parameters do, too (``_gather_pass``)."""
     group = layout.group("dp")
-    if group.size < 2 or layout.zero >= 2:
+    if group.size < 2 or layout.zero == 3:
         return {}
     slowest = max(stages, key=lambda each: each.backward_us)
     backward_us = slowest.backward_us if stack.hides_gradients else 0.0
@@ -267,7 +267,7 @@ def _data(
     gather_us = group.us("all_gather", gathered, cluster, stack.nic)
     if not layout.zero:
         return {"all_reduce": beside(backward_us, reduce_us + gather_us, cluster)}
-    return {
-        "reduce_scatter": beside(backward_us, reduce_us, cluster),
-        "all_gather": beside(forward_us, gather_us, cluster),
-    }
+    gathers = {"all_gather": beside(forward_us, gather_us, cluster)}
+    if layout.zero == 2:
+        return gathers
+    return {"reduce_scatter": beside(backward_us, reduce_us, cluster)} | gathers
