@@ -200,17 +200,19 @@ lab.table({column: row[column] for column in shown} for row in ran)
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where nothing fits without.
-# - The step (`step_us`, without the host's part, to keep it simple) is at most a quarter longer than the fastest that keeps these two rules. If yours is longer, the check says both.
+# - The step (`step_us`, without the host's part, to keep it simple) is at most a quarter longer than the fastest that keeps these two rules. If yours is longer, the check shows both times.
 #
 # The cell below compares two layouts on 80 GB, of which nine tenths are 72. Write down three or four in the order in which you try them. Try first: do four stages still fit with 4,096 tokens (`four.but(pp=4, seq=4096)`)?
 
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
-shards, stages = four.but(zero=3, mbs=4, recompute="full"), four.but(pp=4)
+tried = {"ZeRO 3": four.but(zero=3, mbs=4, recompute="full"), "pp 4": four.but(pp=4)}
+held_bytes = {name: plan.memory().peak_bytes for name, plan in tried.items()}
+step_us = {name: plan.time().step_us for name, plan in tried.items()}
 lab.table(
-    {"held_bytes": plan.memory().peak_bytes, "step_us": plan.time().step_us}
-    for plan in (shards, stages)
+    {"layout": name, "held_bytes": held_bytes[name], "step_us": step_us[name]}
+    for name in tried
 )
 
 
@@ -310,7 +312,7 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 #
 # ### Do all at once
 #
-# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. By the first picture, how many steps *together* fit into one step *apart*?
+# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. With the picture's messages and kB, how many steps *together* fit into one step *apart*?
 
 # %%
 groups = lab.guess("steps together in one step apart", between=(0.2, 5))
