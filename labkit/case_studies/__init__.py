@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "judged_run": ["adapted", "foreseen", "placed", "placements", "policies", "policy_parts"],
         "llama_run": ["Script", "mended", "trained_by"],
-        "picture": ["drawn"],
+        "picture": ["drawn", "net_on"],
         "small_run": ["ran"],
         "story_run": ["Story", "tokenizer"],
         "perception": ["POLICIES", "Perception"],

@@ -247,6 +247,12 @@ class Perception(Experiment):
                 found.append((kind, "all_reduce", 2 * size if way == "fp16" else 4 * size))
         return found
 
+    def message_bytes(self) -> list[int]:
+        """What a rank hands in to each message of the first step, features before gradients."""
+        parts = [part for _, _, part in PHASES if part and self.placement != "copied"]
+        features = [self.feature_bytes(part) for part in parts]
+        return features + [num_bytes for _, _, num_bytes in self.gradient_messages()]
+
     def gradient_bytes(self) -> int:
         """Handed in by a rank of all groups, in all steps."""
         found = 0

@@ -104,7 +104,7 @@ whole.score(ran[0]["gradients"] / ran[0]["weights"])
 # %% [markdown] sections="8.10"
 # ### What a rank keeps
 #
-# The script ran by FSDP, by FSDP with one line more, and by DeepSpeed's ZeRO 3. "kept" says how many weights stay on one rank, "gradients" for how many it keeps gradients, of this "type".
+# The script ran by FSDP, by FSDP with one line more, and by DeepSpeed's ZeRO 3. "kept" says how many weights stay on one rank, "gradients" for how many it keeps gradients, and "type" in which format it adds those up.
 
 # %%
 shown = ("engine", "weights", "kept", "gradients", "type", "last loss")
@@ -113,11 +113,11 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# In the first row a rank has gradients of *all* weights, so this Trainer doesn't shard everything. To save messages, it adds gradients up only with the last microbatch of a step (`no_sync`, chapter 03), and until then each rank keeps its own part of every sum.
+# In the first row a rank has gradients of *all* weights, so this Trainer (torch 2.13, transformers 5.23, accelerate 1.15) doesn't shard everything. To save messages, ranks add gradients up only with the last microbatch of a step (`no_sync`, chapter 03). Until then each keeps its own sums, whole and in bf16.
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
-# We ran torch 2.13, transformers 5.23 and accelerate 1.15. FSDP 2 keeps whole gradients in private fields:
+# FSDP 2 keeps whole gradients in private fields:
 #
 # ```python
 # from torch.distributed.fsdp import FSDPModule
@@ -144,13 +144,13 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # | as written | 59.4 | 13 | 26 | 72.4 |
 # | eight cards, or bf16 | 33.4 | 6.5 | 26 | 52.9 |
 #
-# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth. The line of the run's second row helps:
+# Now neither eight cards of 40 GB nor bf16 will do, and cards of 80 GB just miss our tenth. The second row's line helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch and keep only their shards, as planned, and the loss is the same. The price is that gradients travel 16 times a step in place of once. DeepSpeed does this by itself.
+# With it the ranks add up after each microbatch and keep only their shards, in fp32. The losses of our tiny model agree to three digits. Gradients travel 16 times a step in place of once, but the price is small: the planner counts all these messages, and computing hides all but 0.1 of 19.5 s. DeepSpeed does this by itself, in bf16.
 #
 # <details><summary>Run it: advice for this script</summary>
 #
@@ -167,11 +167,13 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # | --- | --- | --- |
 # | eight of 40 GB | add the line, and set `gradient_accumulation_steps=8`, so that the batch stays 128 | 33.4 GB |
 # | four of 80 GB | add the line | 59.4 GB |
-# | four of 40 GB | put Adam on the host, by DeepSpeed with 16 x 2 sequences (fewer trips to the host), or in four stages | 24.3 and 29.8 GB |
+# | four of 40 GB | put Adam on the host: four stages by Megatron-LM, or DeepSpeed with 16 x 2 sequences | 29.8 or 24.3 GB, by the fold's plans |
 #
-# <details><summary>Adam on the host, in seconds</summary>
+# With the line, bf16 throughout fits there too (33.4 GB), but rounds small updates away.
 #
-# The planner's step leaves the host out; we add it, at a speed that we only assume:
+# <details><summary>Plans with Adam on the host</summary>
+#
+# The planner's step leaves the host out. We add it, and assume that PCIe carries 25 GB/s for each card, and that the host's memory moves 200 GB/s for all:
 #
 # | layout on four cards of 40 GB | a card holds | on the host | step | of which the host |
 # | --- | --- | --- | --- | --- |
@@ -194,17 +196,24 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer"). Here `zero` 3 means FSDP, or DeepSpeed with `offload`; all else means Megatron-LM, with 18 bytes a parameter, 12 of them Adam's.
+# Find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and the tokens of a sequence (512, 1,024 or 4,096). It returns a layout for LLaMA 13B on four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer"). Here `zero` 3 means FSDP with case 1's line, or DeepSpeed with `offload`; all else means Megatron-LM, with 18 bytes a parameter, 12 of them Adam's.
 #
 # - A tenth of the card stays free.
-# - Adam goes to the host only where it has to. On 40 GB it has to: four stages have 18 x 13 / 4 = 58.5 GB of states on average; without Adam 6 x 13 / 4 = 19.5 GB remain.
-# - The step (`plan.time().step_us`, without the host's part) is at most a quarter longer than the fastest that keeps these two rules.
+# - Adam goes to the host only where nothing fits without.
+# - The step (`step_us`, without the host's part, to keep it simple) is at most a quarter longer than the fastest that keeps these two rules. If yours is longer, the check shows both times.
 #
-# Write down three or four layouts in the order in which you try them. `plan = four.but(gpu=card, seq=seq, ...)` plans one, `plan.memory().peak_bytes` is what its fullest card holds, and `plan.cluster.device_bytes` what it has. Try first: do four stages still fit on 80 GB with 4,096 tokens?
+# The cell below compares two layouts on 80 GB, of which nine tenths are 72. Write down three or four in the order in which you try them. Try first: do four stages still fit with 4,096 tokens (`four.but(pp=4, seq=4096)`)?
 
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
+tried = {"ZeRO 3": four.but(zero=3, mbs=4, recompute="full"), "pp 4": four.but(pp=4)}
+held_bytes = {name: plan.memory().peak_bytes for name, plan in tried.items()}
+step_us = {name: plan.time().step_us for name, plan in tried.items()}
+lab.table(
+    {"layout": name, "held_bytes": held_bytes[name], "step_us": step_us[name]}
+    for name in tried
+)
 
 
 # %%
@@ -229,7 +238,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? Take a model of 10 billion parameters on one machine with eight A100 of 80 GB, and 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran them all. First, do they fit?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or that of the program that runs it? Take a model of 10 billion parameters on one machine with eight A100 of 80 GB, and 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). To see the layouts alone, we plan as if Megatron-LM ran them all. Does each fit?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -238,10 +247,10 @@ megatron = {"stack": "megatron-a100", "recipe": "megatron"}  # its 18 bytes
 story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
 cuts = {"ZeRO 3": story.but(zero=3), "tp 8": story.but(tp=8, sp=True)}
 cuts["pp 8"] = story.but(pp=8)
-lab.show(planner.memory_bars(cuts, spare=0.1))
+{name: plan.fits for name, plan in cuts.items()}
 
 # %% [markdown] sections="10.6.2"
-# They do. Now think of what each waits for in a step. Which is the fastest?
+# They all fit. Now think of what each waits for in a step. Which is the fastest?
 
 # %%
 quickest = lab.guess("the fastest for 10 B on eight cards", choices=tuple(cuts))
@@ -258,14 +267,16 @@ by_fsdp = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
 lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 
 # %% [markdown] sections="10.6.2"
-# **In the plan both count.** With Megatron's constants ZeRO 3 wins against the pipeline, and with FSDP's it loses, so the program reverses the order. Bar by bar:
+# ### Layout or program?
+#
+# By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's 7 % behind. Both gaps lie within the 20 % by which planned times may be off (chapter 18). So **the plan can't separate layout and program**. Bar by bar:
 #
 # - ZeRO 3 shares the work evenly, and the next layer's weights mostly arrive while this one computes.
 # - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well.
-# - FSDP's ZeRO 3 does the same work. But by its constants a matrix product reaches at most 63 % of the cards' peak, and by Megatron's 79 %.
+# - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to the program's usual layouts, so it takes in whatever slowed those.
 #
-# **Verdict.** Measure two of them: ZeRO 3 by FSDP, and the pipeline by Megatron-LM. Only runs can settle it, because planned times may be 20 % off (chapter 18), and each program's constants come from runs of its usual layouts. `tp` 8 is too far behind.
+# **Verdict.** Measure ZeRO 3 by FSDP and the pipeline by Megatron-LM, as you would run them. To learn whether it's the layout, let one program run both. `tp` 8 is too far behind.
 #
 # <details><summary>The textbook's own story models</summary>
 #
@@ -278,9 +289,18 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ## Case 3: a car that sees
 #
-# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** A car's camera, LiDAR and radar each have an encoder that makes features of what they see. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own. Is that a good idea?
+# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** A car's camera, LiDAR and radar each have an encoder that makes features of what they see. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part of this net to ranks of its own (*apart*). Is that a good idea, with 16 scenes a step?
+
+# %%
+lab.show(case_studies.net_on(case_studies.placements()))
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# The two other ways:
 #
-# On four ranks, 0 and 1 encode half of the batch each (E in the picture), rank 2 fuses (F), and rank 3 has the heads (H). What do the others do while one computes?
+# - *Together*: only the fusion is cut in four (tensor parallel). Each quarter of the fusion needs the whole batch, so features travel in four messages, and gradients in four more.
+# - *Copied*: each rank has the whole net and a quarter of the batch, as in DDP. Only gradients travel.
+#
+# *Apart*, what do the others do while one computes?
 
 # %%
 # so slow that delays of real processes weigh little
@@ -288,16 +308,11 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# They wait, mostly in the all-reduce by which results are handed on (pink). The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time.
+# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is our all-reduce; with send and recv they would take the same turns.)
 #
-# ### Two other ways
+# ### Do all at once
 #
-# All ranks can compute at once, if each gets a part of the batch or of a layer:
-#
-# - *Copied*: each rank has the whole net and a quarter of the batch, as in DDP. Only gradients travel, in one message.
-# - *Together*: only the fusion is cut in four (tensor parallel), all else is copied. Each part needs the whole batch, so features travel in four messages, and gradients in four more.
-#
-# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB; *together* sends 180 kB in all. How many steps *together* fit into one step *apart*, the textbook's way?
+# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90, forward and backward. A message takes 12 ms, and 0.6 ms more for each kB. With the picture's messages and kB, how many steps *together* fit into one step *apart*?
 
 # %%
 groups = lab.guess("steps together in one step apart", between=(0.2, 5))
@@ -311,31 +326,32 @@ groups.score(apart.step_us() / together.step_us())
 
 # %%
 lab.show(together.predict(), title="Together, 4 ranks")
+lab.show(apart.but(placement="copied").predict(), title="Copied, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Nobody waits for another's turn any more, but all wait for eight messages. Now real ranks go all three ways, at the stated pace. "measured" is the fastest of four steps, which was disturbed least.
+# Nobody waits for another's turn any more, only for messages. Now real ranks go all three ways, at the stated pace. "measured" is the fastest of four steps, which was disturbed least.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order is as predicted, and all takes longer, because real processes add a little to each computation and message. *Apart* is last because its groups take turns. *Copied* is first because it needs one message, where *together* needs eight.
+# The order holds. All takes longer, by other amounts in each run: processes share this machine's cores, and one that finds none free is late. *Copied* is first because it sends fewer messages, and a third of the bytes of *together*.
 #
-# **Verdict.** No: the textbook's way isn't a good idea as it stands. If the net fits on each rank, copy it. If one part is too large, cut that part, as *together* does.
+# **Verdict.** No: the textbook's way isn't a good idea as it stands. (In four microbatches it might get ahead of *together*; we didn't run that.) If the net fits on each rank, copy it, unless a far larger fusion makes that message too long. If one part is too large, cut that part, as *together* does.
 #
-# <details><summary>By hand, and with microbatches</summary>
+# <details><summary>By hand: three placements, microbatches, a larger fusion</summary>
 #
 # | placement | computing | messages |
 # | --- | --- | --- |
 # | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms |
-# | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180 x 0.6 = 204 ms |
+# | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180.5 x 0.6 = 204 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
 #
-# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. So measure it. (We didn't run this.)
+# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. So measure it.
 #
-# With many more weights *copied* may be slower than *together*. If only the fusion grows, the message of *copied* has to take longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms, because its quarters of the fusion send no gradients.
+# If only the fusion grows, *copied* falls behind *together* when its message takes longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms, because its quarters of the fusion send no gradients.
 #
 # </details>
 
@@ -344,7 +360,7 @@ lab.table(case_studies.placed(slowed=3))
 #
 # <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should each kind travel in its own way? Of four **policies** the textbook advises "per layer":
 #
-# | policy | how gradients travel | bytes |
+# | policy | how gradients travel | bytes a rank hands in |
 # | --- | --- | --- |
 # | plain | all exactly | 41 kB |
 # | fp16 | all as fp16 | a half |
@@ -372,13 +388,15 @@ title = {"title": "A step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms that bytes take "plain", but it needs eight messages in place of four, 12 ms more. "per layer" saves less than it seems, because it needs 1 + 1 + 2 + 1/4 messages a step. So here you should save messages, as the last bar does.
+# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms that bytes take "plain", but it needs eight messages in place of four, 12 ms more. "per layer" saves less than it seems, because it needs 1 + 1 + 2 + 1/4 messages a step. So here you should save messages, as the last bar does (as fp16 it would save another 2.1 ms).
 #
-# **Verdict.** For this net on this link the gradients needn't travel in different ways. A message takes as long as 30 kB here; with megabytes of gradients, the bytes would matter more. So before you compress, count both, and save what takes your link longer.
+# **Verdict.** For this net on this link the gradients needn't travel in different ways. A message takes as long as 30 kB here; with megabytes of gradients, the bytes would matter more. So count both before you compress.
 #
 # <details><summary>Run it: each policy on real ranks</summary>
 #
 # `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike. (All is quicker than in case 3, so that many real steps take seconds.)
+#
+# What a rank hands in isn't all that a link carries. Sums of a ring carry 2 x 3/4 of it on four ranks, but what by top-k is gathered goes to three others. So "top-k all" really carries 3/8 / 1.5, a quarter of plain.
 #
 # </details>
 
@@ -430,14 +448,14 @@ check.hint("policy")
 # %% [markdown] sections="19.6.3"
 # <details><summary>When you have solved it: what does a mix win by?</summary>
 #
-# Choosing costs as much for a small kind as for a large one, so large kinds go by top-k, and small ones share one fp16 message. A kind's size counts, and not what its layers are. Where messages are slow, three cost too much, and one way for all is best.
+# We stated that choosing takes 3 ms, for a small kind as for a large one. By that, large kinds go by top-k and small ones share one fp16 message: a kind's size counts, and not what its layers are. Where messages are slow, three cost too much, and one way for all is best.
 #
 # </details>
 
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 B on one to eight small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? The cards were bought for games (RTX 4090), and talk to each other over PCIe, at 32 GB/s at best. A step has 64 sequences of 1,024 tokens, Adam and gradients may lie on the host, and a tenth of each card stays free.
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? The cards were bought for games (RTX 4090), and talk to each other over PCIe. A step has 64 sequences of 1,024 tokens, Adam and gradients may lie on the host, and a tenth of each card stays free.
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -448,15 +466,15 @@ fewest = min(row["cards"] for row in clusters if row["fit"])
 small_cluster.score(str(fewest))
 
 # %% [markdown] sections="10.7.5"
-# "layout" is the fastest one that fits, and "held" what its fullest card holds. "lightest" is the least that any layout holds, and "token rate" is tokens a second, of all cards together.
+# "layout" is the fastest one that fits, "held" is what its fullest card holds, and "token rate" is tokens a second, of all cards together.
 
 # %%
-shown = ("cards", "Adam", "layout", "held_bytes", "lightest_bytes", "token_rate")
-fitting_rows = [row for row in clusters if row["fit"]]
+shown = ("cards", "Adam", "layout", "held_bytes", "token_rate")
+fitting_rows = [row for row in clusters if row["fit"]][:4]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards it takes eight: four have no row, because nothing fits. Even with eight, nine tenths of a card are 21.6 GB, and the fastest layout is only 0.1 GB below that.
+# With Adam on the host one card will do. With Adam on the cards it takes eight: on four, the states alone are 16 x 6.7 / 4 = 27 GB a card. Even with eight, the fastest layout is only 0.1 GB below nine tenths of a card, which are 21.6 GB.
 #
 # ### How does it fit on one?
 #
@@ -480,7 +498,13 @@ one_card = case_studies.small.cases()[0].plan
 traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9)
 
 # %% [markdown] sections="10.7.5"
-# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them. That is a sixteenth, so two cards do more than twice as much as one. On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Believe only large differences, because we assumed the host's speed, and that these cards reach an A100's shares of their peak. So with eight cards the two rows are a tie.
+# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them. That is a sixteenth, so two cards do more than twice as much as one. On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Believe only large differences, because these speeds are assumed.
+#
+# <details><summary>What is assumed</summary>
+#
+# To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, which is too much: RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127), so their messages go through the host.
+#
+# </details>
 #
 # **Verdict**, by the number of cards:
 #
@@ -489,7 +513,7 @@ traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9
 # | 1 | DeepSpeed: Adam and gradients on the host (121 GB of its memory), recomputation, as large a microbatch as fits. |
 # | 2 | The same, in shards, with a larger microbatch. |
 # | 4 | Megatron-LM: Adam on the host, and four stages. |
-# | 8 | Try it without the host first, which needs none of its memory. If it fails, take a lighter layout. |
+# | 8 | Try the table's layout first, which needs no memory of the host. If it fails, add `recompute="full"`. |
 #
 # <details><summary>Run it: the same division on real ranks</summary>
 #
@@ -502,9 +526,9 @@ traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9
 #
 # - You count the states first, because no smaller batch will cure what is too much there.
 # - You test a plan by a small run that counts what each rank keeps.
-# - Where two layouts are close, the program may reverse their order, so you measure both.
-# - You see when groups of ranks take turns, and copy or cut the net instead.
-# - Before you compress, you count messages and bytes: the fewest bytes may be the slowest way.
+# - Where two layouts are closer than a plan's error, you measure both.
+# - Where groups of ranks take turns, you copy or cut the net instead.
+# - Before you compress, you count messages and bytes.
 #
 # Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
 #

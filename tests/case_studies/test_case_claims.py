@@ -13,6 +13,9 @@ from labkit.planner.models import DATA
 def test_thirteen_billion_on_four_cards():
     case = llama.as_written()
     assert case.over_bytes == pytest.approx(19.4e9, rel=0.01) and case.plan.batch == 128
+    time = case.plan.time()
+    assert time.step_us == pytest.approx(19.5e6, rel=0.01)
+    assert time.parts()["gather"] == pytest.approx(0.1e6, rel=0.05)  # of each microbatch
     host = llama.Case(name=case.name, plan=case.plan.but(offload="optimizer", recipe="mixed"))
     assert host.host_bytes == pytest.approx(234e9, rel=0.01)
     four = planner.Plan(model="LLaMA 13B", gpus=4, batch=128, seq=1024)
@@ -177,7 +180,8 @@ def test_what_small_clusters_do():
     assert rows[4, 1]["layout"].startswith("pp 4") and "recompute" not in rows[4, 1]["layout"]
     assert rows[8, 1]["token_rate"] / rows[8, 0]["token_rate"] == pytest.approx(0.95, abs=0.02)
     assert rows[8, 0]["held_bytes"] == pytest.approx(21.5e9, rel=0.01)
-    assert rows[8, 0]["lightest_bytes"] == pytest.approx(17.1e9, rel=0.01)
+    recomputed = small.cases()[3].plan.but(recompute="full").memory()
+    assert recomputed.peak_bytes < 0.9 * rows[8, 0]["held_bytes"]
     one = small.cases()[0]
     assert one.plan.memory().parts["gradients"] == 0
     assert one.host_bytes == pytest.approx(121e9, rel=0.01)

@@ -3,8 +3,9 @@
 import pytest
 
 from labkit import words
-from labkit.case_studies import POLICIES, Perception, judged_run
+from labkit.case_studies import POLICIES, Perception, judged_run, net_on
 from labkit.case_studies.perception import CELLS, EVERY, FUSION_WEIGHTS, PLACEMENTS, WEIGHTS, WIDTH
+from labkit.pictures.sketch import Box, Words
 from labkit.timeline import busy_us, step_us
 
 
@@ -92,3 +93,26 @@ def test_placements_are_named_in_the_language_in_use():
         named = judged_run.placements()
     assert [*named] == ["分组", "只切融合", "整个复制"]
     assert [step.placement for step in named.values()] == ["apart", "together", "copied"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_picture_of_placements_has_the_scenes_and_messages_of_each(language):
+    steps = judged_run.placements()
+    told = net_on(steps, language=language)
+    rows = told.table[1:]
+    assert [row[2:] for row in rows[:4:3]] == [("8 / 16", "", ""), ("", "", "16 / 16")]
+    assert rows[4][2:] == ("4 / 16", "16 / 16", "4 / 16") and rows[8][2:] == ("4 / 16",) * 3
+    boxes = [box for box in told.only(Box) if box.texts]
+    assert [box.fill for box in boxes].count(0.25) == 4
+    lines = [words.text for words in told.only(Words)]
+    for step, size in zip(steps.values(), ("176 kB", "181 kB", "57.7 kB"), strict=True):
+        assert any(size in text and f"{len(step.message_bytes())}" in text for text in lines)
+    assert sum(steps["copied"].message_bytes()) == steps["copied"].gradient_bytes() / 4
+
+
+@pytest.mark.parametrize(
+    "steps", [{}, [Perception()], {"a": 1}, dict.fromkeys("abcd", Perception())]
+)
+def test_a_picture_of_no_placements_is_refused(steps):
+    with pytest.raises(ValueError, match="placements"):
+        net_on(steps)
