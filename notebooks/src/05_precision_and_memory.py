@@ -175,7 +175,7 @@ units = dict.fromkeys(heads[1:], "share")
 lab.table(rows, heads=heads, units=units, title="The loss above that of fp32")
 
 # %% [markdown]
-# In this short run fp32 moments help little, so most is lost in the weights; with masters the loss is that of fp32. Adam moves a weight by about its learning rate, 5e-4, and half a gap is that much from 0.125 up: only the larger weights stand still.
+# In this short run fp32 moments help little, so most is lost in the weights; with masters the loss is that of fp32. Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier.
 #
 # ### What masters cost
 #
@@ -425,7 +425,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
 # 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 1 mends it.
-# 3. The sum has too few digits. Here bf16 gradients of 64 microbatches are added up in bf16 or in fp32:
+# 3. The sum has too few digits. Here the gradients of 64 microbatches, rounded to bf16, are added up in bf16 or in fp32:
 
 # %%
 grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
@@ -453,7 +453,7 @@ lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 #
 # ### Exercise 1. The mean over all real tokens
 #
-# `ddp` is a model in DDP, with logits of [batch, tokens, vocabulary]; `microbatches` is a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count: `model.loss` skips them, but a microbatch may have no others, and a mean of none is NaN. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. (DDP averages over ranks.) Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
+# `ddp` is a model in DDP, with logits of [batch, tokens, vocabulary]; `microbatches` is a list of (tokens, targets) of this rank, the same number on every rank. Targets of -100 do not count: `model.loss` skips them, but a microbatch may have no others, and then its mean loss is NaN. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. (DDP averages over ranks.) Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
 
 
 # %%
@@ -749,7 +749,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # %% [markdown] sections="19.2.3"
 # ## Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone halves its scale, a later sum over the ranks means nothing.
+# With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone skips the step, its slice stays behind the others; if it alone halves its scale, a later sum over the ranks means nothing.
 #
 # So each rank sends a 1 if it sees an infinity, else a 0, and an all-reduce takes the MAX. If you clip, you need no extra message: the norm takes a SUM of the *squares* of the slices' norms, in fp32, and an infinity or a NaN in one is in the sum.
 
@@ -792,7 +792,7 @@ check.hint("scaled_step")
 # - fp16 may need a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
 # - The order: all microbatches, all-reduce, unscale, clip, step.
 # - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
-# - A recomputed block keeps only its input; the price is one more forward. Write `use_reentrant=False`.
+# - A recomputed block keeps only its input; the price is up to one more forward. Write `use_reentrant=False`.
 #
 # **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
 #
