@@ -227,7 +227,7 @@ zero = {"zero_stage": 2, "gradient_clipping": 0.5}
 deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 
 # %% [markdown]
-# The command tells the script of the engine by these environment variables; the launcher's own tell of the ranks:
+# `accelerate launch` passes the engine on in these environment variables; others carry the rank and the number of ranks:
 
 # %%
 ours.environment(deepspeed)
@@ -254,7 +254,7 @@ rows = ours.beside(ways, ways["one process"], loss=final_loss)
 lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
 
 # %% [markdown]
-# So on these devices the promise is kept: all train the model of one process, [FSDP](GLOSSARY.md#fsdp) too, but for rounding. bf16 rounds to fewer digits.
+# So on these devices the promise is kept: all train the model of one process, [FSDP](GLOSSARY.md#fsdp) too, but for rounding: in fp32 to within 1e-4, in bf16, which has fewer digits, to 0.003.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -290,7 +290,7 @@ lab.show(lab.table(rows, heads=columns))
 right.score(sum(row["apart"] < 1e-4 for row in rows))
 
 # %% [markdown]
-# None ends with an error. What happened:
+# None ends with an error, and only the first has a loss that one would notice. What happened:
 #
 # 1. This is the 4.9 of the opening: an update takes 32 passages, so there are a quarter of the updates.
 # 2. An unknown key in `deepspeed_config` is ignored, so DeepSpeed clips at another length.
@@ -357,7 +357,7 @@ lab.table(rows, heads=("start", "updates", "apart", "loss"))
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
 #
-# The updates are cured. Is the learning rate right as well? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
+# The updates are cured. Had we cured them by a batch size of 2 instead, would the learning rate be right as well? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
 
 # %%
 rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
@@ -396,7 +396,7 @@ lab.curves(
 #
 # <details><summary>Before prepare, and with accumulation</summary>
 #
-# `len(loader)` *before* `prepare` is right as well, but too short where the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
+# `len(loader)` *before* `prepare` is the number as well, unless the loader is filled up: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps.
 #
 # With accumulation an epoch has `math.ceil(len(loader) / accelerator.gradient_accumulation_steps)` updates; take that for `len(loader)`. Call `scheduler.step()` behind `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
 #
@@ -442,7 +442,7 @@ lab.table(lab.launch(two_backwards)[0])
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# What if we clip without `if accelerator.sync_gradients`, or under DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than 1.
+# What if we clip without `if accelerator.sync_gradients`, or under DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it long enough.
 
 
 # %%
