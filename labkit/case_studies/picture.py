@@ -92,7 +92,7 @@ def _net_on(name: str, step: Perception, code: str) -> list[Shape]:
             look = (HELD, "", (scenes, scenes.split()[0]), share) if scenes else ()
             shapes.append(Box(x, y, PART_PX - 12, ROW_PX - 6, *look))
     sizes = step.message_bytes()
-    told = both("{n} messages a step, {size}", n=len(sizes), size=format_bytes(sum(sizes)))
+    told = both("messages a step: {n}, {size}", n=len(sizes), size=format_bytes(sum(sizes)))
     return [*shapes, Words(RANK_PX, 50 + ROW_PX * step.ranks, told[code])]
 
 

@@ -84,7 +84,7 @@ lab.show(part_picture.drawn())
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# A message is as long as its bytes; the other boxes have no scale. We write the rows one by one.
+# A message's width shows its bytes; the other boxes have no scale. We write the rows one by one.
 #
 # ### Stage 0: everyone has everything
 #
@@ -146,7 +146,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three places of `plain` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other ranks' parts.
+# Three things of `plain` change (and one more `zero_grad`). The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other ranks' parts.
 
 
 # %%
@@ -527,7 +527,7 @@ reducing.score(next(call for call in called if "reduce" in call))
 lab.table(told(name, run) for name, run in default.items())
 
 # %% [markdown]
-# All losses differ from the 3.88751 of `plain`, because DeepSpeed clips gradients. We turn that off, and change where it sends:
+# All losses differ from the 3.88751 of `plain`, because DeepSpeed (0.19) clips gradients. We turn that off, and change where it sends:
 #
 # - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
 # - In stage 3 no weight stays whole. By default all of ours do, once they are gathered, because each has less than 100,000 elements.
@@ -636,7 +636,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# What if the configuration, mostly a JSON file, has a mistake? Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
+# What if the configuration, usually a JSON file, has a mistake? Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -752,9 +752,9 @@ lab.table(
 #
 # - **stage 1** if it fits, because it can send as little as data parallelism;
 # - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits, and computing hides what it sends: in *every* microbatch 1.5 times what data parallelism sends per step.
+# - **stage 3** if nothing else fits, and computing hides what it sends (else take larger microbatches): in *every* microbatch 1.5 times what data parallelism sends per step.
 #
-# For our model on eight cards stage 1 is enough: it leaves 38.5 of 112 GB on each. Unless told to send to owners, DeepSpeed sends 1.5 times the bytes for it.
+# For our model on eight cards stage 1 is enough: it takes 38.5 of 80 GB on each, and the rest is for activations. Unless told to send to owners, DeepSpeed sends 1.5 times the bytes for it.
 #
 # ---
 #

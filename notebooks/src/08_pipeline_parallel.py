@@ -219,7 +219,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and drains. (Measured ones, of one run each, may agree by chance.) What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
+# The predicted bubble has not moved, because the pipeline still fills and drains. (The measured ones differ by more from run to run than from each other.) What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is. Here are the bytes that autograd really kept in both runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -379,11 +379,11 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Does that decide where the network is fast, too? By the planner's estimate ZeRO 3 computes for 3.8 s, and sends at half the rated speed. As many messages as fit hide behind the computation. A pipeline computes for 3.6 s, plus 7 idle slots to 64, plus messages at 40 %. From how many Gbit/s on is ZeRO 3 as fast, roughly?
+# Does that decide where the network is fast, too? There ZeRO 3 hides its messages behind 3.8 s of computing, while a pipeline still waits for its bubble, 7 slots beside 64. From how many Gbit/s on is ZeRO 3 as fast by the planner, very roughly?
 #
 # <details><summary>What the planner assumes</summary>
 #
-# Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
+# ZeRO 3 sends at half the rated speed. Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. The pipeline sends at 40 %, hides nothing, and computes for 3.6 s. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
 #
 # ZeRO 1 sends at 40 %, too, after the last backward, and hides nothing. It takes two sequences a microbatch: with four it would need 91 GB, 27 of them for the gradients of all weights.
 #
@@ -421,7 +421,7 @@ pipe, networks = ways["pipeline"], range(10, 1000, 10)
 level.score(next(at for at in networks if step_s(zero_3, at) <= step_s(pipe, at)))
 
 # %% [markdown]
-# Take the answer as rough: a published run of ZeRO 3 across machines took 3.8 times as long as planned (chapter 19). On faster networks ZeRO 3 hides its messages, and the pipeline still pays for its bubble.
+# Trust the slow end of the curves. A published run of ZeRO 3 across machines took 3.8 times as long as planned (chapter 19), so we don't know where they meet, if they do.
 #
 # <details><summary>With a quarter of the batch</summary>
 #
@@ -429,7 +429,7 @@ level.score(next(at for at in networks if step_s(zero_3, at) <= step_s(pipe, at)
 #
 # </details>
 #
-# So a pipeline pays where messages can't hide: where links are slow, or each card has few sequences. Megatron, choosing between tensor and pipeline parallelism, also puts the pipeline *between* machines ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
+# So a pipeline pays where messages can't hide: where links are slow. Megatron, choosing between tensor and pipeline parallelism, also puts the pipeline *between* machines ([arXiv 2104.04473](https://arxiv.org/abs/2104.04473), section 3.2).
 #
 # ---
 #
@@ -574,7 +574,7 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Measured step, bubble, largest peak of activations")
 
 # %% [markdown]
-# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more. Don't rank schedules by one run each: how far boxes overrun differs from run to run, and long boxes may even hide a bubble (compare *step*, too).
+# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more on the fullest rank. Don't rank schedules by one run each: how far boxes overrun differs from run to run (compare *step*, too).
 
 # %% [markdown]
 # ## Summary

@@ -150,7 +150,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch and keep only their shards, in fp32. The losses of our tiny model agree to three digits. Gradients travel 16 times a step in place of once, but the price is small: the planner counts all these messages, and computing hides all but 0.1 of 19.5 s. DeepSpeed does this by itself, in bf16.
+# With it the ranks add up after each microbatch and keep only their shards, in fp32. Gradients travel 16 times a step in place of once, but the price is small: the planner counts all these messages, and computing hides all but 0.1 of 19.5 s. DeepSpeed does this by itself, in bf16.
 #
 # <details><summary>Run it: advice for this script</summary>
 #
@@ -166,7 +166,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # | cards | what to do | a card then holds |
 # | --- | --- | --- |
 # | eight of 40 GB | add the line, and set `gradient_accumulation_steps=8`, so that the batch stays 128 | 33.4 GB |
-# | four of 80 GB | add the line | 59.4 GB |
+# | four of 80 GB | add the line (four stages of Megatron-LM are planned faster: exercise 1) | 59.4 GB |
 # | four of 40 GB | put Adam on the host: four stages by Megatron-LM, or DeepSpeed with 16 x 2 sequences | 29.8 or 24.3 GB, by the fold's plans |
 #
 # With the line, bf16 throughout fits there too (33.4 GB), but rounds small updates away.
@@ -269,12 +269,12 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp}))
 # %% [markdown] sections="10.6.2"
 # ### Layout or program?
 #
-# By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's 7 % behind. Both gaps lie within the 20 % by which planned times may be off (chapter 18). So **the plan can't separate layout and program**. Bar by bar:
+# By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, and by FSDP's 7 % behind. Both gaps lie within the 20 % by which planned times may be off (chapter 18). So **the plan can't tell which of the two is faster**. Bar by bar:
 #
 # - ZeRO 3 shares the work evenly, and the next layer's weights mostly arrive while this one computes.
 # - `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
 # - `tp` 8 waits for messages in every layer, and narrow pieces use a card less well.
-# - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to the program's usual layouts, so it takes in whatever slowed those.
+# - FSDP's ZeRO 3 does the same work, but by its constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to the program's usual layouts, so it takes in whatever slowed those: the plan can't separate layout and program.
 #
 # **Verdict.** Measure ZeRO 3 by FSDP and the pipeline by Megatron-LM, as you would run them. To learn whether it's the layout, let one program run both. `tp` 8 is too far behind.
 #
@@ -308,7 +308,7 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is our all-reduce; with send and recv they would take the same turns.)
+# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is our all-reduce, and mostly waiting in it; with send and recv they would take the same turns.)
 #
 # ### Do all at once
 #
@@ -337,7 +337,7 @@ lab.show(apart.but(placement="copied").predict(), title="Copied, 4 ranks")
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. All takes longer, by other amounts in each run: processes share this machine's cores, and one that finds none free is late. *Copied* is first because it sends fewer messages, and a third of the bytes of *together*.
+# The order holds, at the same stated pace. All takes longer, by other amounts in each run: processes share this machine's cores, and one that finds none free is late. *Copied* is first because it sends fewer messages, and a third of the bytes of *together*.
 #
 # **Verdict.** No: the textbook's way isn't a good idea as it stands. (In four microbatches it might get ahead of *together*; we didn't run that.) If the net fits on each rank, copy it, unless a far larger fusion makes that message too long. If one part is too large, cut that part, as *together* does.
 #
@@ -474,7 +474,7 @@ fitting_rows = [row for row in clusters if row["fit"]][:4]
 lab.table({column: row[column] for column in shown} for row in fitting_rows)
 
 # %% [markdown] sections="10.7.5"
-# With Adam on the host one card will do. With Adam on the cards it takes eight: on four, the states alone are 16 x 6.7 / 4 = 27 GB a card. Even with eight, the fastest layout is only 0.1 GB below nine tenths of a card, which are 21.6 GB.
+# With Adam on the host one card will do. With Adam on the cards, and 16 bytes a parameter, it takes eight: on four, the states alone are 16 x 6.7 / 4 = 27 GB a card. Even with eight, the fastest layout is only 0.1 GB below nine tenths of a card, which are 21.6 GB.
 #
 # ### How does it fit on one?
 #
@@ -498,11 +498,11 @@ one_card = case_studies.small.cases()[0].plan
 traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9)
 
 # %% [markdown] sections="10.7.5"
-# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them. That is a sixteenth, so two cards do more than twice as much as one. On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Believe only large differences, because these speeds are assumed.
+# Each of two cards has room for 16 sequences at a time, so it sends gradients only twice a step, and half of them. That is a sixteenth, so two cards do more than twice as much as one. On four cards Megatron-LM's pipeline fits, and its gradients go to the host only once a step. Believe only large differences: these speeds are assumed, and between the cards they are planned too high, because RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127).
 #
 # <details><summary>What is assumed</summary>
 #
-# To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, which is too much: RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127), so their messages go through the host.
+# To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host.
 #
 # </details>
 #
@@ -527,7 +527,7 @@ traffic.score(one_card.layout.num_microbatches * 2 * one_card.shape.params / 1e9
 # - You count the states first, because no smaller batch will cure what is too much there.
 # - You test a plan by a small run that counts what each rank keeps.
 # - Where two layouts are closer than a plan's error, you measure both.
-# - Where groups of ranks take turns, you copy or cut the net instead.
+# - Where groups of ranks take turns, you copy or cut the net instead, or cut the batch into microbatches.
 # - Before you compress, you count messages and bytes.
 #
 # Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
