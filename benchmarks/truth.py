@@ -48,6 +48,7 @@ EXCUSED = {
     "accelerate.update": "the picture of widgets.accelerate_workflow",
     "accelerate.draw_deal": "numbered samples in boxes of one size; no quantity",
     "data_parallel.scheme": "who holds what, in boxes of one size; no quantity",
+    "case_studies.net_on": "who has which part, in boxes of one size, filled by its share",
     "planner.ways": "who holds what, in the boxes of planner.holders, and what travels",
     "planner.holders": "one of the two pictures of widgets.strategies, where it is measured",
     "tensor_parallel.layer": "the upper picture of widgets.tensor_parallelism, where it is "

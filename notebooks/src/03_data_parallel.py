@@ -552,11 +552,7 @@ lab.table(rows, heads={"accuracy_share": "accuracy"})
 # %% [markdown]
 # ### Exercise 3, if you like: deal the samples
 #
-# <details><summary>What to write</summary>
-#
-# The sampler that torch lacks: it neither pads nor drops. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
-#
-# </details>
+# Write the sampler that torch lacks: it neither pads nor drops. List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
 
 
 # %%

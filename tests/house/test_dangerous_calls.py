@@ -15,9 +15,6 @@ PRIVATE = "a rank's or its kernel's own file, in a folder that nobody else can e
 ALLOWED = {
     "notebooks/sourced.py": {"eval": "sums in the project's own list of numbers"},
     "notebooks/supported.py": {"eval": "sums of numbers alone: the tree is looked at before"},
-    "notebooks/src/03_data_parallel.py": {
-        "torch.load": "a file of the cell before; weights_only by default"
-    },
     "notebooks/src/13_checkpoint_and_recover.py": {
         "torch.load": "a file of the cell, to show what it runs"
     },
