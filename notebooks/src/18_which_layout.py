@@ -56,7 +56,7 @@ planner.board()
 #
 # </details>
 #
-# So a choice needs both numbers of a layout. We compute the memory first.
+# So we need both numbers of a layout, and compute the memory first.
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
@@ -77,7 +77,7 @@ held.score(sum(big.memory().parts[name] for name in states) / 1e9)
 # %% [markdown]
 # By hand it is 16 x 175 / (2 x 4) = 350 GB. The planner says a little more, because the first stage has the embedding too.
 #
-# Eight GPUs hold the same, so they can shard it. The last row recomputes all activations too. Look at what hangs over the line of 80 GB:
+# Eight GPUs hold the same, so they can shard it. The last row also recomputes all activations. Look at what hangs over the line of 80 GB:
 
 # %%
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
@@ -180,7 +180,7 @@ lab.show(planner.time_bars({"LLaMA 7B": plan}))
 #
 # ### Constants
 #
-# How near the products get to the peak depends on the program, so no data sheet says it. We call such a number a **constant**, and a program's constants its **stack**. `matmul` is the share of the peak that large products reach, and `nic` the share of the network cards' speed that messages reach:
+# How near the products get to the peak depends on the program, so no data sheet says it. We call such a number a **constant**, and a program's constants its **stack**. `matmul` is the share of the peak that large products reach, and `nic` that of the network cards' speed that messages reach:
 
 # %%
 stacks = [planner.STACKS[name].row() for name in ("fsdp-a100", "megatron-a100")]
@@ -199,15 +199,15 @@ lab.curves(
     y="predicted / published",
     log_x=True,
     title="Runs that Megatron's constants were fitted to",
-    badge="predicted / published",
+    badge="published, predicted",
 )
 
 # %% [markdown]
-# All 25 lie within 8 %. But the fit has seen these runs, so the planner claims less: nine of ten within 12 %, and others may be further off. None of the runs reached an MFU above 56 %, and the board predicted 70 %, so its step may well take longer. FSDP's constants we set by hand and kept no record, so nobody can check their 20 %.
+# All 25 lie within 8 %. But the fit has seen these runs, so the planner claims less: nine of ten within 12 %, and others may be further off. FSDP's constants we set by hand and kept no record, so nobody can check their 20 %.
 #
 # <details><summary>More about the constants</summary>
 #
-# There are two more: `attention` is the share of the peak for attention, the green part, and `layer` a fixed time for each layer and microbatch, the grey part. NVLink has none: its speed is from a published NCCL benchmark on eight A100. All constants for the H100 we set by hand too. A constant also takes up whatever the formulas leave out, so two programs that call the same products can differ in `matmul`.
+# There are two more: `attention` is the share of the peak for attention, the green part, and `layer` a fixed time for each layer and microbatch, the grey part. NVLink has none: its speed is from a published NCCL benchmark on eight A100. All constants for the H100 we set by hand too. A constant also takes up whatever the formulas leave out, so two programs that call the same products can differ in `matmul`. None of Megatron's runs reached an MFU above 56 %, and the board predicted 70 %, so its step may well take longer.
 #
 # By the plan above a trillion tokens take about 74,000 GPU hours, a tenth less than LLaMA's. That is no test, because LLaMA's run may have been among those by which we set FSDP's constants. (The planner's MFU counts attention's products too, so it is 6 % higher than ours by hand.)
 #
@@ -235,11 +235,11 @@ lab.show(planner.time_bars(bars))
 # %% [markdown]
 # Most of the growth is "tensor parallel", the waits. By hand that is 512 x 32 x 4 x 0.3 ms = 19.7 s. The wider the model, the less they weigh, because computing grows with the square of the width and messages only with the width.
 #
-# So take little tensor parallelism, and keep it inside a machine, where waits are shortest. The fine cut of the opening has `tp` 8, so a part of its 65 days goes here.
+# So take little tensor parallelism, and keep it inside a machine, where waits are shortest. The fine cut of the opening has `tp` 8, so some of its days go here.
 #
 # ## What stages cost, and computing twice
 #
-# The fine cut also has 8 stages, and recomputes. What do these cost? With 64 sequences, one at a time, stages wait for 7 / (64 + 7) of a step, a tenth, if all are equally slow (chapter 08). Chunks make that less. Recomputing waits for nobody, but goes through every forward twice. Which costs least time?
+# The fine cut also has 8 stages, and recomputes. What do these cost? With 64 sequences, one at a time, stages wait for 7 / (64 + 7) of a step, a tenth, if all are equally slow (chapter 08). Chunks make that less. Recomputing waits for nobody, but computes every forward twice. Which costs least time?
 
 # %%
 cheapest = lab.guess(
@@ -508,9 +508,13 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 #
 # ## Further reading
 #
+# <details><summary>Three papers</summary>
+#
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
+#
+# </details>
 #
 # **Next:** [how far to trust a plan](19_how_far_to_trust_a_plan.ipynb): two published runs, and a plan that picks the slower one.
 
