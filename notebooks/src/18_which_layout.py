@@ -490,7 +490,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is the regret in each case. A row without a network has one machine:
+# Here is your regret in each case (a page of the book has our solution's). A row without a network has one machine:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "regret", "questions"]
