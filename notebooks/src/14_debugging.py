@@ -296,7 +296,7 @@ lab.table(numbered(run), title="Call by call")
 #
 # ## Case two: the dashboard
 #
-# Such a one: every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of `numbered(run)` has one line, and the accuracy is above 1. Budget: two collectives. (The fault is in the folded table of case one.)
+# Here they agree. Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of `numbered(run)` has one line, but the accuracy is above 1. Budget: two collectives. (The fault is in the folded table of case one.)
 
 # %%
 METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
@@ -342,9 +342,9 @@ check.hint("case_two")
 # %% [markdown] sections="8.11.2"
 # ## The same on a real cluster
 #
-# So far a rank stood in the line that it waited in, because gloo holds Python there. NCCL queues a kernel, which keeps the card "busy", and Python goes on to the first line that needs a number, often `loss.item()`. (This is from torch's documentation, not from a run.)
+# Is a rank in the line that it waits in? Here it is, because gloo holds Python there. But NCCL queues a kernel, which keeps the card "busy", and Python goes on to the first line that needs a number, often `loss.item()`. (This is from torch's documentation, not from a run.)
 #
-# So on NCCL trust the **numbers** of the collectives, not the stacks. After its timeout torch's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints the number that its rank waits in, and ends the process: so our 64 tracebacks came about. Here are two such lines, from a training that hung at the end of an epoch ([public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024, shortened; say that both are of one group).
+# So on NCCL trust the **numbers** of the collectives, not the stacks. After its timeout torch's [watchdog](GLOSSARY.md#watchdog), a thread of each rank, prints the number that its rank waits in, and ends the process. That is how our 64 tracebacks came about. Here are two such lines, from a training that hung at the end of an epoch ([public report](https://github.com/NVIDIA/nccl/issues/1409) of 2024, shortened; say that both are of one group).
 #
 # ```text
 # [Rank 7] Watchdog caught collective operation timeout:
@@ -397,7 +397,7 @@ lines.score(tell[0])
 #
 # Back to the 64 cards: which rank was it, and which line? Five steps find them. Step 2 needs a run that still hangs.
 #
-# 1. **Is a process gone?** A rank that ended *before* the timeout is the first suspect. (Code -15, by which torchrun ends the others, and -6 right after a watchdog's line are echoes.)
+# 1. **Is a process gone?** A rank that ended *before* the timeout is the first suspect. (Exit codes -15, by which torchrun ends the others, and -6, right after a watchdog's line, are echoes.)
 # 2. **Slow or stuck?** Look twice at something that counts: the step in a log, or the recorder's highest number. If it moves, the run is only slow.
 # 3. **Do the numbers agree?** Group by group, take the lowest number that is not completed. Who never queued it? If all did, is it one operation everywhere? 80078 was two.
 # 4. **Which line is it?** The recorder's files have the line of that number on each rank. Go from there up to the nearest `if`, loop, group or dict. A rank that never came may be stuck in its data or a file: see its clock.
@@ -483,9 +483,10 @@ def skip_high_losses():
 
 lab.launch(skip_high_losses, ranks=3)
 
-# %% [markdown] sections="8.11.1, 10.5.2, 19.9"
+# %% [markdown] sections="10.5.2, 19.9"
 # The outputs look alike, but the digests differ, because rank 1 took no step. All ranks must decide alike, so reduce the loss before you look at it. (A digest finds who differs, not who is right.)
-#
+
+# %% [markdown] sections="8.11.1, 19.9"
 # ## Out of memory
 #
 # Now a failure with a clear message. Each rank has a [pretend device](GLOSSARY.md#pretend-device) of 14 MiB, with a GPU's rules, and a GPU's words when it is full. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. Where will rank 1 fail?
@@ -523,7 +524,8 @@ fails_in.score(moments[2])
 # Adam makes its momentum and variance only in the first update, and from then on they stay. So the second forward, where activations pile up until the loss, is the first that finds them there.
 #
 # </details>
-#
+
+# %% [markdown]
 # ### Read the snapshot first
 #
 # The message names the last straw, not the load. A **snapshot** tells who holds how much at each moment. `cure_run.steps` makes our two steps without a limit and with long sequences on both ranks: once as they are, and once with each of five cures. (It may take half a minute.)
@@ -589,7 +591,7 @@ wide = lab.launch(lambda: cure_run.steps(["none"], **sizes))[0]["none"].footprin
 wide
 
 # %% [markdown] sections="8.11.1"
-# Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Predict them by hand, to 5 %. (The table below the picture has the parts. *Temporary* at `step` is what AdamW makes for all weights at once.)
+# Which of the five cures lowers this peak and leaves the update as it is? And how many bytes will a rank then hold at the update, `step`? Predict them by hand, to 5 %. (The parts are in the table below the picture; there *temporary* is what AdamW makes for all weights at once.)
 
 
 # %%
@@ -658,7 +660,8 @@ bits.score(
 # </details>
 #
 # So compare bits between runs of one size, and with a tolerance between sizes.
-#
+
+# %% [markdown]
 # ## Exercises
 #
 # The names of the faults stand at case one, some in its folded table.
@@ -666,7 +669,7 @@ bits.score(
 # %% [markdown] sections="8.11.2"
 # ### Case four: the ring
 #
-# Meant: every rank hands x to the next one and returns what it got from the one before. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once. Here x has 16 bytes. How does this end?
+# Meant: every rank hands x to the next one and returns what it got from the one before. Here all first send and then receive, 16 bytes each. How does this end?
 
 # %%
 passes = lab.guess("three ranks send first", choices=("a hang", "a good end"))
@@ -693,6 +696,8 @@ passes.score("a hang")
 # gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one. A send has no number that labkit could compare, so labkit can only wait for silence.) With NCCL put both calls into one `dist.batch_isend_irecv`.
 #
 # </details>
+#
+# Mend it: `isend` and `irecv` return at once. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once.
 
 # %%
 job.stop()
