@@ -503,7 +503,8 @@ def two_steps():
     tokens, targets = model.story_tokens(4, 128 if dist.get_rank() == 1 else 32)
     for step in (1, 2):
         print(f"step {step}")
-        model.loss(net(tokens), targets).backward()
+        loss = model.loss(net(tokens), targets)
+        loss.backward()
         for weight in net.parameters():
             dist.all_reduce(weight.grad)
             weight.grad /= dist.get_world_size()
