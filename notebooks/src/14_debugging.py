@@ -832,7 +832,7 @@ check.hint("case_six")
 #
 # Words learned: [hang](GLOSSARY.md#hang), echo, [verdict](GLOSSARY.md#verdict), [flight recorder](GLOSSARY.md#flight-recorder), [watchdog](GLOSSARY.md#watchdog), digest, snapshot.
 #
-# Next: [chapter 15](15_profiling_and_scaling.ipynb) asks the same of a training that is only slow.
+# Next: [chapter 15](15_profiling_and_scaling.ipynb) asks which rank and which line make a training slow.
 
 # %% [markdown] sections="8.11.1, 8.11.2, 10.5.2, 19.9"
 # ## Errata of the textbook
