@@ -296,7 +296,7 @@ lab.table(numbered(run), title="Call by call")
 #
 # ## Case two: the dashboard
 #
-# Here they agree. Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of `numbered(run)` has one line, but the accuracy is above 1. Budget: two collectives. (The fault is in the folded table of case one.)
+# Every rank should return the means of loss and accuracy over the ranks. The run ends well, each row of `numbered(run)` has one line, but the accuracy is above 1. Budget: two collectives. (The fault is in the folded table of case one.)
 
 # %%
 METRICS = [{"loss": 2.0, "accuracy": 0.75}, {"loss": 3.0, "accuracy": 1.0}]
@@ -662,15 +662,10 @@ bits.score(
 #
 # So compare bits between runs of one size, and with a tolerance between sizes.
 
-# %% [markdown]
-# ## Exercises
-#
-# The names of the faults stand at case one, some in its folded table.
-
 # %% [markdown] sections="8.11.2"
-# ### Case four: the ring
+# ## Messages in a ring
 #
-# Meant: every rank hands x to the next one and returns what it got from the one before. Here all first send and then receive, 16 bytes each. How does this end?
+# Can messages hang, too? Every rank should hand x to the next one and return what it got from the one before. Here all first send and then receive, 16 bytes each. How does this end?
 
 # %%
 passes = lab.guess("three ranks send first", choices=("a hang", "a good end"))
@@ -697,8 +692,15 @@ passes.score("a hang")
 # gloo's `send` waits for the receiver, however small the message is. (Other back ends may let a small one pass, and hang with a large one. A send has no number that labkit could compare, so labkit can only wait for silence.) With NCCL put both calls into one `dist.batch_isend_irecv`.
 #
 # </details>
+
+# %% [markdown]
+# ## Exercises
 #
-# Mend it: `isend` and `irecv` return at once. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once.
+# The names of the faults stand at case one, some in its folded table.
+#
+# ### Case four: the ring
+#
+# Mend `pass_on`, so that every rank returns what the one before had: `isend` and `irecv` return at once. It must hold for 2, 3 and 4 ranks, for one number and for 300,000, and x must be free to change when your function has returned. Budget: x is sent once.
 
 # %%
 job.stop()
