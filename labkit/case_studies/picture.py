@@ -27,7 +27,7 @@ def drawn(cases: Sequence[Case], language: str | None = None) -> Sketch:
     """What the fullest card of each case holds, by part; a dashed line where ``FREE`` of it is
     left. Raises ValueError for what is no case."""
     if not cases or not all(isinstance(case, Case) for case in cases):
-        raise ValueError(f"cases are a list of Case, as cures() gives it; got {cases!r:.80}")
+        raise ValueError(f"cases are a list of Case, as small.cases() gives it; got {cases!r:.80}")
     plans = [(case.name, case.plan) for case in cases]
     return memory_bars(plans, spare=FREE, language=language)
 

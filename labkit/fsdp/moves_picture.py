@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
+from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, striped
 from labkit.pictures.style import CYCLE
 from labkit.shown import Shown
 from labkit.units import check_whole
@@ -90,7 +90,7 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
         ((Box(0, -7, 22, 14, CYCLE[rank][0]),), names["of_rank"].format(rank))
         for rank in range(num_ranks)
     ]
-    keys.append((tuple(_striped(0, -7, 22, 14, tuple(range(num_ranks)))), names["mean"]))
+    keys.append((tuple(striped(0, -7, 22, 14, range(num_ranks))), names["mean"]))
     key_shapes, height_px = legend(keys, 0, _TOP_PX + 40 + _ROW_PX * num_ranks)
     return Sketch(
         shapes=(*shapes, *key_shapes),
@@ -116,18 +116,9 @@ def _grid(columns: list[Column], letter: str, left_px: float, grid_px: float) ->
         for row, of_ranks in enumerate(column):
             y = _TOP_PX + 22 + _ROW_PX * row
             if len(of_ranks) > 1:
-                yield from _striped(x, y, pitch_px - 4, _ROW_PX - 4, of_ranks)
+                yield from striped(x, y, pitch_px - 4, _ROW_PX - 4, of_ranks)
             elif of_ranks:
                 look = CYCLE[of_ranks[0]][0]
                 yield Box(x, y, pitch_px - 4, _ROW_PX - 4, look, texts=(f"{letter}{row}",))
             else:
                 yield Box(x, y, pitch_px - 4, _ROW_PX - 4, fill=0.0)
-
-
-def _striped(
-    x: float, y: float, width_px: float, height_px: float, of_ranks: tuple[int, ...]
-) -> Iterator[Box]:
-    """A box with a stripe in each rank's colour."""
-    stripe_px = width_px / len(of_ranks)
-    for place, rank in enumerate(of_ranks):
-        yield Box(x + stripe_px * place, y, stripe_px, height_px, CYCLE[rank][0])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.pictures.drawing import WIDTH_PX, Picture
-from labkit.pictures.style import text_px
+from labkit.pictures.style import CYCLE, text_px
 from labkit.units import check_real, check_whole
 
 _NOTE = re.compile(r"[^,/\s]+( [^,/\s]+)*")
@@ -151,6 +151,21 @@ def origin(badge: str, words: dict[str, str]) -> str:
     known = dict(words)
     spoken = _NOTE.sub(lambda note: known.get(note[0], note[0]), badge)
     return spoken.replace(", ", known.get("comma", ", "))
+
+
+def striped(
+    x_px: float, y_px: float, width_px: float, height_px: float, ranks: Sequence[int]
+) -> list[Box]:
+    """A box in upright stripes, one in the colour of each rank, from left to right. Raises
+    ValueError for no ranks, and for a place or size that can't be."""
+    check_whole(1, 100, **{"number of ranks": len(ranks)})
+    check_real(-1e6, 1e6, x_px=x_px, y_px=y_px)
+    check_real(0.0, 1e6, width_px=width_px, height_px=height_px)
+    stripe_px = width_px / len(ranks)
+    return [
+        Box(x_px + stripe_px * place, y_px, stripe_px, height_px, CYCLE[rank % len(CYCLE)][0])
+        for place, rank in enumerate(ranks)
+    ]
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:

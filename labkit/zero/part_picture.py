@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, origin
+from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, origin, striped
 from labkit.pictures.style import CYCLE
 from labkit.units import check_whole
 from labkit.words import catalogue, speaking
@@ -97,9 +97,7 @@ def _box(
     """A part that a rank has: in its colour, in stripes of all, or updated; at (x, y), so wide."""
     x, y, width_px = at
     if panel == "sum":
-        stripe_px = width_px / num_ranks
-        for place in range(num_ranks):
-            yield Box(x + stripe_px * place, y, stripe_px, _ROW_PX - 3, CYCLE[place][0])
+        yield from striped(x, y, width_px, _ROW_PX - 3, range(num_ranks))
     elif panel == "gradient":
         yield Box(x, y, width_px, _ROW_PX - 3, CYCLE[rank][0], texts=(str(part),))
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from labkit.collectives.algorithms import plan
 from labkit.collectives.plans import Plan, holdings
 from labkit.pictures.scene import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
+from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, striped
 from labkit.pictures.style import CYCLE
 from labkit.shown import Shown
 from labkit.units import check_whole
@@ -67,7 +67,7 @@ def six(num_ranks: int = 4, *, language: str | None = None) -> Sketch:
         for rank in range(num_ranks):
             box = Box(0, -8, 22, 16, CYCLE[rank][0])
             keys.append(((box,), mine["of_rank"].format(rank)))
-        keys.append((tuple(_striped(0, -8, 22, 16, range(num_ranks))), mine["sum"]))
+        keys.append((tuple(striped(0, -8, 22, 16, range(num_ranks))), mine["sum"]))
         end_px = _TOP_PX + _panel_px(num_ranks) * -(-len(COLLECTIVES) // _ACROSS)
         key_shapes, height_px = legend(keys, 0, end_px + 4)
         return Sketch(
@@ -149,19 +149,10 @@ def _grid(
             if found is None:
                 yield Box(x, y, width_px, height_px, fill=0.0)
             elif len(found[0]) > 1:
-                yield from _striped(x, y, width_px, height_px, found[0])
+                yield from striped(x, y, width_px, height_px, found[0])
             else:
                 colour = CYCLE[found[0][0]][0]
                 yield Box(x, y, width_px, height_px, colour, texts=(str(found[1]),))
-
-
-def _striped(
-    x: float, y: float, width_px: float, height_px: float, ranks: tuple[int, ...] | range
-) -> Iterator[Box]:
-    """A box with a stripe of each rank's colour."""
-    stripe_px = width_px / len(ranks)
-    for place, rank in enumerate(ranks):
-        yield Box(x + stripe_px * place, y, stripe_px, height_px, CYCLE[rank][0])
 
 
 def _table(num_ranks: int, mine: dict[str, str], code: str) -> tuple[tuple[str, ...], ...]:
