@@ -17,6 +17,7 @@
 
 # %%
 import labkit as lab
+from labkit.debugging import picture
 from labkit.debugging import start_check as check
 from labkit.machine import doctor
 
@@ -106,7 +107,7 @@ run
 holds = lab.guess("what rank 2 holds", between=(0, 100))
 
 # %% [markdown]
-# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 does two, and so on. Who will wait the longest?
+# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 two, rank 2 four, and rank 3 eight. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -118,8 +119,8 @@ import time
 def add_up():
     rank = dist.get_rank()
     x = torch.tensor([float(rank)])
-    square = torch.ones(1000, 1000)
-    for _ in range(rank + 1):
+    square = torch.ones(800, 800)
+    for _ in range(2**rank):
         (square @ square).sum().item()
     began = time.perf_counter()
     dist.all_reduce(x)
@@ -144,7 +145,7 @@ lab.table(list(run))
 run.timeline()
 
 # %% [markdown]
-# The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for the others. An all-reduce can't end before the last rank has arrived.
+# The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
 #
 # So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture hatches the time in which no operation of a rank is open. What rank 0 lacks is not a faster network: the load is uneven.
 #
@@ -206,12 +207,16 @@ except lab.Deadlock as error:
 stuck.score(3 - len(verdict.finding.ranks))  # all but those that stayed away
 
 # %%
-verdict
+print(verdict)
 
 # %% [markdown]
-# Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
-#
-# What happens without it depends on the others, because calls are matched in the order in which they are made. If the others go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
+# `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports. Here are the calls, which meet in the order in which they are made:
+
+# %%
+lab.show(picture.calls(verdict))
+
+# %% [markdown]
+# Rank 0 has four batches and the others have three, so nobody answers its fourth call. What happens without the verdict depends on the others. If they go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
@@ -270,7 +275,7 @@ said.score(run[0])
 verify(reduce=lambda: 1 / 0)
 
 # %% [markdown]
-# A check must be able to fail. So every rank sends another number, and compares with a result that it has worked out without asking the others. No likely mistake may give that result. For a sum, 1, 2 and 3 won't do, since their product is 6 as well, and a 0 won't do, since nobody misses it. For `all_gather` they do: it gives every rank a list of all ranks' tensors, where each number has its own place.
+# A check must be able to fail. So every rank sends another number, and compares with a result that it has worked out without asking the others. No likely mistake may give that result. For a sum, 1, 2 and 3 won't do, since their product is 6 as well, and a 0 won't do, since nobody misses it. For `all_gather`, 1, 2 and 3 will do: it gives every rank a list of all ranks' tensors, where each has its own place.
 
 
 # %%
