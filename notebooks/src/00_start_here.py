@@ -119,7 +119,7 @@ import time
 def add_up():
     rank = dist.get_rank()
     x = torch.tensor([float(rank)])
-    square = torch.ones(800, 800)
+    square = torch.ones(1000, 1000)
     for _ in range(2**rank):
         (square @ square).sum().item()
     began = time.perf_counter()
@@ -139,7 +139,7 @@ waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
 lab.table(list(run))
 
 # %% [markdown]
-# Even the shortest wait is not zero, because the clock also counts the way into the call and back out of it. Now look for the red bars, which are the all-reduce. At its top right each picture says where its numbers come from; these are *measured*:
+# Even the shortest wait is not zero, because the clock also counts the way into the call and out of it, and the ranks share this machine. In the picture, the red bars are the all-reduce. At the top right a picture says where its numbers come from; these are *measured*:
 
 # %%
 run.timeline()
