@@ -1,13 +1,13 @@
 """Which calls met, of a run in which a rank waits: a lane for each rank, a column for each
 collective of the group, and at the end the call that nobody answered.
 
-lab.show(picture.calls(error))     # error: what lab.launch raised
+lab.show(picture.calls(error.outcomes))     # error: what lab.launch raised
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from labkit.launching.verdicts.outcome import Outcome
-from labkit.launching.verdicts.verdict import LaunchError
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words
 from labkit.pictures.style import style
 from labkit.words import catalogue, speaking
@@ -32,25 +32,24 @@ _COLUMN_PX = 102.0
 _LANE_PX = 42.0
 
 
-def calls(error: LaunchError, *, language: str | None = None) -> Sketch:
+def calls(endings: Sequence[Outcome], *, language: str | None = None) -> Sketch:
     """The collectives of the group in which a rank waits, as the flight recorder numbered them: in
     a column the calls that met, joined by a line. One that did not is marked, and where a rank
-    never made it an empty box stands.
+    never made it an empty box stands. ``endings``: how each rank ended.
 
     The last 8 calls of the first 16 ranks. Raises ValueError where no rank waits in a collective.
     """
-    pending = [work for each in error.outcomes for work in each.pending]
+    pending = list(chain.from_iterable(each.pending for each in endings))
     if not pending:
         raise ValueError(
-            "calls that meet are drawn of a run in which a rank waits in a collective; here none "
-            f"does: {str(error).partition(chr(10))[0]}"
+            "calls that meet are drawn of a run in which a rank waits in a collective; here the "
+            f"ranks ended so: {', '.join(each.how for each in endings) or 'there are none'}"
         )
     group = pending[0]["group"]
-    made = {
-        rank: _made(error.outcomes, rank, group)
-        for rank in sorted(pending[0]["ranks"])[:MOST_LANES]
-    }
-    numbers = sorted({number for each in made.values() for number in each})[-MOST_CALLS:]
+    called = {each.rank: each.calls for each in endings}
+    ranks = sorted(pending[0]["ranks"])[:MOST_LANES]
+    made = {rank: _numbered(called.get(rank, ()), group) for rank in ranks}
+    numbers = sorted(set().union(*made.values()))[-MOST_CALLS:]
 
     def build(words: dict[str, str]) -> Sketch:
         say = _WORDS[words["code"]]
@@ -69,10 +68,9 @@ def calls(error: LaunchError, *, language: str | None = None) -> Sketch:
     return speaking(language, build)
 
 
-def _made(outcomes: Sequence[Outcome], rank: int, group: str) -> dict[int, str]:
+def _numbered(called: Sequence[dict], group: str) -> dict[int, str]:
     """What a rank called in the group: number -> collective."""
-    found = [call for each in outcomes if each.rank == rank for call in each.calls]
-    return {call["seq"]: call["op"] for call in found if call["group"] == group}
+    return {call["seq"]: call["op"] for call in called if call["group"] == group}
 
 
 def _met(made: Mapping[int, Mapping[int, str]], number: int) -> bool:
@@ -84,12 +82,16 @@ def _texts(
     made: Mapping[int, Mapping[int, str]], rank: int, numbers: Sequence[int], say: Mapping[str, str]
 ) -> list[str]:
     """What stands in the boxes of a rank's lane."""
-    return [
-        (made[rank][number] if _met(made, number) else say["waits"])
-        if number in made[rank]
-        else say["missing"]
-        for number in numbers
-    ]
+    return [_text(made, rank, number, say) for number in numbers]
+
+
+def _text(
+    made: Mapping[int, Mapping[int, str]], rank: int, number: int, say: Mapping[str, str]
+) -> str:
+    """What stands in a rank's box of a call."""
+    if number not in made[rank]:
+        return say["missing"]
+    return made[rank][number] if _met(made, number) else say["waits"]
 
 
 def _heads(heads: Sequence[str]) -> list[Shape]:

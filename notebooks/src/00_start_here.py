@@ -149,7 +149,7 @@ run.timeline()
 #
 # So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture hatches the time in which no operation of a rank is open. What rank 0 lacks is not a faster network: the load is uneven.
 #
-# The blue bars are time on the clock. With more ranks than cores, the ranks take turns, so a part of the blue is waiting for a core, and twice the work may take more or less than twice as long.
+# Blue is time on the clock. With more ranks than cores, they take turns, so a part of the blue is waiting for a core, and twice the work may take more or less than twice as long.
 #
 # <details><summary>What stands above the picture</summary>
 #
@@ -213,10 +213,10 @@ print(verdict)
 # `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports. Here are the calls, which meet in the order in which they are made:
 
 # %%
-lab.show(picture.calls(verdict))
+lab.show(picture.calls(verdict.outcomes))
 
 # %% [markdown]
-# Rank 0 has four batches and the others have three, so nobody answers its fourth call. What happens without the verdict depends on the others. If they go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
+# Rank 0 has four batches and the others have three, so nobody answers its fourth call. Without the verdict, the rest depends on the others. If they go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is

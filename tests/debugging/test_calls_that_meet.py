@@ -7,7 +7,6 @@ from torch import distributed as dist
 
 from labkit.debugging import broken_run, picture
 from labkit.launching.verdicts.outcome import Outcome
-from labkit.launching.verdicts.verdict import Deadlock
 from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Box, Line
 
@@ -20,7 +19,7 @@ def drawn(language="en", num_ranks=3):
     work = {**BARRIERS[-1], "ranks": [*range(num_ranks)]}
     waiting = Outcome(rank=0, how="stuck", pending=(work,), calls=(*BARRIERS, OTHER))
     gone = [Outcome(rank=rank, how="returned", calls=BARRIERS[:-1]) for rank in range(1, num_ranks)]
-    return picture.calls(Deadlock("rank 0 waits", (waiting, *gone)), language=language)
+    return picture.calls((waiting, *gone), language=language)
 
 
 def a_call_a_batch():
@@ -30,7 +29,7 @@ def a_call_a_batch():
 
 def test_three_calls_of_real_ranks_meet_and_the_fourth_stands_alone():
     error = broken_run.verdict(a_call_a_batch, ranks=3, backend="gloo", timeout_s=30)
-    found = picture.calls(error)
+    found = picture.calls(error.outcomes)
     assert found.table == (
         ("", "call 1", "call 2", "call 3", "call 4"),
         ("rank 0", "all_reduce", "all_reduce", "all_reduce", "waits"),
@@ -63,5 +62,5 @@ def test_every_painter_takes_it(language):
 
 
 def test_where_no_rank_waits_nothing_is_drawn():
-    with pytest.raises(ValueError, match=r"here none does: rank 1 raised$"):
-        picture.calls(Deadlock("rank 1 raised\nand more", (Outcome(rank=1, how="failed"),)))
+    with pytest.raises(ValueError, match="here the ranks ended so: failed, returned"):
+        picture.calls((Outcome(rank=0, how="failed"), Outcome(rank=1, how="returned")))
