@@ -9,14 +9,15 @@
 # %% [markdown]
 # # Start here
 #
-# *Three quarters of an hour, with the exercises. You need Python, and have trained something with torch. No GPU is needed.*
+# *Three quarters of an hour, of some 31 hours in all, with the exercises. You need Python, and have trained something with torch; no GPU. `make lab` in the course's folder opens it in JupyterLab, where cells run and exercises are checked.*
 #
-# The LLaMA paper says what training its 7B model took: 82,432 hours of A100 cards, added up. One card would need nine years and five months for as many. Nobody waited that long, because many cards shared the work: 1,024 of them have spent as many hours in less than three and a half days.
+# The LLaMA paper says what training its 7B model took: 82,432 hours of A100 cards, added up. On one card that is nine years and five months. Nobody waited that long, because many cards shared the work: 1,024 of them would spend as many hours in less than three and a half days.
 #
-# But in some of these hours the cards did not compute. They waited for each other and sent messages, and each used a part of its memory for copies of what others had as well. This course is about that: how a thousand cards work as one, what it costs, and how to pay less. Here is the way through it.
+# But in any such run the cards also wait for each other, send messages, and fill memory with copies of what others have. This course is about that: how a thousand cards work as one, what it costs, and how to pay less. Here is the way through it.
 
 # %%
 import labkit as lab
+from labkit.debugging import picture
 from labkit.debugging import start_check as check
 from labkit.machine import doctor
 
@@ -24,7 +25,7 @@ lab.begin("en")
 lab.course()
 
 # %% [markdown]
-# Each row is a question, and the chapters beside it answer it. Read them by number (11, 13 and 14 stand with their questions, and come later). After chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
+# Each row is a question, and the chapters beside it answer it. Read them by number: 11 comes later than it stands here, and 13 and 14 come before 15. After chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
 #
 # **When you are done** with this chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
 #
@@ -61,11 +62,11 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are. The *device* is what each computes on, and *gloo* or *NCCL* is what carries their messages; the end of this chapter comes back to both.
+# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are. The last section comes back to the *device*.
 #
 # Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk. `lab.launch` does both for one function.
 #
-# In the next one every rank adds 1 to `count`:
+# The next function adds 1 to `count`:
 
 
 # %%
@@ -106,7 +107,7 @@ run
 holds = lab.guess("what rank 2 holds", between=(0, 100))
 
 # %% [markdown]
-# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does 25 matrix products, rank 1 does 50, and so on. Who will wait the longest?
+# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 two, rank 2 four, and rank 3 eight. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -118,8 +119,8 @@ import time
 def add_up():
     rank = dist.get_rank()
     x = torch.tensor([float(rank)])
-    square = torch.randn(400, 400)
-    for _ in range(25 * (rank + 1)):
+    square = torch.ones(1000, 1000)
+    for _ in range(2**rank):
         (square @ square).sum().item()
     began = time.perf_counter()
     dist.all_reduce(x)
@@ -132,13 +133,13 @@ run = lab.launch(add_up, ranks=4, record=True)
 holds.score(run[2]["holds"])
 
 # %%
-lab.table(list(run))
-
-# %%
 waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
 
+# %%
+lab.table(list(run))
+
 # %% [markdown]
-# Even the rank that comes last has some milliseconds: the clock also counts the way into the call and back out of it, and the ranks share this machine. Now look for the red bars, which are the all-reduce:
+# Even the shortest wait is not zero, because the clock also counts the way into the call and out of it, and the ranks share this machine. In the picture, the red bars are the all-reduce. At the top right a picture says where its numbers come from; these are *measured*:
 
 # %%
 run.timeline()
@@ -146,7 +147,15 @@ run.timeline()
 # %% [markdown]
 # The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
 #
-# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing. What rank 0 lacks is not a faster network: the load is uneven. (With fewer cores than ranks, computing doesn't grow in even steps, because ranks take turns. At the picture's top, *span* is the time from the first bar's start to the last one's end, and *communication hidden* is the share of the red time in which the same rank also computes.)
+# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture hatches the time in which no operation of a rank is open. What rank 0 lacks is not a faster network: the load is uneven.
+#
+# Blue is time on the clock. With more ranks than cores, they take turns, so a part of the blue is waiting for a core, and twice the work may take more or less than twice as long.
+#
+# <details><summary>What stands above the picture</summary>
+#
+# *Span* is the time from the first operation's start to the last one's end. The last one is `x.item()`, after the all-reduce, and too short to be seen. *Communication hidden* is the share of the red time in which the same rank also computes.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
@@ -191,22 +200,28 @@ stuck = lab.guess("ranks that wait in vain", between=(0, 3))
 # %%
 try:
     lab.launch(one_call_a_batch, ranks=3)
-except lab.Deadlock as verdict:
-    in_vain = 3 - len(verdict.finding.ranks)  # all but those that stayed away
-    print(verdict)
+except lab.Deadlock as error:
+    verdict = error
 
 # %%
-stuck.score(in_vain)
+stuck.score(3 - len(verdict.finding.ranks))  # all but those that stayed away
+
+# %%
+print(verdict)
 
 # %% [markdown]
-# Rank 0 has four batches and the others have three, so nobody answers its fourth call. `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports.
-#
-# What happens without it depends on the others. If they live on, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
+# `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports. Here are the calls, which meet in the order in which they are made:
+
+# %%
+lab.show(picture.calls(verdict.outcomes))
+
+# %% [markdown]
+# Rank 0 has four batches and the others have three, so nobody answers its fourth call. Without the verdict, the rest depends on the others. If they go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
 #
-# Each rank has a list of numbers, with which it calls `my_mean`. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. The obvious program hangs, and the second most obvious one is wrong.
+# Each rank has a list of numbers, with which it calls `my_mean`. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. One easy program hangs, one gives NaN, and one gives a plausible number that is wrong.
 
 
 # %%
@@ -226,9 +241,9 @@ check.mean_of_all(my_mean)
 check.hint("mean_of_all")
 
 # %% [markdown] sections="D-verify"
-# ## A check that can't fail
+# ## Does it really add?
 #
-# So far we have trusted `all_reduce` to add. Before you give a machine nine years of work, you check that. Many scripts run a reduction, and say "success" when they reach their end:
+# So far we have trusted `all_reduce` to add. Before you give a machine nine years of work, you check that. Many scripts run a reduction, and say "success" when they reach their end. Let's hand one that does so a wrong reduction, which takes the largest number in place of the sum:
 
 
 # %%
@@ -239,50 +254,54 @@ def verify(reduce):
     return "success"
 
 
+def largest():
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
+
+
 # %% [markdown]
-# We hand it a reduction that always fails: `1 / 0`. What does it say?
+# What does the check say on two ranks?
 
 # %%
 said = lab.guess("what the check says", choices=("success", "failure"))
 
 # %%
-said.score(verify(reduce=lambda: 1 / 0))
-
-# %% [markdown]
-# Nobody launched it, so there is no process group, and it never calls `reduce`. On two ranks it does. Here is one that takes the largest number in place of the sum:
-
-
-# %%
-def largest():
-    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
-
-
-lab.launch(verify, largest, ranks=2)
+run = lab.launch(verify, largest, ranks=2)
+said.score(run[0])
 
 # %% [markdown] sections="D-verify"
-# A success again, because nobody looks at the result.
-#
-# A check that can fail sends a different number from every rank, and never 0, which an untouched tensor may hold too. No likely mistake may give the right result: 1, 2 and 3 won't do for a sum, since their product is 6 as well. And each rank compares with a result that it has worked out without asking the others. Let's check `all_gather` like this. It gives every rank a list of all ranks' tensors:
-
+# It ran the reduction, and nobody looked at the result. Where nobody launches it, it doesn't even run the reduction, so one that always fails passes as well:
 
 # %%
-def check_gather(spoil=0.0):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    parts = [torch.zeros(1) for _ in range(size)]
-    dist.all_gather(parts, torch.tensor([rank + 1 + spoil]))
-    got = [part.item() for part in parts]
-    assert got == list(range(1, size + 1)), f"all_gather gave {got}"
-    return "all_gather is right"
-
-
-lab.launch(check_gather, ranks=4)
+verify(reduce=lambda: 1 / 0)
 
 # %% [markdown]
-# Now we spoil what is sent, to see whether the check notices. Both ranks find it wrong; the launch names the one that failed first, and the line:
+# A check must be able to fail. So every rank sends another number, and compares with a result that it has worked out without asking the others. No likely mistake may give that result. For a sum, 1, 2 and 3 won't do, since their product is 6 as well, and a 0 won't do, since nobody misses it. For `all_gather`, 1, 2 and 3 will do: it gives every rank a list of all ranks' tensors, where each has its own place.
+
 
 # %%
+def check_gather(gather):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts = [torch.zeros(1) for _ in range(size)]
+    gather(parts, torch.tensor([rank + 1.0]))
+    got = [part.item() for part in parts]
+    assert got == list(range(1, size + 1)), f"it gave {got}"
+    return "it gathers"
+
+
+lab.launch(check_gather, dist.all_gather, ranks=4)
+
+# %% [markdown]
+# Does it notice a gather that is broken? This one gets the order wrong. Both ranks find that; the launch names the one that failed first, and the line:
+
+
+# %%
+def backwards(parts, x):
+    dist.all_gather(parts, x)
+    parts.reverse()
+
+
 try:
-    lab.launch(check_gather, 0.5, ranks=2)
+    lab.launch(check_gather, backwards, ranks=2)
 except lab.RankFailed as error:
     print(str(error).splitlines()[0])  # without its traceback
 
@@ -294,7 +313,7 @@ except lab.RankFailed as error:
 
 # %%
 def my_check():
-    """Raises AssertionError on some rank where all_reduce does not add."""
+    """Raises AssertionError on at least one rank if all_reduce does not add."""
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
     x = torch.tensor([float(rank + 1) ** 2])
@@ -313,13 +332,13 @@ check.hint("honest_check")
 # %% [markdown]
 # ## What a rank stands on
 #
-# One column is left from the first table of ranks: the **device**, which is what a rank computes on. The picture shows what it can be, from a GPU for each rank down to a recording, where nothing runs. The thick edge marks what launches take on this machine:
+# One column is left from the first table of ranks: the **device**, which is what a rank computes on. Three rows of the picture matter for now: a GPU for each rank, a pretend device, and the CPU. The thick edge marks what launches take on this machine:
 
 # %%
 lab.ladder()
 
 # %% [markdown]
-# Between GPUs, messages are carried by [NCCL](GLOSSARY.md#nccl), NVIDIA's library, and elsewhere by [gloo](GLOSSARY.md#gloo). Every picture of a run or a calculation says at its top right where its numbers come from, such as *measured* or *predicted*.
+# Between GPUs, messages are carried by [NCCL](GLOSSARY.md#nccl), NVIDIA's library, and elsewhere by [gloo](GLOSSARY.md#gloo).
 #
 # If you have no GPU, your ranks stand on a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors lie in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories. What is that good for? A common mistake on the way to a GPU is a tensor left behind on the CPU. The CPU forgives it, because there is only one memory anyway. A pretend device doesn't:
 
@@ -352,8 +371,8 @@ except lab.RankFailed as error:
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank never comes, the others get an error, at once or after many minutes. By default torch's error does not name that rank; `lab.launch` does.
-# - A check must be able to fail: another number on every rank, none of them 0, and a result worked out alone that no likely mistake gives too.
+# - If a rank never comes, the others get an error, at once or after many minutes; if a later call of it answers instead, they get a wrong sum. By default torch's error does not name that rank; `lab.launch` does.
+# - A check must be able to fail: it compares with a result worked out alone, which no likely mistake gives too. For a sum, no rank sends 0.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).
 #

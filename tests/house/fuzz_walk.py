@@ -49,6 +49,7 @@ REASONS = {
         "launching.verdicts.diagnosis",
         "launching.verdicts.disagreement",
         "debugging.broken_run.places",
+        "debugging.picture.calls",
     ),
     LIVE: (
         *("data_parallel.server_run.stamped", "data_parallel.ways_run.compare_ways"),

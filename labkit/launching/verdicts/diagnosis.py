@@ -95,7 +95,7 @@ def _absence(gone: list[Outcome], waiting: list[Outcome], work: dict) -> Finding
         place=place_of(first),
     )
     text += "\n"
-    fewer = _fewer(gone, first.where, work)
+    fewer = _fewer(gone, them, first.where, work)
     if fewer:
         text += fewer
         return Finding(fault="uneven_inputs", ranks=tuple(missed), text=text, where=first.where)
@@ -115,26 +115,29 @@ def _absence(gone: list[Outcome], waiting: list[Outcome], work: dict) -> Finding
     return Finding(fault="missing_rank", ranks=tuple(missed), text=text, where=first.where)
 
 
-def _fewer(gone: list[Outcome], place: dict, work: dict) -> str:
-    """Says that ranks are missing from a call which they made before, "" where they never did. An
-    accelerator's backward calls in a thread of its own, where no line is known."""
+def _fewer(gone: list[Outcome], them: list[int], place: dict, work: dict) -> str:
+    """Says that ranks are missing from a call which they made before and in which ``them`` wait, ""
+    where they never made it. An accelerator's backward calls in a thread of its own, where no line
+    is known."""
     missed = rank_list([outcome.rank for outcome in gone])
     times = max(_times_called(outcome, place, work["op"]) for outcome in gone)
     if times:
         return say(
-            "{gone} called that line {times} times, the others are there once more: fewer "
-            "batches. Give every rank the same number of steps (drop_last, a sampler that pads), "
+            "{gone} called that line {times} times, {waiting} called it once more: fewer batches "
+            "on {gone}. Give every rank the same number of steps (drop_last, a sampler that pads), "
             "or use DDP's `join()`.",
             gone=missed,
+            waiting=rank_list(them),
             times=times,
         )
     times = 0 if place.get("call") else max(_times_in_backward(each, work) for each in gone)
     if times:
         return say(
-            "{gone} made such a call in a backward {times} times, the others are there once more: "
-            "fewer batches. Give every rank the same number of steps (drop_last, a sampler that "
-            "pads), or use DDP's `join()`.",
+            "{gone} made such a call in a backward {times} times, {waiting} made it once more: "
+            "fewer batches on {gone}. Give every rank the same number of steps (drop_last, a "
+            "sampler that pads), or use DDP's `join()`.",
             gone=missed,
+            waiting=rank_list(them),
             times=times,
         )
     return ""

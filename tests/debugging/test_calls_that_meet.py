@@ -1,0 +1,66 @@
+"""The picture of a run in which a rank waits: a lane per rank, a column per call, a line down those
+that met, and the call that nobody answered marked."""
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from labkit.debugging import broken_run, picture
+from labkit.launching.verdicts.outcome import Outcome
+from labkit.pictures.painters import mpl, svg, text
+from labkit.pictures.sketch import Box, Line
+
+BARRIERS = tuple({"group": "0", "seq": number, "op": "barrier"} for number in range(1, 13))
+OTHER = {"group": "1", "seq": 7, "op": "broadcast"}
+
+
+def drawn(language="en", num_ranks=3):
+    """Rank 0 waits in its twelfth call; the others have left after eleven."""
+    work = {**BARRIERS[-1], "ranks": [*range(num_ranks)]}
+    waiting = Outcome(rank=0, how="stuck", pending=(work,), calls=(*BARRIERS, OTHER))
+    gone = [Outcome(rank=rank, how="returned", calls=BARRIERS[:-1]) for rank in range(1, num_ranks)]
+    return picture.calls((waiting, *gone), language=language)
+
+
+def a_call_a_batch():
+    for _ in range(10)[dist.get_rank() :: dist.get_world_size()]:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_three_calls_of_real_ranks_meet_and_the_fourth_stands_alone():
+    error = broken_run.verdict(a_call_a_batch, ranks=3, backend="gloo", timeout_s=30)
+    found = picture.calls(error.outcomes)
+    assert found.table == (
+        ("", "call 1", "call 2", "call 3", "call 4"),
+        ("rank 0", "all_reduce", "all_reduce", "all_reduce", "waits"),
+        ("rank 1", "all_reduce", "all_reduce", "all_reduce", "no call"),
+        ("rank 2", "all_reduce", "all_reduce", "all_reduce", "no call"),
+    )
+    assert found.badge == "measured"
+
+
+def test_the_call_that_waits_is_marked_and_a_line_joins_those_that_met():
+    boxes = drawn().only(Box)
+    assert [box.texts for box in boxes if box.marked] == [("waits",)]
+    assert [box.texts for box in boxes if not box.colour] == [("no call",)] * 2
+    assert len(drawn().only(Line)) == 2 * (picture.MOST_CALLS - 1)
+
+
+def test_only_the_last_calls_of_the_first_ranks_of_that_group_are_drawn():
+    table = drawn(num_ranks=20).table
+    assert table[0][1:] == tuple(f"call {number}" for number in range(5, 13))
+    assert [row[0] for row in table[1:]] == [f"rank {rank}" for rank in range(picture.MOST_LANES)]
+    assert "broadcast" not in str(table)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_painter_takes_it(language):
+    found = drawn(language)
+    assert "rank 1" in text.render(found) and svg.html(found).count("<svg") == 1
+    assert mpl.png(found)[:4] == b"\x89PNG"
+    assert ("没有调用" in str(found.table)) == (language == "zh")
+
+
+def test_where_no_rank_waits_nothing_is_drawn():
+    with pytest.raises(ValueError, match="here the ranks ended so: failed, returned"):
+        picture.calls((Outcome(rank=0, how="failed"), Outcome(rank=1, how="returned")))
