@@ -87,7 +87,7 @@ lab.table(
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# Did you notice that a reduce-scatter and then an all-gather give exactly an all-reduce? We will build one that way.
+# A reduce-scatter and then an all-gather give exactly an all-reduce. We will build one that way.
 #
 # <details><summary>Older names</summary>
 #
@@ -139,7 +139,7 @@ raise verdict
 #
 # Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and only what it had before that step. In all, every rank but the root receives exactly once.
 #
-# The check tries your answer at sizes that you don't see. Where it falls short, it draws who sends to whom. `check.hint` has a first hint, and a further one after each attempt.
+# Where your answer falls short, the check draws who sends to whom.
 
 
 # %%
@@ -180,7 +180,7 @@ def pass_on(chunk):
 
 
 # %% [markdown] sections="8.3.2"
-# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and passes on its own chunk, N - 1 times. What arrives from the left is added to the left neighbour's chunk.
+# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and passes on its own, N - 1 times. What arrives is added to the left neighbour's chunk.
 
 
 # %%
@@ -196,7 +196,7 @@ def own_chunk():
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. Look at the first number of rank 1. It is 13: its own 10, and rank 0's 1, *three times*. Why? A rank that sends the same chunk each time never passes on what it has received.
+# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. A rank that sends the same chunk each time never passes on what it has received.
 #
 # ### The cure is an index
 #
@@ -217,7 +217,7 @@ def ring(tensor):
 
 
 # %% [markdown]
-# Let us walk through it, with 4 MB on the slow link of the race below. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds.
+# Here it is with 4 MB, on the slow link of the race below. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds.
 
 # %%
 link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
@@ -265,7 +265,7 @@ lab.launch(ring_and_library, 4_000_000, ranks=4)
 #
 # The same counting works for the others. A broadcast and a reduce need S: the root of a broadcast sends each number at least once, and so does every other rank in a reduce. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter.
 #
-# Does the library send more? On the CPU and on pretend devices it is gloo, and its broadcast takes the steps of exercise 1. **Guess**: four ranks broadcast 4 MB. How much does the root send?
+# Does the library send more? On the CPU and on pretend devices it is gloo, and its broadcast is a tree like that of exercise 1. **Guess**: four ranks broadcast 4 MB. How much does the root send?
 
 # %%
 roots = lab.guess("What the root sends to broadcast 4 MB, in MB", unit="mb")
@@ -315,7 +315,7 @@ lab.table(
 #
 # Back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back.
 #
-# On one machine there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes at least the time that its link states, 10 ms, and 10 ms more for every megabyte. Only the speed is stated; processes, messages and their order are real. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$. A rank sends one and receives one message at a time; others have to wait.
+# On one machine there is no slow link, so we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes at least the time that its link states, 10 ms, and 10 ms more for every megabyte. Only the speed is stated; processes, messages and their order are real. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$. A rank sends one and receives one message at a time; others have to wait.
 #
 # **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
 
@@ -332,13 +332,13 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran*: some message took longer than its link states, because the machine had other work, too.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
+# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran*: some message took longer than its link states, since a process waits for a processor, too.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
 
 # %%
 base.compare()
 
 # %% [markdown]
-# Everybody works all the time. Both ways take six steps, one after another, but the ring's messages are a quarter as long.
+# By prediction everybody works all the time. Both ways take six steps, one after another, but the ring's messages are a quarter as long.
 #
 # ### Two more ways
 #
@@ -363,7 +363,7 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# Look at the predictions first; where the machine is busy, the measured order may be another. The hierarchical way is the fastest here: each rank sends 1.5 S, as in the ring, but in four steps instead of six.
+# Go by the predictions; on a busy machine the measured order may be another. The hierarchical way is the fastest here: each rank sends 1.5 S, as in the ring, but in four steps instead of six.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
@@ -398,7 +398,7 @@ lab.curves(
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross somewhere in between, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For links of the usual order of magnitude, the formulas let the ring win from so many bytes on:
+# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For links of the usual order of magnitude, the formulas let the ring win from so many bytes on:
 
 # %%
 links = {
@@ -437,7 +437,7 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 #
 # <details><summary>What does your cluster choose?</summary>
 #
-# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
+# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you; `nvidia-smi topo -m` prints the links inside a machine as a table. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
 # </details>
 
@@ -452,7 +452,7 @@ islands = collectives.islands(4, 2, inside=inside, between=link)
 islands
 
 # %% [markdown] sections="19.1.1"
-# Every rank has its own link to each rank across, as where each GPU has a network card, so two messages can cross side by side. **Guess** which way wins with 4 MB. All four are predicted, and two of them we run.
+# Every rank has its own link to each rank across, as where each GPU has a network card, so two messages can cross side by side. **Guess** which way wins with 4 MB. Two of the four we also run.
 
 # %%
 winner = lab.guess("By prediction, the fastest on two islands", choices=names)
@@ -471,12 +471,12 @@ lab.bars(on_islands.readings, unit="us", title=title, badge=on_islands.badge)
 # %% [markdown]
 # A ring crosses in every one of its six steps, so it always waits for a slow link, and the fast ones gain it nothing. The hierarchical way adds inside the islands first. Only two of its four steps cross, with a quarter of the buffer each, so its predicted time is about half of the ring's. (That rests on the prediction. If your run says otherwise, the machine was busy: run it again when nothing else runs.)
 #
-# This is what "topology-aware" buys you: the same call, another plan. (`nvidia-smi topo -m` prints the links inside a machine as a table.)
+# This is what "topology-aware" buys you: the same call, another plan.
 
 # %% [markdown]
 # ## Three rules, and the eight seconds
 #
-# You will rarely write a collective yourself, but you choose which one is called. Three rules for that:
+# You will rarely write a collective, but you choose which one is called:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
 # - A reduce-scatter need cost only half of an all-reduce (gloo's sends as much), and ZeRO and FSDP (chapters 06 and 07) live on that.
@@ -612,7 +612,7 @@ lab.table([{"sizes": len(others), "median error_share": off.median().item()}])
 #
 # ### Bandwidth, as libraries report it
 #
-# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
+# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)):
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
@@ -636,7 +636,7 @@ lab.table(
 # - Where only ranks add, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
 # - A tree takes $2\lceil\log_2 N\rceil$ steps. Where ring and tree cross depends on latency, bandwidth and N, so no constant is right.
 # - What was asked for and what went out may differ: gloo's reduce-scatter sends twice what it must.
-# - A message takes $\alpha + n/B$. From these two numbers you can predict every way of doing a collective, and so choose one.
+# - A message takes $\alpha + n/B$. From these two numbers you can predict how long each way takes, and so choose.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
@@ -646,7 +646,6 @@ lab.table(
 # - Trees, halving and doubling, and what they cost: Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations in MPICH*
 # - Two trees: Sanders, Speck and Träff 2009, *Two-tree algorithms for full bandwidth broadcast, reduction and scan*
 # - algbw and busbw: nccl-tests, [PERFORMANCE.md](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)
-# - The table of eight A100: Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)
 #
 # **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
 
