@@ -24,6 +24,7 @@ _RING_PX = 2.2
 _LANE_PX = 7.0
 _MIDDLE_PX = (WIDTH_PX / 2, 206)  # of the islands' ellipse
 _TOP_PX = 62
+_FEW = 4  # links between islands that are drawn one by one
 
 Island = tuple[int, ...]  # its ranks
 Ends = tuple[int | Island, int | Island]
@@ -57,16 +58,17 @@ def network(links: Network, *, order: Sequence[int] = (), language: str | None =
     """Who is linked with whom, and how fast: thick lines are fast, thin and broken ones slow.
 
     Ranks that the fastest links join stand in one island; a line between two islands stands for all
-    of its kind between them. ``order`` draws a ring's way, with arrows. Raises ValueError for one
-    that does not name every rank once.
+    of its kind between them, unless there are at most ``_FEW``. ``order`` draws a ring's way, with
+    arrows. Raises ValueError for one that does not name every rank once.
     """
     if order and sorted(order) != [*range(links.num_ranks)]:
         raise ValueError(f"order names each of {links.num_ranks} ranks once; got {order}")
     found = _kinds(links)
     kinds = sorted(set(found.values()))
     home = _islands(links.num_ranks, [pair for pair in sorted(found) if found[pair] == kinds[0]])
-    boxes = _placed(home, has_gate=any(kind.is_shared for kind in kinds))
-    joined = _joined(found, home)
+    single = _single(found, home)
+    boxes = _placed(home, has_gate=bool(single) or any(kind.is_shared for kind in kinds))
+    joined = _joined(found, home, single)
     looks = _looks(len(kinds), len(joined))
     look_of = dict(zip(kinds, looks, strict=True))
     lines = [
@@ -127,14 +129,24 @@ def _islands(num_ranks: int, pairs: Sequence[tuple[int, int]]) -> dict[int, Isla
     return home
 
 
+def _single(found: dict[tuple[int, int], _Kind], home: dict[int, Island]) -> set[tuple[int, int]]:
+    """The links between islands, where they are few enough to be drawn one by one."""
+    between = {(a, b): kind for (a, b), kind in found.items() if home[a] != home[b]}
+    is_few = len({frozenset(pair) for pair in between}) <= _FEW
+    return (
+        set(between) if is_few and not any(kind.is_shared for kind in between.values()) else set()
+    )
+
+
 def _joined(
-    found: dict[tuple[int, int], _Kind], home: dict[int, Island]
+    found: dict[tuple[int, int], _Kind], home: dict[int, Island], single: set[tuple[int, int]]
 ) -> set[tuple[Ends, _Kind]]:
-    """What a line is drawn for: each link within an island, and of each kind one between two
-    islands."""
+    """What a line is drawn for: each link within an island, those in ``single``, and of each other
+    kind one between two islands."""
     joined = set()
     for (a, b), kind in found.items():
-        ends = (a, b) if home[a] == home[b] else (home[a], home[b])
+        is_drawn = home[a] == home[b] or (a, b) in single
+        ends = (a, b) if is_drawn else (home[a], home[b])
         joined.add((tuple(sorted(ends, key=str)), kind))
     return joined
 

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Collectives
 #
-# *About an hour and a quarter. You need chapter 00. No GPU is needed.*
+# *About an hour and a quarter, and more for exercise 3. You need chapter 00. No GPU is needed.*
 #
-# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step, while seven cards wait. There is a way that takes one second on the same network, and it is nine lines long.
+# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step, while seven cards wait. There is a way that takes one second on the same network, and it is sixteen lines long.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is called a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
 
@@ -27,7 +27,7 @@ lab.begin("en")
 collectives.Six(ranks=4)
 
 # %% [markdown]
-# Every column is a rank, and every box a quarter of its buffer. The colour says whose numbers they are; stripes are the sum of all four. Look at the last column of each picture: what does rank 3 know at the end?
+# Every column is a rank, and every box a quarter of its buffer. The number says which quarter, the colour whose; stripes are the sum of all four. Look at the last column of each picture: what does rank 3 know at the end?
 #
 # **When you are done** you can
 #
@@ -68,13 +68,14 @@ def six():
 
 # %%
 run = lab.launch(six, ranks=4)
-ranks = range(4)
-lab.table(
-    [{"name": name, **{f"rank {r}": run[r][name] for r in ranks}} for name in run[0]]
-)
 
 # %%
 scattered.score(str(run[2]["reduce_scatter"][0]))
+
+# %%
+lab.table(
+    {"name": name, **{f"rank {r}": run[r][name] for r in range(4)}} for name in run[0]
+)
 
 # %% [markdown] sections="8.9.1"
 # The table, line by line:
@@ -86,7 +87,13 @@ scattered.score(str(run[2]["reduce_scatter"][0]))
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# Did you notice that a reduce-scatter and then an all-gather give exactly an all-reduce? We will build one that way. (The names `all_gather_single` and `reduce_scatter_single` are new in torch 2.13. The old ones, `all_gather_into_tensor` and `reduce_scatter_tensor`, still work, but are deprecated.)
+# A reduce-scatter and then an all-gather give exactly an all-reduce. We will build one that way.
+#
+# <details><summary>Older names</summary>
+#
+# `all_gather_single` and `reduce_scatter_single` are new in torch 2.13. The old ones, `all_gather_into_tensor` and `reduce_scatter_tensor`, still work, but are deprecated.
+#
+# </details>
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
@@ -107,35 +114,32 @@ def pass_it_on():
 lab.launch(pass_it_on, ranks=2)
 
 # %% [markdown]
-# With two ranks it works. **Guess**: with three ranks, how many of them return? (The launch ends in an error, and on purpose. Normally a silent rank is given a minute; here two seconds are enough.)
+# With two ranks it works. **Guess**: with three ranks, how many of them return? (Normally a silent rank is given a minute; here two seconds are enough.)
 
 # %%
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
 
-# %% tags=["raises-exception"]
+# %%
 try:
     lab.launch(pass_it_on, ranks=3, hang_s=2)
-except lab.Timeout as verdict:
-    returned = sum(each.how == "returned" for each in verdict.outcomes)
-    raise
+except lab.Timeout as error:
+    verdict = error
+returned = sum(each.how == "returned" for each in verdict.outcomes)
 
 # %%
 returning.score(returned)
 
+# %% tags=["raises-exception"]
+raise verdict
+
 # %% [markdown] sections="S11"
-# Ranks 0 and 1 are done. Rank 2 waits for a message that nobody sends, and the verdict names its line. So the rule is: every `recv` needs its own `send`, and every `send` its own `recv`.
-#
-# <details><summary>Erratum S11: the example receives on every other rank</summary>
-#
-# The demo project's example says `if rank == 0: send(tensor, dst=1)`, `else: recv(tensor, src=0)`. That is right for two ranks only. Say `elif rank == 1`. Run it: `lab.launch(pass_it_on, ranks=3, hang_s=2)` ends in the verdict above.
-#
-# </details>
+# The launch ended in this error. It names the line where a rank still waits for a message that nobody sends. So the rule is: every `recv` needs its own `send`, and every `send` its own `recv`.
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most. In all, every rank but the root receives exactly once.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and only what it had before that step. In all, every rank but the root receives exactly once.
 #
-# The check tries your answer at sizes that you don't see. Where it falls short, it draws who sends to whom. `check.hint` has a first hint, and a further one after each attempt.
+# Where your answer falls short, the check draws who sends to whom.
 
 
 # %%
@@ -161,68 +165,78 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once. But *what* should they send?
-#
-# The first idea: each rank cuts its buffer into N chunks and sends its own chunk to the right, N - 1 times. What arrives from the left is added to the left neighbour's chunk. (`isend` starts a send and returns at once, and `wait` ends it. With `send`, all could wait for a receiver, and none would get to its `recv`.)
+# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
+
+
+# %%
+def pass_on(chunk):
+    """Sends a chunk to the right; returns what comes from the left."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    received = torch.empty_like(chunk)
+    sending = dist.isend(chunk, (rank + 1) % size)
+    dist.recv(received, (rank - 1) % size)
+    sending.wait()
+    return received
+
+
+# %% [markdown] sections="8.3.2"
+# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and passes on its own, N - 1 times. What arrives is added to the left neighbour's chunk.
 
 
 # %%
 def own_chunk():
     rank, size = dist.get_rank(), dist.get_world_size()
-    left, right = (rank - 1) % size, (rank + 1) % size
-    gradients = torch.arange(1, size + 1) * 10**rank  # one number per chunk
-    for step in range(size - 1):
-        received = torch.empty_like(gradients[:1])
-        sending = dist.isend(gradients[rank : rank + 1], right)
-        dist.recv(received, left)
-        sending.wait()
-        gradients[left] += received[0]
+    gradients = torch.arange(1, size + 1) * 10**rank
+    chunks = gradients.chunk(size)  # views: adding to a chunk changes the tensor
+    for _ in range(size - 1):
+        chunks[(rank - 1) % size].add_(pass_on(chunks[rank]))
     return {"after three steps": gradients.tolist()}
 
 
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. Look at the first number of rank 1. It is 13: its own 10, and rank 0's 1, *three times*. Why? A rank that sends the same chunk each time never passes on what it has received.
+# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. A rank that sends the same chunk each time never passes on what it has received.
 #
-# ### The cure is one index
+# ### The cure is an index
 #
-# In step s, rank r sends chunk $(r - s) \bmod N$: in step 0 its own, and then the one it has just added to. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# A rank must send what it has just added to. So in step s, rank r sends chunk $(r - 1 - s) \bmod N$, at first its left neighbour's. After N - 1 steps rank r holds the finished sum of chunk r; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
 
 
 # %%
 def ring(tensor):
     """The sum over all ranks; the length is a multiple of their number."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    chunks = tensor.chunk(size)  # views: adding to a chunk changes the tensor
-    for step in range(2 * (size - 1)):
-        place = chunks[(rank - step - 1) % size]
-        incoming = torch.empty_like(place)
-        sending = dist.isend(chunks[(rank - step) % size], (rank + 1) % size)
-        dist.recv(incoming, (rank - 1) % size)
-        sending.wait()
-        place.copy_(place + incoming if step < size - 1 else incoming)
+    chunks = tensor.chunk(size)
+    for step in range(size - 1):  # reduce-scatter
+        received = pass_on(chunks[(rank - 1 - step) % size])
+        chunks[(rank - 2 - step) % size].add_(received)
+    for step in range(size - 1):  # all-gather
+        received = pass_on(chunks[(rank - step) % size])
+        chunks[(rank - 1 - step) % size].copy_(received)
 
 
 # %% [markdown]
-# Let us walk through it. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds. (This board ends the first half with chunk r on rank r; our function with chunk r + 1.)
+# Here it is with 4 MB, on the slow link of the race below. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds.
 
 # %%
-collectives.Call(collective="all_reduce", algorithm="ring", ranks=4).board()
+link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
+base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
+base.board()
 
 # %% [markdown]
-# Every rank always sends a quarter of the buffer and receives a quarter, so no link is ever idle. Is the result the library's, and how much did each rank send?
+# In every step each rank sends a quarter of the buffer and receives a quarter, so no link is ever idle. Is the result the library's, and how much did each rank send?
 
 
 # %%
 def ring_and_library(num_bytes):
     tensor = torch.rand(num_bytes // 4)
-    right = tensor.clone()
-    dist.all_reduce(right)
+    expected = tensor.clone()
+    dist.all_reduce(expected)
     with traffic.count() as counted:
         ring(tensor)
     return {
-        "largest error": (tensor - right).abs().max().item(),
+        "largest error": (tensor - expected).abs().max().item(),
         "sent_bytes": counted.payload_bytes["send"],
     }
 
@@ -231,43 +245,33 @@ lab.launch(ring_and_library, 4_000_000, ranks=4)
 
 # %% [markdown]
 # The numbers agree to rounding, because the ring adds in another order. Each rank sent one and a half times the buffer. Could a cleverer algorithm send less?
-#
-# <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
-#
-# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first idea reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: write `gradients[...] += received[0]` in `own_chunk` instead of `gradients[left]`. The second half, which should hand the sums round, is `pass`.
-#
-# </details>
 
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# Take a single number of the buffer. Its sum has N parts, which lie on N ranks. Sooner or later some rank is the *first* to know the finished sum. Now count the messages that carry this number:
+# Take a single number of the buffer. Its sum has N parts, which lie on N ranks. Count the messages that carry it, in the order in which they arrive, until some rank is the *first* to know the finished sum:
 #
-# - Before that moment each of the N - 1 other ranks has to send its part, or a sum that contains it. That is N - 1 messages at least.
-# - After that moment each of the N - 1 other ranks has to receive the finished sum. That is N - 1 more.
+# - By then each of the N - 1 other ranks has sent its part, alone or in a sum, and that message has arrived. That is N - 1 messages at least.
+# - Each of these others still lacks something, so at least one more message must arrive there. That is N - 1 more.
 #
-# So each number travels $2(N-1)$ times at least, and all S bytes of the buffer cause $2(N-1)S$ bytes of messages. N ranks share this work, hence the busiest one sends at least
+# So each number travels $2(N-1)$ times at least, and all S bytes of the buffer cause $2(N-1)S$ bytes of messages. N ranks share this work, so the busiest one sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S: that is why data parallelism scales at all. (The counting assumes that only ranks add. Some switches can add, too.)
-#
-# <details><summary>Erratum 19.8.1: at least M, and a ring's 2M "reaches the optimum"</summary>
-#
-# The textbook's answer says that each GPU has to send and receive at least M, the buffer, and that a ring comes near 2M and so is optimal. Both cannot be, because what reaches a bound is equal to it. The bound is $2\frac{N-1}{N}M$. Run it: `collectives.lower_bound_bytes("all_reduce", 1024, 1.0)` gives 1.998.
-#
-# </details>
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S, so the bytes per rank hardly grow with N. No cleverer algorithm sends less, as long as only ranks add. (Some switches can add, too.)
 
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The same counting works for the others. A broadcast and a reduce need S: the root of a broadcast sends each number at least once, and so does every other rank in a reduce. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter. **Guess**: four ranks reduce-scatter 4 MB, so each must send 3 MB at least. How much does the library send?
+# The same counting works for the others. A broadcast and a reduce need S: the root of a broadcast sends each number at least once, and so does every other rank in a reduce. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter.
+#
+# Does the library send more? On the CPU and on pretend devices it is gloo, and its broadcast is a tree like that of exercise 1. **Guess**: four ranks broadcast 4 MB. How much does the root send?
 
 # %%
-scattering = lab.guess("What rank 0 sends to reduce-scatter 4 MB, in MB", unit="mb")
+roots = lab.guess("What the root sends to broadcast 4 MB, in MB", unit="mb")
 
 # %% [markdown]
-# Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really left its process, read from the system's sockets, headers included. The table below has both for rank 0.
+# Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really left its process, read from the system's sockets, headers included. Here are both for rank 0, the root of the broadcast. (The reduce ends on rank 1, since its root need not send.)
 
 
 # %%
@@ -276,6 +280,7 @@ def bytes_of_each(num_bytes):
     part, other = torch.zeros(num_bytes // 16), torch.empty_like(whole)
     calls = {
         "broadcast": lambda: dist.broadcast(whole, 0),
+        "reduce": lambda: dist.reduce(whole, 1),
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_gather": lambda: dist.all_gather_single(other, part),
         "reduce_scatter": lambda: dist.reduce_scatter_single(part, other),
@@ -292,80 +297,93 @@ def bytes_of_each(num_bytes):
 # %%
 counts = lab.launch(bytes_of_each, 4_000_000, ranks=4)[0]
 least = {name: collectives.lower_bound_bytes(name, 4, 4e6) for name in counts}
+
+# %%
+roots.score(counts["broadcast"][1] / 1e6)
+
+# %%
 lab.table(
     {"name": name, "payload_bytes": of, "wire_bytes": on, "least_bytes": least[name]}
     for name, (of, on) in counts.items()
 )
 
-# %%
-scattering.score(counts["reduce_scatter"][1] / 1e6)
-
 # %% [markdown] sections="8.9.1"
-# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say whether they are payload or what the wire carried.
-#
-# <details><summary>Erratum 8.9.1: "O(N)", "O(2N)" and "O(N×P)"</summary>
-#
-# The textbook's table has "O(N)" beside most collectives, "O(2N)" beside the all-reduce and "O(N×P)" beside the all-gather. It does not say whether that is per rank or in all, nor whether N is the buffer before or after. Per rank, and with S the whole buffer, nothing grows without bound. Run it: `collectives.lower_bound_bytes("all_gather", 1024, 1.0)` gives 0.999.
-#
-# </details>
+# Compare the last two columns. Four of the six send no more than they must. In the broadcast's tree the root sends its whole buffer in each of two steps. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say whether they are payload or what the wire carried.
 
 # %% [markdown] sections="8.3.2"
-# ## The race: server, ring and trees
+# ## The race: server, ring and tree
 #
 # Back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back.
 #
-# On one machine there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes the time that its link states, 10 ms, and 10 ms more for every megabyte. Processes, messages and their order are real; the speed of the link is stated. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
+# On one machine there is no slow link, so we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes at least the time that its link states, 10 ms, and 10 ms more for every megabyte. Only the speed is stated; processes, messages and their order are real. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$. A rank sends one and receives one message at a time; others have to wait.
 #
-# **Guess**: four ranks, 1.6 MB. By prediction, how many times as long as the ring does the server take?
+# **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
 
 # %%
-slower = lab.guess("Parameter server over ring, 4 ranks, 1.6 MB", unit="ratio")
+slower = lab.guess("Parameter server over ring, 4 ranks, 4 MB", unit="ratio")
 
 # %%
-link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
-server = collectives.Call(algorithm="parameter_server", num_bytes=1.6e6, network=link)
+server = base.but(algorithm="parameter_server")
+
+# %%
+slower.score(server.formula_us() / base.formula_us())
+
+# %%
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran* says that your machine was busy, and some message took longer than its link states.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
+# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran*: some message took longer than its link states, since a process waits for a processor, too.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
 
 # %%
-server.but(algorithm="ring").compare()
+base.compare()
 
 # %% [markdown]
-# Everybody works all the time, on messages a quarter as long. Follow chunk 3 through the rows: it starts on rank 0, and three steps later its sum is complete on rank 3.
+# By prediction everybody works all the time. Both ways take six steps, one after another, but the ring's messages are a quarter as long.
 #
-# ### More ways
+# ### Two more ways
 #
-# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. A **double tree** runs two trees at once, each with half of the buffer, so that a rank that adds in one is a leaf in the other. The **hierarchical** way first works inside small groups, then between them. All ranks *together* send the same each time, $2(N-1)S$. The ways differ only in who carries it, and in how many steps. And now the clock:
+# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. Predicted:
 
 # %%
-names = ["parameter_server", "ring", "tree", "double_tree", "hierarchical"]
-race = lab.sweep(server, algorithm=names, run=names)
-title = "All-reduce of 1.6 MB, 4 ranks"
+base.but(algorithm="tree").predict()
+
+# %% [markdown]
+# Four steps are enough, but every message is a whole buffer. The **hierarchical** way works inside small groups first, here 0 with 1 and 2 with 3, then between them:
+
+# %%
+base.but(algorithm="hierarchical").predict()
+
+# %% [markdown]
+# In all four ways the ranks *together* send the same, $2(N-1)S$; only who carries it differs, and in how many steps. And now the clock:
+
+# %%
+names = ["parameter_server", "ring", "tree", "hierarchical"]
+race = lab.sweep(base, algorithm=names, run=names)
+title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
-# %%
-slower.score(race.line["parameter_server"] / race.line["ring"])
-
 # %% [markdown]
-# Look at the predictions first; where the machine is busy, the measured order may be another. The hierarchical way is the fastest, because on four ranks it needs only four steps and its messages are small. And the double tree is the slowest of all. It cuts each half into four pieces, so that several are under way at once; but here each piece pays 10 ms of latency. On faster links it does better.
+# Go by the predictions; on a busy machine the measured order may be another. The hierarchical way is the fastest here: each rank sends 1.5 S, as in the ring, but in four steps instead of six.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# By prediction the ring beats server and tree with 1.6 MB. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+# By prediction the ring beats server and tree with 4 MB. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
 
 # %%
-small = server.but(num_bytes=4e3)
-ranks = [2, 4, 8, 16, 32, 64]
+small = base.but(num_bytes=4e3)
 latency = {
-    name: lab.sweep(small.but(algorithm=name), ranks=ranks, run=[2, 8])
+    name: lab.sweep(small.but(algorithm=name), ranks=[2, 4, 8, 16, 32, 64], run=[2, 8])
     for name in ("ring", "tree")
 }
+
+# %%
+grows.score(latency["ring"].line[64] / latency["ring"].line[2])
+
+# %%
 lab.curves(
     predicted={name: each.line for name, each in latency.items()},
     measured={name: each.measured for name, each in latency.items()},
@@ -374,22 +392,13 @@ lab.curves(
     title="All-reduce of 4 kB",
 )
 
-# %%
-grows.score(latency["ring"].line[64] / latency["ring"].line[2])
-
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send: 126 steps on 64 ranks, and 2 on two. A tree has only $2\lceil\log_2 N\rceil$ steps. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees (double ones), in version 2.4, for large clusters.
-#
-# <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
-#
-# The textbook compares a parameter server, "O(2N × P)" and high latency, with a ring, "O(2N)" and low latency. But a ring has as many steps as the server, and their number grows with the cluster; that of a tree grows with its logarithm. Run it: `small.but(algorithm="ring", ranks=64).formula_us()` gives 1,260,079 us, or 1.26 s, and with `"tree"` it is 0.12 s.
-#
-# </details>
+# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send. A tree has only $2\lceil\log_2 N\rceil$ steps. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross somewhere in between, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$. So the crossing depends on the link, and just as much on the number of ranks. For links of the usual order of magnitude, the ring wins from so many bytes on:
+# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For links of the usual order of magnitude, the formulas let the ring win from so many bytes on:
 
 # %%
 links = {
@@ -409,10 +418,12 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. So no constant can be right. And between tree and ring a third way is the best. Here are 64 ranks on InfiniBand, predicted:
+# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. So no constant can be right. (The formulas let one kind of link join all ranks, and a tree send its buffer in one piece.)
+#
+# A third way is best in between. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so almost every rank sends and receives all the time. Here are 64 ranks on InfiniBand, predicted:
 
 # %%
-wide = server.but(ranks=64, network=links["InfiniBand: 5 us, 25 GB/s"])
+wide = base.but(ranks=64, network=links["InfiniBand: 5 us, 25 GB/s"])
 sizes = [1e3 * 4**k for k in range(8)]
 axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 lines = {
@@ -422,100 +433,65 @@ lines = {
 lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 
 # %% [markdown]
-# Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
+# Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. Which way is fastest depends on buffer, ranks and link, so a library has several.
 #
-# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$ instead of $2\frac{N-1}{N}S$.
+# <details><summary>What does your cluster choose?</summary>
 #
-# <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
-#
-# The crossing is proportional to $\alpha B$ and grows with N. Run it: `collectives.crossover_bytes(512, links["NVLink: 2 us, 300 GB/s"])` gives 38 MB, and with 2 ranks it gives 0.
-#
-# NCCL has no such limit today. By the word of its developers it estimates for every size the time of each algorithm and protocol on the topology that it found, and takes the least ([issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, came with version 2.4 and left with 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)).
+# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you; `nvidia-smi topo -m` prints the links inside a machine as a table. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
 # </details>
 
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
 #
-# So far all links were alike, and in a cluster they are not. Here are two machines of eight GPUs. Inside, every GPU reaches every other over NVLink; between them there is the network. Machines like these are [islands](GLOSSARY.md#island).
+# So far all links were alike, and in a cluster they are not: inside a machine every GPU reaches every other over NVLink, and between machines there is the network. Machines like these are [islands](GLOSSARY.md#island). Here are two small ones, with our link between them and ten times its bandwidth inside:
 
 # %%
-collectives.Call(ranks=16, network="islands").links()
+inside = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=1)
+islands = collectives.islands(4, 2, inside=inside, between=link)
+islands
 
 # %% [markdown] sections="19.1.1"
-# The slowest link usually decides how long a collective takes, so what counts is how much crosses it. That is why the library first asks the system what is connected with what: `nvidia-smi topo -m` prints the links inside one machine as a table.
-#
-# Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between, with 1 ms of latency everywhere. **Guess** which way wins with 4 MB. All five are predicted, and two of them we run.
+# Every rank has its own link to each rank across, as where each GPU has a network card, so two messages can cross side by side. **Guess** which way wins with 4 MB. Two of the four we also run.
 
 # %%
-winner = lab.guess("The fastest on two islands, 4 MB", choices=names)
+winner = lab.guess("By prediction, the fastest on two islands", choices=names)
 
 # %%
-islands = server.but(num_bytes=4e6, network="paced_islands")
-race = lab.sweep(islands, algorithm=names, run=["ring", "hierarchical"])
+apart = base.but(network=islands)
+on_islands = lab.sweep(apart, algorithm=names, run=["ring", "hierarchical"])
+
+# %%
+winner.score(min(on_islands.line, key=on_islands.line.get))
+
+# %%
 title = "All-reduce of 4 MB on two islands"
-lab.bars(race.readings, unit="us", title=title, badge=race.badge)
-
-# %%
-winner.score(min(race.line, key=race.line.get))
+lab.bars(on_islands.readings, unit="us", title=title, badge=on_islands.badge)
 
 # %% [markdown]
-# Compare the predicted bars: the hierarchical way takes less than half of the ring's time. (If the measured ones lie far above them, your machine was probably busy, and you see its processors more than the links.) A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
+# A ring crosses in every one of its six steps, so it always waits for a slow link, and the fast ones gain it nothing. The hierarchical way adds inside the islands first. Only two of its four steps cross, with a quarter of the buffer each, so its predicted time is about half of the ring's. (That rests on the prediction. If your run says otherwise, the machine was busy: run it again when nothing else runs.)
 #
-# <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
-#
-# The textbook draws a DGX A100 as four GPUs under one NVSwitch and four under another. Two things are wrong. First, 600 and 64 count both directions, while a message travels in one: 300 and 32 GB/s. (Section 19.1.3 then sets 300, one direction, beside 64, both, which makes PCIe look twice as good as it is.) Run it: `16 * 16e9 * 128 / 130 / 8 / 1e9` gives 31.5, for 16 lanes of 16 GT/s of which 128 bits in 130 are data; `12 * 25` gives 300, for 12 NVLinks. Second, two switches do not have the ports: 8 GPUs have 96 NVLinks, two switches of that generation 72 ports. A DGX A100 has six, with two links from each GPU to each of them (NVIDIA's white paper). So every pair of GPUs is equally near, and the matrix says `NV12` everywhere.
-#
-# </details>
-
-# %% [markdown] sections="8.9.1"
-# ## A model for your machine
-#
-# How long does the library's all-reduce take on *this* machine, without stated links? Let us take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$. (This $\alpha$ and $B$ belong to the collective, no longer to one message.) We measure 28 sizes and fit the line through every fourth of them. How well does it predict the other 21?
-
-# %%
-points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1)
-line = collectives.calibrate_run.fit(points[3::4])
-times_us = {each.num_bytes: each.time_us for each in points}
-lab.curves(
-    measured={"all-reduce": times_us},
-    predicted={"all-reduce": {size: line.us(size) for size in times_us}},
-    title="All-reduce on this machine, 4 ranks",
-    **axes,
-)
+# This is what "topology-aware" buys you: the same call, another plan.
 
 # %% [markdown]
-# Two numbers give the times roughly, over sizes of four powers of ten. A dot far above the line is probably a moment in which the machine was busy; at one of the fitted sizes such a moment also pulls the line itself. The line holds for this machine and for *one* number of ranks.
+# ## Three rules, and the eight seconds
 #
-# ### Bandwidth, as libraries report it
-#
-# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*; it falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
-
-# %%
-sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
-lab.table(
-    {
-        "size_bytes": size,
-        "time_us": time_us,
-        "algbw (GB/s)": round(size / time_us / 1e3, 1),
-        "busbw (GB/s)": round(2 * 7 / 8 * size / time_us / 1e3, 1),
-    }
-    for size, time_us in list(zip(sizes, times_us))[::3]
-)
-
-# %% [markdown]
-# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s.
-
-# %% [markdown]
-# ## When is it worth it?
-#
-# You will rarely write a collective yourself, but you choose which one is called. Take three rules with you:
+# You will rarely write a collective, but you choose which one is called:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
 # - A reduce-scatter need cost only half of an all-reduce (gloo's sends as much), and ZeRO and FSDP (chapters 06 and 07) live on that.
 # - Let little cross between machines.
 #
-# And the eight seconds? A ring of eight sends $2\cdot\frac78\cdot 14$ GB per rank. At 25 GB/s that takes about one second.
+# And the eight seconds? Now you can predict them: 14 GB, eight ranks, 25 GB/s.
+
+# %%
+opening = wide.but(ranks=8, num_bytes=14e9)
+seconds = lab.sweep(opening, algorithm=["parameter_server", "ring"])
+title = "All-reduce of 14 GB, 8 ranks"
+lab.bars(seconds.readings, unit="us", title=title, badge=seconds.badge)
+
+# %% [markdown]
+# The server's rank 0 receives seven times 14 GB, and then sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB, and at 25 GB/s that takes about one second.
 
 # %% [markdown]
 # ## Exercises
@@ -583,7 +559,7 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ### 4. A tuner (if you like)
 #
-# NCCL predicts from a model which algorithm is the faster one for which size. Write a tuner that measures instead. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
+# NCCL predicts which algorithm is the faster one for which size. Write a tuner that measures instead. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about, the same each time you ask. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
 
 
 # %%
@@ -604,13 +580,63 @@ def my_tuner(measure, smallest, largest):
 check.find_crossover(my_tuner)
 
 # %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest is about measuring real links, and optional.*
+
+# %% [markdown] sections="8.9.1"
+# ## A model for your machine
+#
+# How long does the library's all-reduce take on *this* machine, without stated links? We take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$, measure 28 sizes, and fit the line through every fourth of them, the hollow dots. How well does it predict the other 21?
+
+# %%
+points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1)
+line = collectives.calibrate_run.fit(points[3::4])
+times_us = {each.num_bytes: each.time_us for each in points}
+fitted = {each.num_bytes: each.time_us for each in points[3::4]}
+others = {size: us for size, us in times_us.items() if size not in fitted}
+lab.curves(
+    measured={"all-reduce": others},
+    fitted={"all-reduce": fitted},
+    predicted={"all-reduce": {size: line.us(size) for size in times_us}},
+    title="All-reduce on this machine, 4 ranks",
+    **axes,
+)
+
+# %%
+off = torch.tensor([abs(line.us(size) / us - 1) for size, us in others.items()])
+lab.table([{"sizes": len(others), "median error_share": off.median().item()}])
+
+# %% [markdown]
+# The line is straight, and looks bent because both axes are logarithmic. For half of the other sizes it is off by no more than the table says. A dot far above it is probably a moment in which the machine was busy. The line holds for this machine and for *one* number of ranks.
+#
+# ### Bandwidth, as libraries report it
+#
+# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)):
+
+# %%
+sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
+lab.table(
+    {
+        "size_bytes": size,
+        "time_us": time_us,
+        "algbw (GB/s)": round(size / time_us / 1e3, 1),
+        "busbw (GB/s)": round(2 * 7 / 8 * size / time_us / 1e3, 1),
+    }
+    for size, time_us in list(zip(sizes, times_us))[::3]
+)
+
+# %% [markdown]
+# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s.
+
+# %% [markdown]
 # ## Summary
 #
 # - An all-reduce is a reduce-scatter and an all-gather.
 # - Where only ranks add, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
 # - A tree takes $2\lceil\log_2 N\rceil$ steps. Where ring and tree cross depends on latency, bandwidth and N, so no constant is right.
 # - What was asked for and what went out may differ: gloo's reduce-scatter sends twice what it must.
-# - Two numbers per machine and number of ranks give a collective's time roughly. Compare busbw with a link, never algbw.
+# - A message takes $\alpha + n/B$. From these two numbers you can predict how long each way takes, and so choose.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
@@ -620,10 +646,59 @@ check.find_crossover(my_tuner)
 # - Trees, halving and doubling, and what they cost: Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations in MPICH*
 # - Two trees: Sanders, Speck and Träff 2009, *Two-tree algorithms for full bandwidth broadcast, reduction and scan*
 # - algbw and busbw: nccl-tests, [PERFORMANCE.md](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)
-# - The table of eight A100: Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)
 #
 # **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
+
+# %% [markdown] sections="8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1, S11"
+# ## Errata of the textbook
 #
+# <details><summary>Seven errata, for readers of that textbook</summary>
+#
+# <details><summary>Erratum S11: the example receives on every other rank</summary>
+#
+# The demo project's example says `if rank == 0: send(tensor, dst=1)`, `else: recv(tensor, src=0)`. That is right for two ranks only. Say `elif rank == 1`. Run it: `lab.launch(pass_it_on, ranks=3, hang_s=2)` ends in the error of section *Messages*.
+#
+# </details>
+#
+# <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
+#
+# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first idea reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: in `own_chunk`, write `gradients.add_(...)` instead of `chunks[(rank - 1) % size].add_(...)`. The second half, which should hand the sums round, is `pass`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.1: at least M, and a ring's 2M "reaches the optimum"</summary>
+#
+# The textbook's answer says that each GPU has to send and receive at least M, the buffer, and that a ring comes near 2M and so is optimal. Both cannot be, because what reaches a bound is equal to it. The bound is $2\frac{N-1}{N}M$. Run it: `collectives.lower_bound_bytes("all_reduce", 1024, 1.0)` gives 1.998.
+#
+# </details>
+#
+# <details><summary>Erratum 8.9.1: "O(N)", "O(2N)" and "O(N×P)"</summary>
+#
+# The textbook's table has "O(N)" beside most collectives, "O(2N)" beside the all-reduce and "O(N×P)" beside the all-gather. It does not say whether that is per rank or in all, nor whether N is the buffer before or after. Per rank, and with S the whole buffer, nothing grows without bound. Run it: `collectives.lower_bound_bytes("all_gather", 1024, 1.0)` gives 0.999.
+#
+# </details>
+#
+# <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
+#
+# The textbook compares a parameter server, "O(2N × P)" and high latency, with a ring, "O(2N)" and low latency. But a ring has as many steps as the server, and their number grows with the cluster; that of a tree grows with its logarithm. Run it: `small.but(algorithm="ring", ranks=64).formula_us()` gives 1,260,079 us, or 1.26 s, and with `"tree"` it is 0.12 s.
+#
+# </details>
+#
+# <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
+#
+# The crossing is proportional to $\alpha B$ and grows with N. Run it: `collectives.crossover_bytes(512, links["NVLink: 2 us, 300 GB/s"])` gives 38 MB, and with 2 ranks it gives 0.
+#
+# NCCL has no such limit today. By the word of its developers it estimates for every size the time of each algorithm and protocol on the topology that it found, and takes the least ([issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, came with version 2.4 and left with 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)).
+#
+# </details>
+#
+# <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
+#
+# The textbook draws a DGX A100 as four GPUs under one NVSwitch and four under another. Two things are wrong. First, 600 and 64 count both directions, while a message travels in one: 300 and 32 GB/s. (Section 19.1.3 then sets 300, one direction, beside 64, both, which makes PCIe look twice as good as it is.) Run it: `16 * 16e9 * 128 / 130 / 8 / 1e9` gives 31.5, for 16 lanes of 16 GT/s of which 128 bits in 130 are data; `12 * 25` gives 300, for 12 NVLinks. Second, two switches do not have the ports: 8 GPUs have 96 NVLinks, two switches of that generation 72 ports. A DGX A100 has six, with two links from each GPU to each of them (NVIDIA's white paper). So every pair of GPUs is equally near, and the matrix says `NV12` everywhere.
+#
+# </details>
+#
+# </details>
 #
 # *Sections 8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1 and S11 of the source material.*
 

@@ -191,6 +191,13 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
     assert widths[()] == max(widths.values()) > min(widths.values()) and faults(drawn) == []
 
 
+def test_few_links_between_two_islands_are_drawn_one_by_one_and_a_shared_wire_once() -> None:
+    own = network_picture.network(islands(4, 2, inside=LINK, between=SLOW))
+    assert len(own.only(Line)) == 2 + 4 + 2 and faults(own) == [], "inside, between, in the legend"
+    shared = network_picture.network(islands(4, 2, inside=LINK, between=SLOW, shared=True))
+    assert len(shared.only(Line)) == 2 + 1 + 2 and faults(shared) == []
+
+
 def test_a_call_shows_the_way_of_its_ring_and_counts_how_often_it_leaves_an_island() -> None:
     links = islands(4, 2, inside=LINK, between=SLOW)
     straight = Call(ranks=4, network=links)
