@@ -184,7 +184,7 @@ lab.show(planner.time_bars({"shards": plan}))
 #
 # ### The messages, by hand
 #
-# A rank has half of each layer, so to gather one it must begin and then receive the other half, 4 x 198,272 / 2 = 396,544 bytes. The four layers are gathered twice each, for the forward and for the backward, and their gradients are reduced and scattered once. So each takes the time to begin, and these bytes over its GB/s:
+# A rank has half of each layer, so to gather one it must begin and then receive the other half, 99,136 numbers or 396,544 bytes. The four layers are gathered twice each, for the forward and for the backward, and their gradients are reduced and scattered once. So each takes the time to begin, and these bytes over its GB/s:
 
 # %%
 half_bytes = 4 * sum(each.numel() for each in mine(layers=1)[0].parameters()) / 2
@@ -239,7 +239,7 @@ lab.table(
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
-# `lstsq` finds those with which the formula comes nearest to the five runs. The plan is nearly such a sum as well, so we fit its own three in the same way. In the step of 4 x 4, where does the plan lack most?
+# `lstsq` finds those with which the formula comes nearest to the five runs. The plan is nearly such a sum as well, so we fit its own three in the same way. The last column has what the plan lacks in the step of 4 x 4: one fixed time, 4 layers, 16 sequences in a layer. Where does it lack most?
 
 # %%
 parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
@@ -254,18 +254,12 @@ def three(times_us):
 names = ["fixed time", "a layer", "a sequence in a layer"]
 both = zip(names, three(plan_us), three(clock_us), (1, 4, 16), strict=True)
 lab.table(
-    {
-        "it takes": name,
-        "planned_us": a,
-        "fitted_us": b,
-        "times": n,
-        "lacks_us": n * (b - a),
-    }
+    {"it takes": name, "planned_us": a, "fitted_us": b, "lacks_us": n * (b - a)}
     for name, a, b, n in both
 )
 
 # %% [markdown]
-# The last column adds up to nearly the whole gap. In our runs the layers lacked most. The update is part of that, as the bars above showed. How the rest divides, the fit doesn't tell.
+# Together that is nearly the whole gap. In our runs the layers lacked most. The update is part of that, as the bars above showed. How the rest divides, the fit doesn't tell.
 #
 # ### Does it hold for a larger step?
 #
@@ -279,7 +273,7 @@ fit_us = (parts_of @ torch.tensor(three(clock_us), dtype=torch.float64)).tolist(
 off.score(abs(fit_us[5] / clock_us[5] - 1))
 
 # %% [markdown]
-# Here are all six. Behind each name stands by how much the fit is too long (+) or too short (-). Compare the last group with the five above it.
+# Here are all six. Behind each name stands by how much the fit is too long (+) or too short (-). Is the last group further off than the five?
 
 # %%
 every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
@@ -313,14 +307,18 @@ noise["worst of the five, fitted"] = max(misses, key=abs)
 # %%
 most = max(abs(share) for share in noise.values())
 is_quiet = most < 0.1 and min(three(clock_us)) > 0
-table = []
-for name, us in forecasts.items():
-    share = us / clock_us[5] - 1
-    verdict = "near" if abs(share) < most else "off by more"
-    table.append(
-        {"row": name, "off": share, "verdict": verdict if is_quiet else "nothing shown"}
-    )
-table += [{"row": name, "off": share} for name, share in noise.items()]
+
+
+def verdict(share):
+    if not is_quiet:
+        return "nothing shown"
+    return "near" if abs(share) < most else "off by more"
+
+
+# %%
+by = {name: us / clock_us[5] - 1 for name, us in forecasts.items()}
+table = [{"what": name, "off": s, "verdict": verdict(s)} for name, s in by.items()]
+table += [{"what": name, "off": s} for name, s in noise.items()]
 lab.table(table, units={"off": "share"})
 
 # %% [markdown]
@@ -391,7 +389,7 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# At 25 GB/s messages last about as long as computing, so the step isn't only messages. At 6.25 GB/s it nearly is. Trust that, not the digits: the warning holds.
+# At 25 GB/s messages last about as long as computing, so a step isn't only messages. At 6.25 GB/s it nearly is. Trust that, not the digits: the warning holds.
 #
 # At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs: twice in a step of copies, for the all-reduce, and three times in a step of shards, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
@@ -414,11 +412,11 @@ slowest.score(at["copies"] / at["shards"])
 # | copies | 2 x 6.2 x 15 / 16 = 11.6 GB | 11.6 / 6 = 1.9 s |
 # | shards | 3 x 6.2 x 15 / 16 = 17.4 GB | 17.4 / 6 = 2.9 s |
 #
-# By the plan the step of shards is no longer than these messages.
+# By the plan the step of shards is no longer than these messages. At 25 GB/s they take 17.4 / 100 = 0.17 s, about as long as a step in the picture's right end, where hardly any message shows.
 #
 # </details>
 #
-# The picture predicts both for faster and faster networks. Upright lines are networks as they are sold, by a card's Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. With one card a machine in place of eight, go to an eighth of its speed. See how steep the curves are on the left and on the right.
+# The picture predicts both for faster and faster networks. Upright lines are networks as they are sold, by a card's Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. With one card a machine in place of eight, 25GbE would lie at an eighth, 0.39 GB/s, left of the picture. See how steep the curves are on the left and on the right.
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -471,12 +469,18 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # Your machine also decides which microbatch is fastest, and with recomputation or without. Trials tell, and it pays to know which can't win.
 #
-# Take 8 samples, which compute for 24 ms, a third of it in the forward. Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes 32 ms. But say that with it all 8 samples fit at once, and without it only 4. A microbatch also costs something by itself, for gathering shards for instance. Recomputation wins where that is much:
+# Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes a third longer. But larger microbatches fit, and each microbatch costs something by itself, for gathering shards for instance.
+#
+# <details><summary>An example by hand</summary>
+#
+# Take 8 samples, which compute for 24 ms, a third of it in the forward, and with recomputation for 32 ms. Say that with it all 8 fit at once, and without it only 4. Recomputation wins where a microbatch costs much:
 #
 # | a microbatch costs | two microbatches | one, with recomputation |
 # | --- | --- | --- |
 # | 5 ms | 24 + 2 x 5 = 34 ms | 32 + 5 = 37 ms |
 # | 20 ms | 24 + 2 x 20 = 64 ms | 32 + 20 = 52 ms |
+#
+# </details>
 #
 # Find the fastest way to take `batch` samples on each rank, 16 in the check. `trial(microbatch, recompute)` runs such a step on real ranks, with a made-up time for computing, and returns its milliseconds, or None where it does not fit.
 #
@@ -520,13 +524,13 @@ check.hint("tune")
 # | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
 # | Links are slow between machines: place the axes accordingly, and count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one in three stages | [10](10_mesh_and_experts.ipynb), [17](17_many_machines.ipynb) |
 # | Hide messages, or send less. But fewer bytes in more messages may be slower. | chapter 20 predicts 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
-# | **Waiting** | | |
+# | **Waiting and waste** | | |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
 # | Watch what a step waits for, and prove a cure. | one reader: a batch every 48 ms; four: at best every 12 | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as an A100 gets 3 microbatches to 1 | [16](16_unequal_machines_and_serving.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
-# | **Trust** | | |
 # | Past a critical batch, more GPUs save few steps. | a small training: 128 samples in place of 32 saved a third of the steps | [12](12_large_batches.ipynb) |
+# | **Trust** | | |
 # | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
 # | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a sixth that the fit hasn't seen | this one |
