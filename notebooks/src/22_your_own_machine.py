@@ -123,8 +123,6 @@ lab.table([{"new step over the ideal": over, "the pace is set by": who}])
 # - **The readers.** Only batches that come faster make the step shorter. (Below 1, some were read during the warm-up.)
 # - **Not the readers alone.** Either the rest alone is longer than the third bar, because two ranks and eight readers share your cores, or batches come in bursts.
 #
-# So large a gain shows in one pair of runs. For a gain of 5 %, record each script five times, in turns. Believe it if each new average step is shorter than each old one.
-#
 # ### What is in the way now?
 #
 # Look again under the longest hatched stretches. The table names the longest part of a step.
@@ -145,6 +143,7 @@ lab.table([{"longest part of the new step": longest, "takes_us": now_us[longest]
 #
 # - Write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
 # - Make your change in a copy, and write `cured = Path("cured.py")`. Our readers only sleep. Some that decode share your cores, and gain less.
+# - So large a gain as ours shows in one pair of runs. For a gain of 5 %, record each script five times, in turns. Believe it if each new average step is shorter than each old one.
 #
 # </details>
 #
@@ -217,9 +216,9 @@ took = your_own.fastest(run)
 lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
 
 # %% [markdown]
-# ### Fit constants to your machine
+# ### Does one factor do?
 #
-# Does the ratio that we have just found mend the plan of any step? Five runs tell, of other layers and sequences; the fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to twenty times, and keeps the fastest of each.
+# Would the ratio that we have just found mend the plan of any step? Five runs tell, of other layers and sequences; the fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to twenty times, and keeps the fastest of each.
 
 # %%
 sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
@@ -235,7 +234,11 @@ lab.table(
 )
 
 # %% [markdown]
-# It doesn't, because the ratio isn't the same in every row. So we sort a step's work by how often it comes. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. That makes three times:
+# It wouldn't, because the ratio isn't the same in every row. One constant isn't enough.
+#
+# ### Fit constants to your machine
+#
+# We sort a step's work by how often it comes. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. That makes three times:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
@@ -259,7 +262,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Together that is nearly the whole gap. In our runs the layers lacked most. The update is part of that, as the bars above showed. How the rest divides, the fit doesn't tell.
+# By the fit that is the whole gap. In our runs the layers lacked most. The update is part of that, as the bars above showed. How the rest divides, the fit doesn't tell.
 #
 # ### Does it hold for a larger step?
 #
@@ -292,13 +295,14 @@ lab.bars(groups, unit="us", **title)
 # %%
 rows = [each.row(us, gpu=here) for each, us in zip(steps, clock_us, strict=True)]
 fitted = planner.fit(rows[:5])
-lab.table([fitted.constants()])
+own = fitted.stack(rows[5])
+lab.table([{name: getattr(own, name) for _, name in fitted.moved}])
 
 # %% [markdown]
 # No forecast can be judged more finely than the clock reads, or than the formula meets its own five runs. We have clocked the step of 4 x 4 twice, so the last two rows say how far both are off. "Near" is a forecast that is off by less than the larger of them.
 
 # %%
-own_us = steps[5].plan(gpu=here, stack=fitted.stack(rows[5])).time().step_us
+own_us = steps[5].plan(gpu=here, stack=own).time().step_us
 forecasts = {"planned": plan_us[5], "three times": fit_us[5], "planner.fit": own_us}
 noise = {"one step, clocked twice": clock_us[4] / min(run[0]["step_us"]) - 1}
 misses = [fit / clock - 1 for _, _, fit, clock in every[:5]]
@@ -401,7 +405,7 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# Two rounds against three would be two thirds. By the plan shards hide nearly all their computing behind messages. Copies hide less, because they send only during the backward, and then each updates all the numbers. If shards are slower than planned, as the warning says, copies win by more.
+# Two rounds against three would be two thirds. By the plan shards hide nearly all their computing behind messages. Copies hide less, because they send only during the backward, and then each updates all the numbers.
 #
 # <details><summary>The same in seconds</summary>
 #
@@ -430,7 +434,7 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers, in 38 ms, and not a sixteenth of them, in 2 ms. In the plan the curves cross just below HDR 200. If shards are slower than planned, they cross further right, or never. So there you should measure.
+# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers, in 38 ms, and not a sixteenth of them, in 2 ms. In the plan the curves cross just below HDR 200. If shards are slower than planned, as the warning says, they cross further right, or never. So there you should measure.
 
 # %% [markdown]
 # ### Let them find each other
