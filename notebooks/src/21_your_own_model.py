@@ -284,18 +284,18 @@ both.score(in_both / (step.shape().itemsize * step.shape().params))
 #
 # <details><summary>Two stages in your script</summary>
 #
-# `tokens` is the batch's tensor, and `next_token` takes what it needs of output and `tokens`:
+# Here `tokens` is the tensor of the batch, `table` this stage's copy of the table, and `loss` takes the output and tokens:
 #
 # ```python
 # point = {"transformer.h.2": SplitPoint.BEGINNING}
 # pipe = pipeline(module, (), {"input_ids": tokens[:2]}, split_spec=point)
 # stage = pipe.build_stage(rank, device)
-# schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=next_token)
+# schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss)
 # if rank == 0:
 #     schedule.step(input_ids=tokens)
 # else:
 #     schedule.step(target=tokens, losses=losses)
-# dist.all_reduce(table.grad)  # this stage's table, before the optimizer
+# dist.all_reduce(table.grad)  # before each optimizer.step()
 # ```
 #
 # </details>
@@ -362,7 +362,7 @@ marks = {"the card": card.memory_mib * 2**20}
 lab.bars(peaks, marks=marks, title="The highest point of a step", **looks)
 
 # %% [markdown]
-# It did, for both. On a card of 18 MB it would have been wrong about shards, which would train there. That mistake is harmless. The other one isn't, so look at the forward of copies:
+# It did, for both. On a card of 18 MB it would be wrong about shards, whose counted peak is lower. Such a mistake is harmless. The opposite one isn't, so look at the forward of copies:
 
 # %%
 lab.table(your_own.beside(found["copies"], "forward"))
