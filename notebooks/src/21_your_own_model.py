@@ -98,7 +98,7 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 # %% [markdown]
 # Neither cure is enough, because all three bars have the same activations. The first stage has only 6 layers. But under 1F1B it starts eight microbatches before the first one comes back, and 6 x 8 are all 48 again (chapter 08).
 #
-# The bar of stages ends only a little above the line, and a card of "40 GB" has a little more than 40 billion bytes. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth of the card free and end by 36 of the 40 GB.
+# The bar of stages ends only a little above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth of the card free and end by 36 of the 40 GB.
 #
 # ### What helps?
 #
@@ -125,7 +125,7 @@ recomputed = tries["shards, recompute"].time().step_us
 longer.score(recomputed / shards.time().step_us)
 
 # %% [markdown]
-# A backward has two products for each one of a forward (chapter 05), which makes the forward a third of a step. Now compare all rows:
+# A backward has two products for each one of a forward, so the forward is a third of a step. Now compare all rows:
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
@@ -135,7 +135,7 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 #
 # ### What are the activations?
 #
-# So there is a plan that fits: shards, two sequences at a time. Can we keep four at a time, and be faster? That depends on what the activations are. The table lists what one forward of four sequences keeps: the operator that made it, the shape, how many such tensors, and their bytes. Look at the rows that are 6,400 wide, four times the model's 1,600:
+# So shards fit with two sequences at a time. Can we keep four, and be faster? That depends on what the activations are. The table lists what one forward of four sequences keeps: the operator that made it, the shape, how many such tensors, and their bytes. Look at the rows that are 6,400 wide, four times the model's 1,600:
 
 # %%
 lab.table(your_own.kept(your_own.Step(make=large)))
@@ -196,7 +196,7 @@ lab.show(planner.time_bars(both_ways))
 lab.table(your_own.doubts(your_own.Step(make=large)))
 
 # %% [markdown]
-# For instance, GPT-2's attention is causal: a token looks at earlier ones only, which can halve the work. Under fake tensors labkit can't see this, so attention's 57.8 ms may be half as many, about 5 % of a step. (In the table's line, `module` and `batch` are what `large()` gives.)
+# For instance, GPT-2's attention is causal: a token looks at earlier ones only, which can halve the work. Under fake tensors labkit can't see this, so attention's 57.8 ms may be half as many, about 5 % of a step. (`module, batch` of that row are what `large()` gives.)
 
 # %% [markdown]
 # ## Run it and count
@@ -250,7 +250,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # - **Gradients**: the plan has all of them. At its highest point the run had finished none.
 # - **Gathered for a while**: the plan has one figure for forward and backward, with the next layer, which FSDP fetches early, and gradients before they are sent. What the run has of these counts as temporary.
 #
-# So the plan adds up tensors that are not there at the same time. That is why you measure a peak. You can trust the sizes of the states, which match by the update, but not the moment at which gradients exist.
+# So the plan adds up tensors that are not there at the same time, and a peak has to be measured. You can trust the sizes of the states, which match by the update.
 #
 # In the large plan both rows are only 1.8 of 42.3 GB, so shards alone still don't fit.
 #
@@ -328,7 +328,7 @@ lab.table(your_own.losses(ran))
 # %% [markdown]
 # ## Where does it run out of memory?
 #
-# A plan is there to say what fits. So as a last test we take a pretend card of 21.2 MiB, which are 22.2 MB. It needs no tenth, because it has no CUDA and no gaps. Shards are planned with 20.2 MB. Copies have 16 bytes of states for each of 0.93 million parameters, nothing gathered, and as many activations and temporary tensors as shards. Who runs out of memory?
+# A plan is there to say what fits, so as a last test we take a pretend card of 21.2 MiB, which are 22.2 MB. It needs no tenth, because it has no CUDA and no gaps. Shards are planned with 20.2 MB. Copies have 16 bytes of states for each of 0.93 million parameters, nothing gathered, and as many activations and temporary tensors as shards. Who runs out of memory?
 
 # %%
 names = ("copies", "shards", "both", "nobody")
@@ -432,7 +432,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept as we did for GELU, operator by operator. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
+# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept as we did for GELU, with `your_own.operators`. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
 #
 # Write a forward that keeps half of that, 11 at most:
 #
