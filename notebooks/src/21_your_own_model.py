@@ -148,8 +148,8 @@ from torch.nn import GELU, Linear, Sequential
 from transformers.activations import NewGELUActivation
 
 down = Linear(8, 8)
-ways = {"as it is": Sequential(NewGELUActivation(), down)}
-ways["one operator"] = Sequential(GELU("tanh"), down)
+ways = {"as it is": your_own.recorded(Sequential(NewGELUActivation(), down))}
+ways["one operator"] = your_own.recorded(Sequential(GELU("tanh"), down))
 lab.show(your_own.operators(ways))
 
 # %% [markdown]
@@ -432,7 +432,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept as we did for GELU, with `your_own.operators`. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
+# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept as we did for GELU, with `your_own.recorded`. The backward of `exp` needs its result, which is as wide as `h`, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
 #
 # Write a forward that keeps half of that, 11 at most:
 #

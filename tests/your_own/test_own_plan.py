@@ -10,7 +10,6 @@ from torch import nn
 from labkit import planner, your_own
 from labkit.footprint import PARTS
 from labkit.pictures.sketch import Words
-from labkit.your_own import inside
 from labkit.your_own.holds import OUTPUTS, bill
 
 TRIED = (strangers.gpt2, strangers.t5, strangers.transformer, strangers.vit)
@@ -240,20 +239,19 @@ def test_the_fastest_of_timed_steps_has_an_update_and_all_else():
 
 
 def test_operators_are_told_in_their_order_with_what_is_kept():
-    bend = Bend()
-    rows = inside.recorded(lambda x: torch.tanh(x) * x)
-    assert rows == [("x", True), ("tanh", True), ("mul", False)]
-    assert [each.operator for each in inside.recorded(bend)] == ["x", "addmm", "tanh", "mul"]
-    drawn = your_own.operators({"a": bend, "b": torch.nn.GELU("tanh")})
-    assert drawn.table[1][1:] == ("x addmm tanh mul", "x tanh")
-    assert drawn.table[2][1:] == ("x gelu", "x")
-    assert [each.text for each in drawn.only(Words) if each.bold] == ["2 kept", "1 kept"]
-    with pytest.raises(ValueError, match="each by its name"):
-        your_own.operators({"a": 3})
-    with pytest.raises(ValueError, match="2 x 5 numbers"):
-        your_own.operators({"a": bend}, width=5)
-    with pytest.raises(ValueError, match="14 operators at most"):
-        your_own.operators({"a": torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(14)))})
+    bend = your_own.recorded(Bend())
+    assert bend == [("x", True), ("addmm", False), ("tanh", True), ("mul", False)]
+    assert your_own.recorded(torch.nn.GELU("tanh")) == [("x", True), ("gelu", False)]
+    drawn = your_own.operators({"a": bend, "b": [("x", False)]})
+    assert drawn.table[1:] == (("a", "x addmm tanh mul", "x tanh"), ("b", "x", ""))
+    assert [each.text for each in drawn.only(Words) if each.bold] == ["2 kept", "0 kept"]
+    for none in (3, {}, {"a": 3}, {"a": []}, {"a": [("x", True)] * 15}, {"a": ["xy"]}):
+        with pytest.raises(ValueError, match="14 operators at most"):
+            your_own.operators(none)
+    with pytest.raises(ValueError, match="2 x 8 numbers"):
+        your_own.recorded(torch.nn.Linear(5, 5))
+    with pytest.raises(ValueError, match="a function of a tensor"):
+        your_own.recorded("soap")
 
 
 def test_bytes_are_planned_of_adamw_alone():
