@@ -17,7 +17,7 @@ from labkit.measure import memory, trace
 from labkit.measure.labels import replaced
 from labkit.planner.real.module_run import repeated
 from labkit.sharding import engines
-from labkit.your_own.run import by_the_clock, given, loss_of, num_rows, told
+from labkit.your_own.run import by_the_clock, given, loss_of, num_rows, optimizer_of, told
 from labkit.your_own.step import Step
 
 
@@ -29,7 +29,7 @@ def train(step: Step, module: nn.Module, batch: Any) -> dict:
         shared = _tied(module, stage.submod)
         losses: list[Tensor] = []
         forward_backward = _runtime(step, stage, batch, losses)
-        optimizer = torch.optim.AdamW(stage.submod.parameters(), lr=1e-3, foreach=False)
+        optimizer = optimizer_of(step, stage.submod)
 
         def update() -> float | None:
             _sum_copies(shared)

@@ -21,7 +21,7 @@ from labkit.measure.labels import replaced
 from labkit.planner.real.counted import Counted
 from labkit.planner.real.module_run import measured, repeated
 from labkit.sharding import engines
-from labkit.your_own.step import Step
+from labkit.your_own.step import LEARNING_RATES, Step
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
@@ -187,7 +187,7 @@ def _ready(step: Step) -> tuple[torch.optim.Optimizer, Callable[[], object]]:
     device = torch.get_default_device()
     batch = tree_map_only(Tensor, lambda each: each.to(device), _part(step, batch))
     engine = _wrapped(step, module)
-    optimizer = torch.optim.AdamW(engine.parameters(), lr=1e-3, foreach=False)
+    optimizer = optimizer_of(step, engine)
     once = functools.partial(_one_step, step, engine, optimizer, batch)
     for _ in range(WARM_STEPS):
         once()
@@ -207,7 +207,7 @@ def _data_parallel(step: Step, module: nn.Module, batch: Any) -> dict:
     """Copies or shards."""
     with memory.watch() as watched:
         engine = _wrapped(step, module)
-        optimizer = torch.optim.AdamW(engine.parameters(), lr=1e-3, foreach=False)
+        optimizer = optimizer_of(step, engine)
         values = [_one_step(step, engine, optimizer, batch) for _ in range(2)]
         engines.claim(watched, engine, optimizer)
         memory.reset_allocated_peak()
@@ -254,6 +254,13 @@ def _took_us(work: Callable[[], object]) -> float:
     work()
     synchronize()
     return 1e6 * (time.perf_counter() - began_s)
+
+
+def optimizer_of(step: Step, module: nn.Module) -> torch.optim.Optimizer:
+    """The step's optimizer, of all that the module holds on this rank."""
+    rate = LEARNING_RATES[step.optimizer]
+    kind = torch.optim.SGD if step.optimizer == "sgd" else torch.optim.AdamW
+    return kind(module.parameters(), lr=rate, foreach=False)
 
 
 def _wrapped(step: Step, module: nn.Module) -> nn.Module:

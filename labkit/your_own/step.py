@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 ENGINES = ("ddp", "fsdp", "pipeline")
 """Copies, shards, stages."""
+OPTIMIZERS = ("adamw", "sgd")
+"""What updates the weights; plain SGD, at LEARNING_RATES, holds nothing of its own."""
+LEARNING_RATES = {"adamw": 1e-3, "sgd": 0.1}
+"""SGD's is large enough that a gradient with a wrong factor shows in the third loss"""
 PRECISIONS = {2: "bf16", 4: "fp32"}
 """bytes of an element -> how a plan calls the module's own type"""
 TEMPORARY = to_say("logits, other temporary tensors")
@@ -96,6 +100,8 @@ class Step(Experiment):
     """one of ENGINES"""
     ranks: int = 2
     """how many ranks"""
+    optimizer: str = "adamw"
+    """one of OPTIMIZERS; bytes are only planned of "adamw" """
     microbatches: int = 2
     """of a pipeline's step"""
     split: bool = False
@@ -120,6 +126,7 @@ class Step(Experiment):
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")
+        check_word(self.optimizer, OPTIMIZERS, "an optimizer")
         check_whole(1, 1_000_000, ranks=self.ranks, microbatches=self.microbatches)
         if not callable(self.make):
             raise ValueError(
@@ -189,9 +196,11 @@ class Step(Experiment):
 
     def predict(self) -> Footprint:
         """The bytes of ``rank`` over the step, by its plan. Raises ValueError for a module that
-        can't be measured."""
+        can't be measured, or another optimizer than AdamW."""
         from labkit.your_own import run
 
+        if self.optimizer != "adamw":
+            raise ValueError(f"a plan has AdamW's bytes; run() alone takes {self.optimizer!r}")
         looked = run.looked(self.make)
         output_bytes = looked.output_bytes * self.rows() // looked.num_rows
         return bill(self.plan(), self.rank, output_bytes=output_bytes)

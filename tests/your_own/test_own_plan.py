@@ -9,6 +9,7 @@ from torch import nn
 
 from labkit import planner, your_own
 from labkit.footprint import PARTS
+from labkit.pictures.sketch import Words
 from labkit.your_own.holds import OUTPUTS, bill
 
 TRIED = (strangers.gpt2, strangers.t5, strangers.transformer, strangers.vit)
@@ -235,3 +236,26 @@ def test_the_fastest_of_timed_steps_has_an_update_and_all_else():
     for none in ([{"step_us": [], "update_us": []}], [{}], 3):
         with pytest.raises(ValueError, match="timed=5"):
             your_own.fastest(none)
+
+
+def test_operators_are_told_in_their_order_with_what_is_kept():
+    bend = your_own.recorded(Bend())
+    assert bend == [("x", True), ("addmm", False), ("tanh", True), ("mul", False)]
+    assert your_own.recorded(torch.nn.GELU("tanh")) == [("x", True), ("gelu", False)]
+    drawn = your_own.operators({"a": bend, "b": [("x", False)]})
+    assert drawn.table[1:] == (("a", "x addmm tanh mul", "x tanh"), ("b", "x", ""))
+    assert [each.text for each in drawn.only(Words) if each.bold] == ["2 kept", "0 kept"]
+    for none in (3, {}, {"a": 3}, {"a": []}, {"a": [("x", True)] * 15}, {"a": ["xy"]}):
+        with pytest.raises(ValueError, match="14 operators at most"):
+            your_own.operators(none)
+    with pytest.raises(ValueError, match="2 x 8 numbers"):
+        your_own.recorded(torch.nn.Linear(5, 5))
+    with pytest.raises(ValueError, match="a function of a tensor"):
+        your_own.recorded("soap")
+
+
+def test_bytes_are_planned_of_adamw_alone():
+    with pytest.raises(ValueError, match="run\\(\\) alone takes 'sgd'"):
+        your_own.Step(make=bends, optimizer="sgd").predict()
+    with pytest.raises(ValueError, match="an optimizer"):
+        your_own.Step(make=bends, optimizer="adagrad")

@@ -115,6 +115,24 @@ def test_ranks_that_split_a_batch_learn_what_one_process_learns_of_all(engine):
     assert 0.7 * found.predicted.peak_bytes < found.measured.peak_bytes
 
 
+def test_sgd_shows_a_gradient_that_adam_hides():
+    step = your_own.Step(make=strangers.gpt2, loss=summed, engine="fsdp", split=True)
+    one = step.but(engine="ddp", ranks=1)
+    right, parts = (each.but(optimizer="sgd").run()[0]["losses"] for each in (one, step))
+    assert parts == pytest.approx(right, rel=1e-5)
+    shown = {}
+    for optimizer in ("sgd", "adamw"):
+        twice = one.but(optimizer=optimizer, loss=doubled).run()[0]["losses"]
+        once = one.but(optimizer=optimizer).run()[0]["losses"]
+        shown[optimizer] = abs(twice[2] / 2 - once[2])
+    assert shown["sgd"] > 1e-2 > 1e-3 > shown["adamw"]
+
+
+def doubled(output: torch.Tensor, batch: dict) -> torch.Tensor:
+    """A loss all of whose gradients are twice as large."""
+    return 2 * summed(output, batch)
+
+
 def half(make):
     module, batch = make()
     return module, {name: each[: len(each) // 2] for name, each in batch.items()}

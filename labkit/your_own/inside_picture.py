@@ -1,0 +1,96 @@
+"""The operators of a small function in the order in which they run, and whose results autograd
+keeps, as a picture."""
+
+from collections.abc import Mapping, Sequence
+
+from labkit.pictures.drawing import WIDTH_PX
+from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend
+from labkit.pictures.slices import LOOKS
+from labkit.pictures.style import text_px
+from labkit.units import brief
+from labkit.words import catalogue, speaking
+
+WORDS = catalogue(
+    [
+        ("heading", "Operators in their order"),
+        ("badge", "measured"),
+        ("kept", "kept for the backward"),
+        ("gone", "made and let go"),
+        ("count", "{} kept"),
+        ("way", "way"),
+        ("operators", "operators"),
+    ]
+)
+MOST = 14
+"""operators of a row"""
+_COLOUR, _HATCH = LOOKS["activations"]
+_TOP_PX, _BOX_PX, _ROW_PX = 62.0, 26.0, 38.0
+_RIGHT_PX = 66.0
+"""room for the counts"""
+
+
+def operators(ways: Mapping[str, Sequence[tuple[str, bool]]]) -> Sketch:
+    """For ``lab.show``: a row for each name -> what ``recorded`` returned of a function: its
+    operators, those marked whose results autograd keeps.
+
+    Raises ValueError for other things, or more than MOST operators.
+    """
+    if not isinstance(ways, Mapping) or not ways or not all(map(_is_row, ways.values())):
+        raise ValueError(
+            f"ways are what recorded() returned, each by its name, {MOST} operators at most; "
+            f"got {brief(ways)}"
+        )
+    found = {str(name): list(row) for name, row in ways.items()}
+
+    def build(words: dict[str, str]) -> Sketch:
+        return _drawn(found, WORDS[words["code"]], words["code"])
+
+    return speaking(None, build)
+
+
+def _is_row(row: object) -> bool:
+    """Whether it is a list of (operator, kept)."""
+    if not isinstance(row, list) or not 0 < len(row) <= MOST:
+        return False
+    pairs = [each for each in row if isinstance(each, tuple) and len(each) == 2]
+    return len(pairs) == len(row) and all(isinstance(name, str) for name, _ in pairs)
+
+
+def _drawn(found: dict[str, list[tuple[str, bool]]], own: dict[str, str], language: str) -> Sketch:
+    left_px = 8 + max(text_px(name) for name in found)
+    step_px = (WIDTH_PX - left_px - _RIGHT_PX) / max(map(len, found.values()))
+    shapes: list[Shape] = []
+    table = [(own["way"], own["operators"], own["kept"])]
+    for number, (name, row) in enumerate(found.items()):
+        y_px = _TOP_PX + number * _ROW_PX
+        middle_px = y_px + _BOX_PX / 2 + 4
+        shapes.append(Words(left_px - 8, middle_px, name, anchor="end"))
+        for place, (operator, is_kept) in enumerate(row):
+            x_px = left_px + place * step_px
+            shapes.append(_box(x_px, y_px, step_px - 4, is_kept, operator))
+        kept = [operator for operator, is_kept in row if is_kept]
+        count = own["count"].format(len(kept))
+        shapes.append(Words(WIDTH_PX - 2, middle_px, count, anchor="end", bold=True))
+        every = " ".join(operator for operator, _ in row)
+        table.append((name, every, " ".join(kept)))
+    samples = [
+        ((_box(0, -7, 22, kept),), own[key]) for key, kept in (("kept", True), ("gone", False))
+    ]
+    keys, end_px = legend(samples, left_px, _TOP_PX + len(found) * _ROW_PX + 2)
+    return Sketch(
+        shapes=(*shapes, *keys),
+        height_px=end_px,
+        heading=own["heading"],
+        badge=own["badge"],
+        table=tuple(table),
+        language=language,
+        summary=f"{own['heading']}.",
+    )
+
+
+def _box(x_px: float, y_px: float, width_px: float, kept: bool, text: str = "") -> Box:
+    texts = (text,) if text else ()
+    height_px = _BOX_PX if text else 14
+    if kept:
+        return Box(x_px, y_px, width_px, height_px, _COLOUR, _HATCH, texts)
+    return Box(x_px, y_px, width_px, height_px, texts=texts)
