@@ -46,7 +46,7 @@ _WORDS = catalogue(
     ]
 )
 _COLOURS = ("#2e9e6b", "#58b7b1", "#4f9fe3", "#9aa3ad")
-_LEFTS_PX = (0.0, 242.0, 428.0, 586.0, 724.0)
+_LEFTS_PX = (0.0, 236.0, 408.0, 598.0, 730.0)
 _STEP_PX = 12.0
 _ROW_PX = 36.0
 _TOP_PX = 76.0

@@ -94,7 +94,7 @@ def all_reduced(
         rows = [(say["before"], *held[0]), (say["after"], *held[1])]
         return Sketch(
             shapes=tuple(chain(_heads(ranks), _reduced(rows))),
-            height_px=_TOP_PX + 5 * _HEIGHT_PX,
+            height_px=_TOP_PX + 5 * _HEIGHT_PX + 12,
             heading=say["reduced"].format(len(before)),
             badge=words["measured"],
             table=(("", *ranks), *rows),

@@ -52,7 +52,7 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, not four threads. The *world size* is how many there are. Without GPUs, the *device* is the CPU, pretending to be some.
+# Four process numbers: these are four programs, not four threads. The *world size* is how many there are. Without GPUs, the *device* is the CPU, pretending to be GPUs.
 #
 # Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk; without GPUs, [gloo](GLOSSARY.md#gloo) carries the messages. `lab.launch` does both for one function.
 #
@@ -138,7 +138,7 @@ lab.table(list(run))
 run.timeline()
 
 # %% [markdown]
-# The red bars end at almost the same time, and the rank with the least work has the longest one (rank 3's is hardly to be seen). Rank 0 called first and then waited for rank 3. An all-reduce can't end before the last rank has arrived.
+# The red bars end at almost the same time, and the rank with the least work has the longest one (rank 3's may be too short to see). Rank 0 called first and then waited for rank 3. An all-reduce can't end before the last rank has arrived.
 #
 # Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing, even while its all-reduce is open. What rank 0 lacks is not a faster network, since its all-reduce carried 4 bytes: the load is uneven.
 #
@@ -215,7 +215,7 @@ lab.show(picture.calls(verdict.outcomes))
 # | --- | --- | --- |
 # | go on to another `all_reduce` | a wrong sum, no error | the next run |
 # | have ended, as here | gloo: `Connection closed by peer`; NCCL: perhaps nothing until its limit | gloo: tried with `torchrun`; NCCL: not tried |
-# | do something else | an error at its limit: 30 minutes with gloo, 10 with NCCL | torch's defaults |
+# | are busy elsewhere | an error at its limit: 30 minutes with gloo, 10 with NCCL | torch's defaults |
 #
 # By default, neither error names the ranks that stayed away. The first row is worse: it has none. Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses, 0.5 and 0.5:
 
@@ -296,11 +296,14 @@ def compare_with_6(reduce):
 # Does any rank notice?
 
 # %%
-noticed = lab.guess("the comparison with 6", choices=("notices", "notices nothing"))
+noticed = lab.guess("whether a rank notices", choices=("yes", "no"))
 
 # %%
 run = lab.launch(compare_with_6, without_rank_0, ranks=4)
-noticed.score("notices nothing" if all(run) else "notices")
+noticed.score("no" if all(run) else "yes")
+
+# %%
+run
 
 # %% [markdown] sections="D-verify"
 # A check must be able to fail, and on this fault ours can't, because nobody misses a 0. So every rank sends a different number, none of them 0, and compares with a result that it has worked out without asking the others. No likely mistake may give that result: for a sum, 1, 2 and 3 won't do either, since their product is 6 as well.
@@ -364,7 +367,7 @@ check.hint("honest_check")
 #
 # The first table said on what **device** each rank computes. If you have no GPU, that is a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors count as lying in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories.
 #
-# That helps: a common mistake on the way to a GPU is a tensor left behind on the CPU:
+# That helps, because a common mistake on the way to a GPU is a tensor left behind on the CPU:
 
 
 # %%
