@@ -7,6 +7,7 @@ lab.show(picture.calls(error.outcomes))     # error: what lab.launch raised
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from reprlib import repr as brief
 
 from labkit.launching.verdicts.outcome import Outcome
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words
@@ -83,7 +84,9 @@ def all_reduced(
     """
     check_whole(1, MOST_CALLS, ranks=len(before))
     if len(after) != len(before):
-        raise ValueError(f"{len(before)} ranks held a number before, and {len(after)} after")
+        raise ValueError(
+            f"every rank holds a number before and one after; got {brief(before)}, {brief(after)}"
+        )
     for number in (*before, *after):
         check_real(-1e18, number=number)
     held = [[f"{number:g}" for number in each] for each in (before, after)]
