@@ -1,5 +1,5 @@
-"""``lab.ladder()``: what a rank may stand on, from a GPU of its own down to a recording, with the
-rung that this machine's launches take marked."""
+"""``lab.ladder()``: what a rank may stand on, from a GPU of its own down to the CPU, with the rung
+that this machine's launches take marked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ from labkit.pictures.sketch import Box, Shape, Sketch, Words
 from labkit.shown import Shown
 from labkit.words import catalogue, sentence, speaking
 
-RUNGS = ("cuda", "shared", "pretend", "cpu", "recorded")
-"""From the top down. Nothing runs on the last one."""
+RUNGS = ("cuda", "shared", "pretend", "cpu")
+"""From the top down."""
+ASKED_FOR = "shared"
+"""the rung that is drawn only where it is taken: nobody stands on it who hasn't asked for it"""
 COLUMNS = ("who", "memory", "rules", "speed", "messages")
 _WORDS = catalogue(
     [
@@ -18,17 +20,17 @@ _WORDS = catalogue(
         ("badge", "here: {}"),
         ("who", "a rank has"),
         ("memory", "tensors lie in"),
-        ("rules", "mistakes"),
+        ("rules", "a tensor left on the CPU"),
         ("speed", "speed"),
         ("messages", "messages"),
         ("cuda", "a GPU of its own"),
         ("cuda memory", "the GPU's memory"),
-        ("cuda rules", "CUDA refuses them"),
+        ("cuda rules", "CUDA refuses it"),
         ("cuda speed", "a GPU's"),
         ("cuda messages", "NCCL"),
         ("shared", "a shared GPU, if asked for"),
         ("shared memory", "the GPU's memory, shared"),
-        ("shared rules", "CUDA refuses them"),
+        ("shared rules", "CUDA refuses it"),
         ("shared speed", "a part of a GPU's"),
         ("shared messages", "gloo, through the host"),
         ("pretend", "a pretend device"),
@@ -41,15 +43,10 @@ _WORDS = catalogue(
         ("cpu rules", "forgiven"),
         ("cpu speed", "the CPU's"),
         ("cpu messages", "gloo"),
-        ("recorded", "a recording"),
-        ("recorded memory", "as recorded"),
-        ("recorded rules", "none, nothing runs"),
-        ("recorded speed", "as recorded"),
-        ("recorded messages", "as recorded"),
     ]
 )
-_COLOURS = ("#2e9e6b", "#58b7b1", "#4f9fe3", "#9aa3ad", "#d9b13b")
-_LEFTS_PX = (0.0, 242.0, 428.0, 586.0, 724.0)
+_COLOURS = ("#2e9e6b", "#58b7b1", "#4f9fe3", "#9aa3ad")
+_LEFTS_PX = (0.0, 236.0, 408.0, 598.0, 730.0)
 _STEP_PX = 12.0
 _ROW_PX = 36.0
 _TOP_PX = 76.0
@@ -82,13 +79,14 @@ def _drawn(told: Ladder, code: str) -> Sketch:
     for column, left in zip(COLUMNS, _LEFTS_PX, strict=True):
         shapes.append(Words(left + 8 + _shift(column, 0), _TOP_PX - 10, say[column], opacity=0.8))
     table = [tuple(say[column] for column in COLUMNS)]
-    for row, name in enumerate(RUNGS):
+    rungs = [name for name in RUNGS if name in (told.here, *set(RUNGS) - {ASKED_FOR})]
+    for row, name in enumerate(rungs):
         shapes += _rung(name, row, name == told.here, say)
         table.append(_texts(name, say))
     badge = say["badge"].format(say[told.here])
     return Sketch(
         shapes=tuple(shapes),
-        height_px=_TOP_PX + _ROW_PX * len(RUNGS),
+        height_px=_TOP_PX + _ROW_PX * len(rungs),
         heading=say["heading"],
         badge=badge,
         summary=sentence(say["heading"], table[1:], badge, code),
@@ -113,7 +111,7 @@ def _rung(name: str, row: int, here: bool, say: Mapping[str, str]) -> list[Shape
     first, *others = _texts(name, say)
     x = _shift("who", row)
     shapes: list[Shape] = [
-        Box(x, y, 184, _ROW_PX - 8, _COLOURS[row], "", (first,), float(here), here)
+        Box(x, y, 184, _ROW_PX - 8, _COLOURS[RUNGS.index(name)], "", (first,), float(here), here)
     ]
     for left, text in zip(_LEFTS_PX[1:], others, strict=True):
         shapes.append(Words(left + 8, y + 18, text))

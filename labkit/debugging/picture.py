@@ -1,15 +1,18 @@
-"""Which calls met, of a run in which a rank waits: a lane for each rank, a column for each
-collective of the group, and at the end the call that nobody answered.
+"""What an all-reduce leaves where; and which calls met, of a run in which a rank waits: a lane for
+each rank, a column for each collective of the group, at the end the call that nobody answered.
 
+lab.show(picture.all_reduced([0, 1, 2, 3], [6, 6, 6, 6]))
 lab.show(picture.calls(error.outcomes))     # error: what lab.launch raised
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from reprlib import repr as brief
 
 from labkit.launching.verdicts.outcome import Outcome
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words
-from labkit.pictures.style import style
+from labkit.pictures.style import CYCLE, style
+from labkit.units import check_real, check_whole
 from labkit.words import catalogue, speaking
 
 _WORDS = catalogue(
@@ -18,6 +21,9 @@ _WORDS = catalogue(
         ("waits", "waits"),
         ("missing", "no call"),
         ("number", "call {}"),
+        ("reduced", "An all-reduce of {} ranks"),
+        ("before", "before"),
+        ("after", "after"),
     ]
 )
 MOST_LANES = 16
@@ -66,6 +72,56 @@ def calls(endings: Sequence[Outcome], *, language: str | None = None) -> Sketch:
         )
 
     return speaking(language, build)
+
+
+def all_reduced(
+    before: Sequence[float], after: Sequence[float], *, language: str | None = None
+) -> Sketch:
+    """The numbers of a measured all-reduce: a box for what each rank held ``before`` it, arrows
+    into the call and out of it, a box for what it held ``after`` it.
+
+    Raises ValueError for other than 1 to 8 ranks, lists of different lengths, and no numbers.
+    """
+    check_whole(1, MOST_CALLS, ranks=len(before))
+    if len(after) != len(before):
+        raise ValueError(
+            f"every rank holds a number before and one after; got {brief(before)}, {brief(after)}"
+        )
+    for number in (*before, *after):
+        check_real(-1e18, number=number)
+    held = [[f"{number:g}" for number in each] for each in (before, after)]
+    ranks = tuple(f"rank {rank}" for rank in range(len(before)))
+
+    def build(words: dict[str, str]) -> Sketch:
+        say = _WORDS[words["code"]]
+        rows = [(say["before"], *held[0]), (say["after"], *held[1])]
+        return Sketch(
+            shapes=tuple(chain(_heads(ranks), _reduced(rows))),
+            height_px=_TOP_PX + 5 * _HEIGHT_PX + 12,
+            heading=say["reduced"].format(len(before)),
+            badge=words["measured"],
+            table=(("", *ranks), *rows),
+            language=words["code"],
+        )
+
+    return speaking(language, build)
+
+
+def _reduced(rows: Sequence[Sequence[str]]) -> Iterator[Shape]:
+    """A row of boxes, the call that all go through, the row of boxes after it."""
+    colour = style("all_reduce").colour
+    width_px = _COLUMN_PX * (len(rows[0]) - 2) + _WIDTH_PX
+    middle_px = _TOP_PX + 2 * _HEIGHT_PX
+    yield Box(_LEFT_PX, middle_px, width_px, _HEIGHT_PX, colour, "", ("all_reduce",))
+    for y, (name, *texts) in zip((_TOP_PX, middle_px + 2 * _HEIGHT_PX), rows, strict=True):
+        yield Words(_LEFT_PX - 12, y + 17, name, "end")
+        for column, text in enumerate(texts):
+            x = _LEFT_PX + _COLUMN_PX * column
+            mine = CYCLE[column][0] if y < middle_px else colour
+            yield Box(x, y, _WIDTH_PX, _HEIGHT_PX, mine, "", (text,))
+            start_px = min(y, middle_px) + _HEIGHT_PX
+            ends = tuple((x + _WIDTH_PX / 2, start_px + down) for down in (2, _HEIGHT_PX - 2))
+            yield Line(ends, arrow=True)
 
 
 def _numbered(called: Sequence[dict], group: str) -> dict[int, str]:

@@ -11,9 +11,11 @@
 #
 # *Three quarters of an hour, of some 31 hours in all, with the exercises. You need Python, and have trained something with torch; no GPU. `make lab` in the course's folder opens it in JupyterLab, where cells run and exercises are checked.*
 #
-# The LLaMA paper says what training its 7B model took: 82,432 hours of A100 cards, added up. On one card that is nine years and five months. Nobody waited that long, because many cards shared the work: 1,024 of them would spend as many hours in less than three and a half days.
+# Training LLaMA's 7B model took 82,432 hours of A100 cards, says its paper. On one card that is nine years and five months; 1,024 cards would spend as many hours in less than three and a half days.
 #
-# But in any such run the cards also wait for each other, send messages, and fill memory with copies of what others have. This course is about that: how a thousand cards work as one, what it costs, and how to pay less. Here is the way through it.
+# But in any such run the cards also wait for each other, send messages, and fill memory with copies of what others have. This course is about that: how a thousand cards work as one, what it costs, and how to pay less.
+#
+# The first cell looks at your machine. Where something that you need is missing, its row says what to do.
 
 # %%
 import labkit as lab
@@ -22,26 +24,14 @@ from labkit.debugging import start_check as check
 from labkit.machine import doctor
 
 lab.begin("en")
-lab.course()
-
-# %% [markdown]
-# Each row is a question, and the chapters beside it answer it. Read them by number: 11 comes later than it stands here, and 13 and 14 come before 15. After chapter 02 you may go straight to the row of your question, since each chapter says at its top which others it needs. The pale numbers fill with colour as you pass exercises.
-#
-# **When you are done** with this chapter, you can start several programs from one cell, you can say who waits for whom, and you can tell a check that checks something from one that does not.
-#
-# `lab` is this course's own small library. Nearly all the rest is plain torch; a few chapters use Accelerate and DeepSpeed as well.
-#
-# ## What this machine is
-#
-# Is everything here that we need? If something is missing, its row says what to do.
-
-# %%
 doctor.examine()
 
 # %% [markdown]
+# **When you are done** with this chapter, you can start several programs from one cell, say who waits for whom, and tell a check that checks something from one that does not.
+#
 # ## Four programs from one cell
 #
-# `lab.launch` runs one function in several processes at once. Each of these processes is called a [rank](GLOSSARY.md#rank), and it has a number, counted from 0. All ranks run the same code, so it is by the number that the code tells them apart.
+# `lab` is this course's own small library; nearly all the rest is plain torch. `lab.launch` runs one function in several processes at once. Each of these processes is called a [rank](GLOSSARY.md#rank), and it has a number, counted from 0. All ranks run the same code, so it is by the number that the code tells them apart.
 
 # %%
 import os
@@ -62,9 +52,9 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, and not four threads of this notebook. The *world size* is how many there are. The last section comes back to the *device*.
+# Four process numbers: these are four programs, not four threads. The *world size* is how many there are. Without GPUs, the *device* is the CPU, pretending to be GPUs.
 #
-# Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk. `lab.launch` does both for one function.
+# Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk; without GPUs, [gloo](GLOSSARY.md#gloo) carries the messages. `lab.launch` does both for one function.
 #
 # The next function adds 1 to `count`:
 
@@ -99,7 +89,7 @@ run
 #
 # ## They add up
 #
-# In training, ranks mostly talk by [collectives](GLOSSARY.md#collective): a collective is one call that all ranks make together. `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
+# In training, ranks mostly talk by [collectives](GLOSSARY.md#collective): a collective is one call that all ranks make together. By default, `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
 #
 # Ranks 0 to 3 each hold a tensor with their own number in it. What will rank 2 hold afterwards?
 
@@ -126,34 +116,37 @@ def add_up():
     dist.all_reduce(x)
     total = x.item()  # on a GPU, this is what waits for the sum
     waited_ms = 1000 * (time.perf_counter() - began)
-    return {"rank": rank, "holds": total, "waited_ms": waited_ms}
+    return {"rank": rank, "holds": total, "waited, ms": round(waited_ms)}
 
 
 run = lab.launch(add_up, ranks=4, record=True)
 holds.score(run[2]["holds"])
 
 # %%
-waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
+waits_longest.score(max(run, key=lambda each: each["waited, ms"])["rank"])
+
+# %%
+lab.show(picture.all_reduced(range(4), [each["holds"] for each in run]))
 
 # %%
 lab.table(list(run))
 
 # %% [markdown]
-# Even the shortest wait is not zero, because the clock also counts the way into the call and out of it, and the ranks share this machine. In the picture, the red bars are the all-reduce. At the top right a picture says where its numbers come from; these are *measured*:
+# All ranks hold the sum, but some waited long for it. In the picture, a red bar is an all-reduce; at the top right stands where the numbers come from, here *measured*:
 
 # %%
 run.timeline()
 
 # %% [markdown]
-# The red bars end at almost the same time, and the rank with the least work has the longest one. It called first and then waited for rank 3, which came last. An all-reduce can't end before the last rank has arrived.
+# The red bars end at almost the same time, and the rank with the least work has the longest one (rank 3's may be too short to see). Rank 0 called first and then waited for rank 3. An all-reduce can't end before the last rank has arrived.
 #
-# So a profile can mislead you. Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture hatches the time in which no operation of a rank is open. What rank 0 lacks is not a faster network: the load is uneven.
+# Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing, even while its all-reduce is open. What rank 0 lacks is not a faster network, since its all-reduce carried 4 bytes: the load is uneven.
+#
+# <details><summary>More about the picture</summary>
+#
+# *Span* is the time from the first operation's start to the last one's end. The last one is `x.item()`, after the all-reduce, and too short to be seen. *Communication hidden* is the share of the red time in which the same rank also computes. A dark line stands where one operation ends and the next begins; the ranks don't all start at the same moment.
 #
 # Blue is time on the clock. With more ranks than cores, they take turns, so a part of the blue is waiting for a core, and twice the work may take more or less than twice as long.
-#
-# <details><summary>What stands above the picture</summary>
-#
-# *Span* is the time from the first operation's start to the last one's end. The last one is `x.item()`, after the all-reduce, and too short to be seen. *Communication hidden* is the share of the red time in which the same rank also computes.
 #
 # </details>
 
@@ -181,7 +174,7 @@ check.hint("waits")
 # %% [markdown]
 # ## When a rank never comes
 #
-# So far everyone came in the end. What if a rank never does? Below, ten batches are dealt to three ranks, with one call for each batch:
+# What if a rank never comes? Below, ten batches are dealt to three ranks, with one call for each batch:
 
 
 # %%
@@ -216,7 +209,33 @@ print(verdict)
 lab.show(picture.calls(verdict.outcomes))
 
 # %% [markdown]
-# Rank 0 has four batches and the others have three, so nobody answers its fourth call. Without the verdict, the rest depends on the others. If they go on to another `all_reduce`, that one answers rank 0's fourth call, and the sum is wrong without an error. If they call nothing more, rank 0 waits for torch's time limit, 30 minutes with gloo and 10 with NCCL, unless you say otherwise. If they have ended, as here, gloo gives it a closed connection, while NCCL may wait until its limit all the same. By default neither error names the ranks that stayed away.
+# Rank 0 has four batches and the others have three, so nobody answers its fourth call. Without `lab.launch`, what rank 0 gets depends on the others:
+#
+# | the others | rank 0 | how we know |
+# | --- | --- | --- |
+# | go on to another `all_reduce` | a wrong sum, no error | the next run |
+# | have ended, as here | gloo: `Connection closed by peer`; NCCL: perhaps nothing until its limit | gloo: tried with `torchrun`; NCCL: not tried |
+# | are busy elsewhere | an error at its limit: 30 minutes with gloo, 10 with NCCL | torch's defaults |
+#
+# By default, neither error names the ranks that stayed away. The first row is worse: it has none. Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses, 0.5 and 0.5:
+
+
+# %%
+def two_epochs():
+    rank, sums = dist.get_rank(), []
+    for epoch in range(2):
+        for _ in range(5)[(rank + epoch) % 2 :: 2]:
+            dist.all_reduce(torch.ones(1))  # a batch
+        loss = torch.tensor([0.5])
+        dist.all_reduce(loss)
+        sums.append(loss.item())
+    return sums
+
+
+lab.launch(two_epochs, ranks=2)
+
+# %% [markdown]
+# The first sum should be 1, and no rank got an error. In the third call, rank 0 brought a batch's 1 and rank 1 its loss; in the fourth, it was the other way round. In both epochs together each rank makes seven calls, so in the end nobody waits, and nobody notices.
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
@@ -243,7 +262,7 @@ check.hint("mean_of_all")
 # %% [markdown] sections="D-verify"
 # ## Does it really add?
 #
-# So far we have trusted `all_reduce` to add. Before you give a machine nine years of work, you check that. Many scripts run a reduction, and say "success" when they reach their end. Let's hand one that does so a wrong reduction, which takes the largest number in place of the sum:
+# Before you give a machine nine GPU-years of work, you check that `all_reduce` adds. Some scripts run a reduction, and say "success" when they reach their end. Here is such a check, with a reduction that always fails:
 
 
 # %%
@@ -254,28 +273,42 @@ def verify(reduce):
     return "success"
 
 
-def largest():
-    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
-
-
-# %% [markdown]
-# What does the check say on two ranks?
-
-# %%
-said = lab.guess("what the check says", choices=("success", "failure"))
-
-# %%
-run = lab.launch(verify, largest, ranks=2)
-said.score(run[0])
-
-# %% [markdown] sections="D-verify"
-# It ran the reduction, and nobody looked at the result. Where nobody launches it, it doesn't even run the reduction, so one that always fails passes as well:
-
-# %%
 verify(reduce=lambda: 1 / 0)
 
 # %% [markdown]
-# A check must be able to fail. So every rank sends another number, and compares with a result that it has worked out without asking the others. No likely mistake may give that result. For a sum, 1, 2 and 3 won't do, since their product is 6 as well, and a 0 won't do, since nobody misses it. For `all_gather`, 1, 2 and 3 will do: it gives every rank a list of all ranks' tensors, where each has its own place.
+# Without a launch, `size` is 1 and `reduce` is never called. In a launch it is, but nobody looks at the result. So let's compare: ranks 0 to 3 send their own numbers again, and expect 6. This reduction leaves out rank 0:
+
+
+# %%
+def without_rank_0(x):
+    if dist.get_rank() == 0:
+        x.zero_()
+    dist.all_reduce(x)
+
+
+def compare_with_6(reduce):
+    x = torch.tensor([float(dist.get_rank())])
+    reduce(x)
+    return x.item() == 6
+
+
+# %% [markdown]
+# Does any rank notice?
+
+# %%
+noticed = lab.guess("whether a rank notices", choices=("yes", "no"))
+
+# %%
+run = lab.launch(compare_with_6, without_rank_0, ranks=4)
+noticed.score("no" if all(run) else "yes")
+
+# %%
+run
+
+# %% [markdown] sections="D-verify"
+# A check must be able to fail, and on this fault ours can't, because nobody misses a 0. So every rank sends a different number, none of them 0, and compares with a result that it has worked out without asking the others. No likely mistake may give that result: for a sum, 1, 2 and 3 won't do either, since their product is 6 as well.
+#
+# For `all_gather` they will do: it gives every rank a list of all ranks' tensors, where each has its own place.
 
 
 # %%
@@ -291,7 +324,7 @@ def check_gather(gather):
 lab.launch(check_gather, dist.all_gather, ranks=4)
 
 # %% [markdown]
-# Does it notice a gather that is broken? This one gets the order wrong. Both ranks find that; the launch names the one that failed first, and the line:
+# Does it notice a gather that gets the order wrong? The launch names the rank that failed first, and the line:
 
 
 # %%
@@ -308,7 +341,7 @@ except lab.RankFailed as error:
 # %% [markdown]
 # ## Exercise 3. An honest check
 #
-# Your turn: check `dist.all_reduce`. `my_check` is called on every rank, of which there are two or more. If the sum is right, it returns. If not, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each of them.
+# Your turn: check `dist.all_reduce`. Call it by that name, since we replace it. `my_check` is called on every rank, of which there are two or more. If the sum is right, it returns. If not, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each of them.
 
 
 # %%
@@ -332,15 +365,9 @@ check.hint("honest_check")
 # %% [markdown]
 # ## What a rank stands on
 #
-# One column is left from the first table of ranks: the **device**, which is what a rank computes on. Three rows of the picture matter for now: a GPU for each rank, a pretend device, and the CPU. The thick edge marks what launches take on this machine:
-
-# %%
-lab.ladder()
-
-# %% [markdown]
-# Between GPUs, messages are carried by [NCCL](GLOSSARY.md#nccl), NVIDIA's library, and elsewhere by [gloo](GLOSSARY.md#gloo).
+# The first table said on what **device** each rank computes. If you have no GPU, that is a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors count as lying in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories.
 #
-# If you have no GPU, your ranks stand on a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors lie in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories. What is that good for? A common mistake on the way to a GPU is a tensor left behind on the CPU. The CPU forgives it, because there is only one memory anyway. A pretend device doesn't:
+# That helps, because a common mistake on the way to a GPU is a tensor left behind on the CPU:
 
 
 # %%
@@ -350,28 +377,43 @@ def left_behind():
     return weights + batch
 
 
-try:
-    lab.launch(left_behind, ranks=1, devices="pretend")
-except lab.RankFailed as error:
-    print(str(error).splitlines()[0])
+for device in ("cpu", "pretend"):
+    try:
+        print(lab.launch(left_behind, ranks=1, devices=device)[0])
+    except lab.RankFailed as error:
+        print(str(error).splitlines()[0])
 
 # %% [markdown]
-# So a cell that runs on a pretend device has passed this test before it meets a GPU. (`torch.ones(3)` lies on the rank's device because `lab.launch` makes that torch's default. In a script of your own, write `.to(device)`.)
-#
+# The CPU forgives it, because there is only one memory anyway. A cell that runs on a pretend device has passed this test before it meets a GPU. Here are the three side by side; the thick edge marks what launches take on this machine, and [NCCL](GLOSSARY.md#nccl) is NVIDIA's library that carries messages between GPUs:
+
+# %%
+lab.ladder()
+
+# %% [markdown]
 # <details><summary>What a pretend device cannot show, and how to choose another row</summary>
 #
 # Its numbers are right, but its speed is a CPU's. It does one thing after another and gives freed memory back at once, so it shows no streams, no races, no fragmented memory and no NCCL.
+#
+# `torch.ones(3)` lies on the rank's device because `lab.launch` makes that torch's default. In a script of your own, write `.to(device)`.
 #
 # `devices="pretend"` chooses a row for one launch. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, chooses it for all of them. DeepSpeed does not know pretend devices, so a launch whose code names DeepSpeed takes a GPU for each rank, or else the CPU.
 #
 # </details>
 
 # %% [markdown]
+# ## The way from here
+#
+# Each row is a question, and the chapters beside it answer it. Read by number; after chapter 02 you may go straight to your question, since each chapter says which others it needs. The numbers fill with colour as you pass exercises.
+
+# %%
+lab.course()
+
+# %% [markdown]
 # ## Summary
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank never comes, the others get an error, at once or after many minutes; if a later call of it answers instead, they get a wrong sum. By default torch's error does not name that rank; `lab.launch` does.
+# - If a rank doesn't come to a call, the others get an error, at once or after many minutes, and `lab.launch` names that rank. If its next call answers instead, they get a wrong sum and no error.
 # - A check must be able to fail: it compares with a result worked out alone, which no likely mistake gives too. For a sum, no rank sends 0.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).

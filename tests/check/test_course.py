@@ -76,6 +76,13 @@ def test_the_rung_of_this_machine_is_marked(name):
     assert marked[0].texts[0] == ladder._WORDS["en"][name]
 
 
-def test_the_ladder_has_every_rung_of_a_launch_and_the_recorded_one():
-    assert [*ladder.RUNGS] == [*rung.NAMES, "recorded"]
+@pytest.mark.parametrize("name", rung.NAMES)
+def test_a_shared_gpu_is_drawn_only_where_it_is_taken(name):
+    told = str(ladder.Ladder(here=name).picture().table)
+    assert ("a shared GPU, if asked for" in told) == (name == ladder.ASKED_FOR)
+    assert all(ladder._WORDS["en"][each] in told for each in ("cuda", "pretend", "cpu"))
+
+
+def test_the_ladder_has_every_rung_of_a_launch():
+    assert [*ladder.RUNGS] == [*rung.NAMES]
     assert lab.ladder().here in rung.NAMES

@@ -1,5 +1,5 @@
 """The picture of a run in which a rank waits: a lane per rank, a column per call, a line down those
-that met, and the call that nobody answered marked."""
+that met, and the call that nobody answered marked; and the picture of one all-reduce."""
 
 import pytest
 import torch
@@ -64,3 +64,23 @@ def test_every_painter_takes_it(language):
 def test_where_no_rank_waits_nothing_is_drawn():
     with pytest.raises(ValueError, match="here the ranks ended so: failed, returned"):
         picture.calls((Outcome(rank=0, how="failed"), Outcome(rank=1, how="returned")))
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_an_all_reduce_has_an_arrow_into_the_call_and_one_out_of_it_for_each_rank(language):
+    found = picture.all_reduced([0, 1.5, -2], (-0.5,) * 3, language=language)
+    assert [row[1:] for row in found.table[1:]] == [("0", "1.5", "-2"), ("-0.5",) * 3]
+    boxes = [box.texts for box in found.only(Box)]
+    assert boxes.count(("all_reduce",)) == 1 and len(boxes) == 7
+    assert all(line.arrow for line in found.only(Line)) and len(found.only(Line)) == 6
+    assert ("之前" in str(found.table)) == (language == "zh")
+    assert svg.html(found).count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([], []), ([1] * 9, [9] * 9), ([1, 2], [3]), ([1, float("nan")], [1, 1]), (["a"], [1])],
+)
+def test_what_is_no_all_reduce_is_not_drawn(before, after):
+    with pytest.raises(ValueError, match=r"rank|number"):
+        picture.all_reduced(before, after)
