@@ -11,7 +11,7 @@
 #
 # *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner, which trusts a cable with two fifths of its speed. We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner, which trusts a cable with two fifths of its speed. We bought eight cards, and got a very expensive network test.
 #
 # There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
 
@@ -31,7 +31,7 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits. (In the notebook, the board's *overlap* lets them leave earlier.)
+# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits.
 #
 # **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
 
@@ -59,7 +59,7 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 #
 # - **Computing:** 8 sequences of 2,048 tokens on each card, at two thirds of an A100's peak.
 # - **The cable:** the planner counts on two fifths of its 1.25 GB/s, a figure fitted to another cluster's runs. A rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds.
-# - **The gradients** are often sent in bf16 already (FSDP's `reduce_dtype`, or a hook of DDP below). Then the step takes 50 seconds.
+# - **The gradients:** in bf16, as they are often sent, they would leave a step of 50 seconds.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
@@ -86,7 +86,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are buckets 0 to 5 from left to right; bucket 0 holds the gradients of layer 5. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would, and the step would take 297. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
+# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would, and the step would take 297. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -98,14 +98,14 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of the 78 ms of messages at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of 78 ms at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
 #
 # And on our bill? Let gradients hide under the backward and parameters under the next forward: of the 71 seconds 68 remain, because there are only three to hide under. (And that only if a card's 8 sequences are one microbatch, since messages leave with the last one: 63 GB by the planner, with recomputation.)
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (A row is split where two of them overlap.)
+# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy* counts messages here, *sent* is what was handed in, and a row is split where two overlap.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -264,7 +264,7 @@ compressed_run.report(runs)
 #
 # There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats.
 #
-# We train with 8 bits, and with the extreme: three levels, -1, 0 and 1. (Two bits would hold those; our code sends a byte for each, a quarter of a float.)
+# We train with 8 bits, and with the extreme: three levels, -1, 0 and 1. (Our code sends a byte for each, a quarter of a float.)
 
 
 # %%
@@ -301,7 +301,7 @@ zeros = {name: runs[name][0]["zeros"] for name in rounded}
 lab.bars(zeros, unit="share", title="Zeros among what is sent, in the last step")
 
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost.
+# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost. The finer 8 bits end like the plain run.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### More ranks: in two steps
@@ -550,11 +550,11 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. More machines gain less: of eight with eight cards each, 1.75 times the tensor crosses each cable instead of 1.97. With one card in each, as on our bill, nothing is gained.
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. With more machines less is gained: with eight of eight cards each, 1.75 times the tensor crosses each cable instead of 1.97. And with one card in each, as on our bill, nothing.
 #
 # ### Whose job is the order?
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine. And let those ranks that talk most share a machine (chapter 18).
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -593,7 +593,7 @@ in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
 in_bytes.score(gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the numbers of the bill, without a run. (With eight ranks top-1 % sends 8 % of an all-reduce, and a reduce-scatter is half of one: 16 %. Local SGD averages bf16 weights. The fast network is two fifths full as well.)
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the bill, without a run. (With eight ranks top-1 % sends 8 % of an all-reduce, and a reduce-scatter is half of one: 16 %. Local SGD averages bf16 weights, but needs all states on each card. The fast network is two fifths full as well.)
 
 
 # %%
@@ -626,7 +626,7 @@ lab.bars(left, unit="s", title="What is left of the 71 seconds", badge="predicte
 #
 # </details>
 #
-# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. With overlap and gradients in bf16, which m leaves 2 of the 71 seconds?
+# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. With overlap and gradients in bf16, which is the smallest m that leaves 2 of the 71 seconds or fewer?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
@@ -666,14 +666,14 @@ check.hint("experiment")
 # %% [markdown]
 # ## Summary
 #
-# | way | left of 71 s | price | run |
+# | way | left of 71 s | price | what we ran |
 # | --- | --- | --- | --- |
 # | overlap | 68 | none, if one microbatch fits | the toy |
 # | 8 bits | 35 | the framework's support | gathered, two ranks |
 # | top-1 %, feedback | 31 | 27 GB a card | two ranks |
 # | 16 times the batch | 4.4 | fewer updates | m = 4; 8 diverged |
-# | Local SGD | 2.9 | 134 GB a card | nothing |
 # | 200 Gbit/s | 3.5 | money | nothing |
+# | Local SGD | 2.9 | 134 GB a card: fits no A100 | nothing |
 #
 # - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation is a larger batch, with fewer updates.
@@ -686,7 +686,7 @@ check.hint("experiment")
 #
 # - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599).
+# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599)
 # - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
