@@ -515,7 +515,7 @@ lab.bars(took, unit="ms", title="A hook, in each step", badge=badge)
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money. Do we use those that we have? One large all-reduce, measured, tells how full a cable gets. At four fifths, twice what our planner counts on, half of the 71 seconds would go.
+# The fourth way, better links, costs money. Do we use well those that we have? One large all-reduce, measured, tells how full a cable gets. At four fifths, twice what our planner counts on, half of the 71 seconds would go.
 #
 # One way to waste a cable is a ring's order. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
 
