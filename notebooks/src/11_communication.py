@@ -11,17 +11,13 @@
 #
 # *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner. We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner, which trusts a cable with two fifths of its speed. We bought eight cards, and got a very expensive network test.
 #
 # There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
 
 # %%
-import math
-
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 import labkit as lab
 from labkit import collectives, data_parallel, planner
@@ -35,7 +31,7 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits. (In the notebook, the board's *overlap* lets them leave earlier.)
+# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits.
 #
 # **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
 
@@ -61,9 +57,9 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 # %% [markdown]
 # This is our bill, 74 seconds in all.
 #
-# - **Computing:** 8 sequences of 2,048 tokens on each card, at 207 TFLOP/s, two thirds of an A100's peak.
-# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, a figure fitted to another cluster's runs.
-# - **The gradients:** often they are sent in bf16 already (FSDP's `reduce_dtype`, or a hook of DDP below). Then the step takes 50 seconds.
+# - **Computing:** 8 sequences of 2,048 tokens on each card, at two thirds of an A100's peak.
+# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, a figure fitted to another cluster's runs. A rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds.
+# - **The gradients:** in bf16, as they are often sent, they would leave a step of 50 seconds.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
@@ -90,7 +86,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are buckets 0 to 5 from left to right; bucket 0 holds the gradients of layer 5. By the prediction only the last bucket sticks out, so six layers with overlap take hardly longer than four without. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
+# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would, and the step would take 297. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -102,14 +98,14 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of the 78 ms of messages at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of 78 ms at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
 #
-# And on our bill? Let gradients hide under the backward and parameters under the next forward: of 74 seconds 71 remain. Overlap costs next to nothing, but here there is too little to hide under.
+# And on our bill? Let gradients hide under the backward and parameters under the next forward: of the 71 seconds 68 remain, because there are only three to hide under. (And that only if a card's 8 sequences are one microbatch, since messages leave with the last one: 63 GB by the planner, with recomputation.)
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy* counts only messages here.)
+# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy* counts messages here, *sent* is what was handed in, and a row is split where two overlap.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -123,44 +119,36 @@ waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
 waits.score(f"rank {slow_rank}")
 
 # %% [markdown] sections="19.1.3"
-# The all-reduces of the others begin early and mostly last longer, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
+# The others begin early and wait in their all-reduces, which mostly last longer. The slow rank comes late and finds everybody there. So the shortest all-reduces belong to the [straggler](GLOSSARY.md#straggler), the longest to a victim.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, but then somebody must. Here are three wrong or wasteful ways, on two ranks with four microbatches each:
+# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, so somebody must, or every rank trains a model of its own. Let two ranks all-reduce after each of four microbatches. Microbatch i adds 1 to entry i, so that we see how often each one counts:
 
 
 # %%
-def accumulate(way):
-    torch.manual_seed(0)
-    net = nn.Linear(100, 10, bias=False)
-    ddp = DDP(net)
-    inputs, targets = torch.randn(2, 4, 8, 100), torch.randn(2, 4, 8, 10)
-    nn.functional.mse_loss(net(inputs), targets).backward()
-    right = net.weight.grad.clone()  # the whole batch, on one process
-    net.zero_grad()
-    for x, y in zip(inputs[dist.get_rank()], targets[dist.get_rank()]):
-        with ddp.no_sync():
-            (nn.functional.mse_loss(ddp(x), y) / 4).backward()
-        if way != "never reduced":
-            dist.all_reduce(net.weight.grad)
-        if way == "reduced and divided each time":
-            net.weight.grad /= 2
-    if way == "reduced each time":
-        net.weight.grad /= 2  # once, at the end
-    return (net.weight.grad - right).abs().max().item() / right.abs().max().item()
+def counted(each_time=1, at_end=1):
+    """How often each of four microbatches is in the gradient"""
+    gradient = torch.zeros(4)
+    for number in range(4):
+        gradient[number] += 1  # the backward of this microbatch, under no_sync()
+        dist.all_reduce(gradient)
+        gradient /= each_time
+    return (gradient / at_end).tolist()
 
 
 # %%
-ways = ["never reduced", "reduced each time", "reduced and divided each time"]
-off = lab.launch(lambda: {way: accumulate(way) for way in ways}, ranks=2)[0]
-lab.bars(off, unit="share", title="Largest error, over the largest right gradient")
+ways = lab.launch(lambda: (counted(at_end=2), counted(each_time=2)), ranks=2)[0]
+often = {}
+for name, late, early in zip(("first", "second", "third", "last"), *ways):
+    often[name] = {"divided at the end": late, "divided each time": early}
+lab.bars(often, title="How often a microbatch is counted")
 
 # %% [markdown]
-# - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
-# - **Reduced each time.** What has been summed once is summed again in the next round.
-# - **Reduced and divided each time.** Right, since a mean of equal numbers changes nothing, but it sends four times as much as necessary.
+# - **Divided at the end.** What was summed is summed again in each later round, so the microbatches count 8 : 4 : 2 : 1.
+# - **Divided each time.** Right, since a mean of equal numbers changes nothing, but it sends four times as much as necessary.
+
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
@@ -206,7 +194,7 @@ title = "Time per microbatch"
 lab.bars(per_microbatch, unit="us", title=title, badge="predicted", marks=marks)
 
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# Messages leave in the last microbatch only. So 134 ms stick out once in a step, whatever m is, and each microbatch pays 134/m. Most is won from 1 to 4.
+# Messages leave in the last microbatch only. So 134 ms stick out once in a step, whatever m is, and each microbatch pays 134/m. Most is won from 1 to 4: of our 71 seconds 18 would remain.
 #
 # ### What it costs
 #
@@ -236,7 +224,7 @@ lab.bars(losses, title="Loss after 64 microbatches")
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+# Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03): each rank updates alone, and every few steps the weights are averaged.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
@@ -271,13 +259,12 @@ compressed_run.report(runs)
 #
 # | rounding | what is sent | sum |
 # | --- | --- | --- |
-# | none | ten times 0.3 | 3 |
 # | to the **nearest** | 0 0 0 0 0 0 0 0 0 0 | 0 |
 # | **stochastic**: up with a probability of 0.3 | 0 1 0 0 0 1 0 0 1 0, say | 3 on average |
 #
 # There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats.
 #
-# We go to the extreme: three levels, -1, 0 and 1. (Two bits would hold them; our code sends a byte for each, a quarter of a float.)
+# We train with 8 bits, and with the extreme: three levels, -1, 0 and 1. (Our code sends a byte for each, a quarter of a float.)
 
 
 # %%
@@ -288,6 +275,7 @@ def quantised(state, bucket):
         numbers = torch.floor(gradient / scale + torch.rand_like(gradient))
     else:
         numbers = torch.round(gradient / scale)
+    state["zeros"] = (numbers == 0).float().mean().item()
     scales = gradient.new_empty(size)
     everyone = gradient.new_empty(size * len(numbers), dtype=torch.int8)
     # all_gather_single is called all_gather_into_tensor before torch 2.13
@@ -301,36 +289,41 @@ def quantised(state, bucket):
 # %%
 nearest = {"most": 1, "stochastic": False}
 stochastic = {"most": 1, "stochastic": True}
+eight_bits = {"most": 127, "stochastic": True}
 runs["3 levels, nearest"] = compressed_run.launch(quantised, nearest)
 runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
+runs["8 bits, stochastic"] = compressed_run.launch(quantised, eight_bits)
 compressed_run.report(runs)
 
+# %%
+rounded = ("3 levels, nearest", "3 levels, stochastic", "8 bits, stochastic")
+zeros = {name: runs[name][0]["zeros"] for name in rounded}
+lab.bars(zeros, unit="share", title="Zeros among what is sent, in the last step")
+
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost.
+# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost. The finer 8 bits end like the plain run.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### More ranks: in two steps
 #
-# A gather passes everybody's part on to everybody. The cure is what a ring does, too. First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums. Counted, not run: the bytes that a rank sends for each value.
-
-# %%
-rows = []
-for n in (2, 8, 64):
-    ring = 2 * (n - 1) / n
-    rows.append(
-        {"ranks": n, "gathered": n - 1, "in two steps": ring, "floats": 4 * ring}
-    )
-lab.table(rows)
-
-# %% [markdown]
-# With eight ranks, gathered bytes save nothing against a ring of floats, and with 64 they are eight times as much. Two steps stay at a quarter. (We trained with three levels, harsher than 8 bits, but gathered; two steps we have not tried.)
+# A gather passes everybody's part on to everybody. With eight ranks that saves nothing against a ring of floats, and with 64 it sends eight times as much. Reducing in two steps, we would stay at a quarter with any number of ranks. (Counted, not run.)
+#
+# <details><summary>The two steps, counted</summary>
+#
+# First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums.
+#
+# | bytes that a rank sends for each value | 2 ranks | 8 ranks | 64 ranks |
+# | --- | --- | --- | --- |
+# | gathered bytes: N - 1 | 1 | 7 | 63 |
+# | a ring of floats: 8(N - 1)/N | 4 | 7 | 7.88 |
+# | bytes in two steps: 2(N - 1)/N | 1 | 1.75 | 1.97 |
+#
+# </details>
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
 # ### Top-k
 #
-# Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing: zeros are numbers, and are sent.
-#
-# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. What share of the bytes that a rank hands in is saved?
+# Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing, because zeros are sent, too. So each rank gathers the chosen values and their places, and adds up what it got. What share of the bytes that a rank hands in is saved?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
@@ -371,7 +364,7 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# With N ranks, n values and k of them chosen, top-k sends $Nk/n$ of what an all-reduce sends: 2 % with two ranks, 4 % with four, half with fifty. (Headers come on top.)
+# With N ranks, n values and k of them chosen, top-k sends $Nk/n$ of what an all-reduce sends: 2 % with two ranks, 4 % with four, half with fifty.
 #
 # <details><summary>Where the ratio comes from</summary>
 #
@@ -442,7 +435,7 @@ check.hint("error_feedback")
 # %% [markdown] sections="19.2.2b"
 # ### Loss and bytes
 #
-# `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.) Here is the loss by what a rank has handed in until then: further left is cheaper, lower is better. Which one would you take?
+# `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.) Here is the loss by what a rank has handed in until then, a mark every eight steps: further left is cheaper, lower is better. Which one would you take?
 
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
@@ -457,10 +450,13 @@ lab.curves(
     title="Loss and bytes",
 )
 
+# %%
+compressed_run.report(runs)
+
 # %% [markdown]
 # At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss that ends within the spread of seeds or at its edge (one run each, 64 steps). Without feedback small values are dropped for good, and the loss ends above.
 #
-# The memory costs a float for each entry of a rank's gradient: on our 7 B model 27 GB more on each card, which may decide whether it fits.
+# The memory costs a float for each entry of a rank's gradient: on our 7 B model 27 GB more on each card. By the planner a card holds 63 GB already, so 80 would not do.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -487,7 +483,7 @@ lab.curves(
 # %% [markdown] sections="10.4.3"
 # ### And is it faster?
 #
-# It is, as long as the link needs longer for the saved bytes than the processor for compressing. So let the hooks' messages take the time of a slow link, and then of a fast one; each waits 0.5 ms besides. Predicted is what the link needs, measured what the whole hook took:
+# It is, as long as the link needs longer for the saved bytes than the processor for compressing. Let each message take the time of a slow link, or of a fast one, and 0.5 ms besides. Predicted is what the link needs, measured what the whole hook took:
 
 # %%
 slow_link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.002)
@@ -512,34 +508,14 @@ badge = "predicted / measured, paced links"
 lab.bars(took, unit="ms", title="A hook, in each step", badge=badge)
 
 # %% [markdown] sections="10.4.3"
-# On the slow link bytes are the time, so there is much to save. On the fast one hardly anything is left: the waits remain. Measured, the hook's own work comes on top, and whatever else this machine does.
+# On the slow link bytes are the time, so there is much to save. On the fast one hardly anything is left: the waits remain. Measured, even the plain all-reduces take longer than predicted, though they compress nothing: that much is this machine. Only what goes beyond it is a hook's own work.
 #
-# Our hooks with gathers wait for their messages before they return, so the backward stands still, and the overlap is lost. A production hook would gather with `async_op=True` and go on in `.then`, as `bf16` does. (And to shrink a message that was hidden anyway saves no time.)
-
-# %% [markdown] sections="10.4.3"
-# ### Eight bits on our bill
-#
-# ZeRO 1 reduce-scatters the gradients. An all-to-all in bytes, straight to the rank that adds them up, would be a quarter of that. (DDP's hooks replace an all-reduce, so the framework itself must offer this. We have not run it.) What would be left of the 74 seconds?
-
-# %%
-eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
-
-# %%
-eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
-
-# %% [markdown]
-# The 24 seconds of parameters stay: compressed gradients don't touch them.
-#
-# <details><summary>ZeRO++: the parameters, too</summary>
-#
-# ZeRO++, a form of ZeRO 3, gathers parameters in 8 bits, and sends gradients in 4. With 8 for both, 3.2 + 47 / 4 + 24 / 2, 27 seconds, would be left here.
-#
-# </details>
+# Our hooks with gathers wait for their messages, so the overlap is lost. A production hook would gather with `async_op=True` and go on in `.then`, as `bf16` does. **To shrink a message that was hidden anyway saves no time.**
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money. Are those that we have used well? Our planner counts on two fifths of the cable. Always full, it would leave 31 seconds of the 74, which is better than 8 bits.
+# The fourth way, better links, costs money. Do we use well those that we have? One large all-reduce, measured, tells how full a cable gets. At four fifths, twice what our planner counts on, half of the 71 seconds would go.
 #
 # One way to waste a cable is a ring's order. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
 
@@ -564,7 +540,7 @@ longer.score(zigzag.predict().span_us / straight.predict().span_us)
 zigzag.way()
 
 # %% [markdown]
-# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
+# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three in each direction share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -573,117 +549,22 @@ took = {name: call.compare().readings for name, call in calls.items()}
 title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
-# %% [markdown] sections="10.4.3"
-# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB do, because each machine first adds up its own. The price is three collectives in the place of one. On our eight machines with one card each this changes nothing; with eight cards in each it would.
+# %% [markdown] sections="8.9.2, 10.4.3"
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. With more machines less is gained: with eight of eight cards each, 1.75 times the tensor crosses each cable instead of 1.97. And with one card in each, as on our bill, nothing.
 #
 # ### Whose job is the order?
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine, so that the ring crosses each cable as seldom as possible. And let those ranks that talk most share a machine (chapter 18).
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
 # Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`; a row stands for a job. Schedulers in research shift jobs so (CASSINI, below).
 #
 # </details>
-
-# %% [markdown] sections="19.8.2"
-# ## When is it worth it?
 #
-# Here is the whole bill, computed from the three numbers of the first one, without a run. (The fast network is taken to be two fifths full as well, and the top 1 % to be 2 % of the gradients.)
-
-
-# %%
-def step_s(m=1, gradients=1.0, speed=1.0, overlap=False):
-    """Seconds for 64 sequences, if the ranks exchange once in m times as many."""
-    messages = (gradients * gradients_s + parameters_s) / speed
-    exposed = max(0, messages - computing_s) if overlap else messages
-    return computing_s + exposed / m
-
-
-# %%
-ways_s = {
-    "as it is": step_s(),
-    "overlap": step_s(overlap=True),
-    "bf16 gradients": step_s(gradients=1 / 2),
-    "gradients in 8 bits": step_s(gradients=1 / 4),
-    "cable always full": step_s(speed=5 / 2),
-    "top-1 %": step_s(gradients=0.02),
-    "16 times the batch": step_s(m=16),
-    "200 Gbit/s": step_s(speed=20),
-    "200 Gbit/s, overlap": step_s(speed=20, overlap=True),
-}
-
-# %%
-rates = {way: 64 * 2048 / seconds for way, seconds in ways_s.items()}
-marks = {"computing alone": 64 * 2048 / computing_s}
-lab.bars(rates, title="Tokens per second", marks=marks, badge="predicted")
-
-# %% [markdown] sections="10.7.3"
-# A batch 16 times as large (1,024 sequences) gives nearly as much as a network twenty times as fast, and for nothing, **if** the training bears it. Our toy did not bear 8 times the learning rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 sequences that were few. Compression alone stays far behind.
+# <details><summary>NCCL's settings in scripts</summary>
 #
-# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. Say that training bears m = 4. What do all four leave, with a full cable and gradients in bf16?
-
-# %%
-all_four = lab.guess("64 sequences, all four ways, m = 4", unit="s")
-
-# %%
-all_four.score(step_s(m=4, gradients=1 / 2, speed=5 / 2, overlap=True))
-
-# %%
-in_order = {
-    "as it is": step_s(),
-    "overlap": step_s(overlap=True),
-    "and m = 4": step_s(m=4, overlap=True),
-    "and a full cable": step_s(m=4, speed=5 / 2, overlap=True),
-    "and bf16 gradients": step_s(m=4, gradients=1 / 2, speed=5 / 2, overlap=True),
-}
-lab.bars(in_order, unit="s", title="64 sequences, way by way", badge="predicted")
-
-# %% [markdown] sections="10.7.3"
-# The larger batch does most of it, and compressing least: less is left for it to shrink. (At best: no cable is always full, and a card must take its 8 sequences as one microbatch, since messages leave in the last one only.)
-#
-# ### Exercise 3. How small a batch will do?
-#
-# The bill wants a large batch, the loss a small one. Find the smallest whole m with which 64 sequences take at most `most_s` seconds, if the ranks exchange once in m times 64. With `overlap`, up to `computing_s` of each exchange are hidden. Return None where no m will do.
-#
-# First by hand: our bill with overlap, a full cable and bf16 gradients has 3.2 seconds of computing and 18.9 of messages. Which m brings it to 5 seconds?
-
-
-# %%
-def my_smallest_m(computing_s, messages_s, most_s, overlap):
-    """The smallest m, or None"""
-    ### BEGIN SOLUTION
-    exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
-    spare_s = most_s - computing_s
-    if exposed_s == 0 and spare_s >= 0:
-        return 1
-    return max(1, math.ceil(exposed_s / spare_s)) if spare_s > 0 else None
-    ### END SOLUTION
-
-
-# %%
-check.smallest_batch(my_smallest_m)
-
-# %%
-check.hint("smallest_batch")
-
-# %% [markdown] sections="10.7.3"
-# <details><summary>The answer by hand, and one more to try: an experiment</summary>
-#
-# Of 18.9 seconds 15.7 are exposed, and 1.8 may be left of them: 15.7 / 1.8 is 8.7, so m = 9.
-#
-# An experiment: which combination of compression and accumulation gives the most samples per second? Write `my_experiment(measure, settings)` in a cell of your own. `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, return the best, and try it by `check.experiment(my_experiment)`.
-#
-# </details>
-
-# %% [markdown] sections="8.9.2"
-# ### NCCL's settings
-#
-# One environment variable you will need: `NCCL_DEBUG=INFO`, set before `init_process_group`, makes NCCL say what it does.
-#
-# <details><summary>The variables that you will meet in scripts</summary>
-#
-# After NVIDIA's documentation. All but the interface and the debug ones stand there under debugging: fine for an experiment, not to be left in a script.
+# `NCCL_DEBUG=INFO`, set before `init_process_group`, makes NCCL say what it does. After NVIDIA's documentation; all but the interface and the debug ones stand there under debugging: fine for an experiment, not to be left in a script.
 #
 # | variable | what it does | unset |
 # | --- | --- | --- |
@@ -700,13 +581,104 @@ check.hint("smallest_batch")
 #
 # </details>
 
+# %% [markdown] sections="19.8.2"
+# ## When is it worth it?
+#
+# What does each way leave of the 71 seconds? First by hand, for 8 bits. ZeRO 1 reduce-scatters the gradients. An all-to-all in bytes, straight to the rank that adds them up, would be a quarter of that. (The framework itself must offer this; we have not run it.) How many seconds of messages are left?
+
+# %%
+in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
+
+# %%
+in_bytes.score(gradients_s / 4 + parameters_s)
+
+# %% [markdown]
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the bill, without a run. (With eight ranks top-1 % sends 8 % of an all-reduce, and a reduce-scatter is half of one: 16 %. Local SGD averages bf16 weights, but needs all states on each card. The fast network is two fifths full as well.)
+
+
+# %%
+def left_s(m=1, gradients=1.0, speed=1.0, overlap=False):
+    """Seconds of messages for 64 sequences, if m times as many share one exchange."""
+    messages = (gradients * gradients_s + parameters_s) / speed
+    exposed = max(0, messages - computing_s) if overlap else messages
+    return exposed / m
+
+
+# %%
+left = {
+    "as it is": left_s(),
+    "overlap": left_s(overlap=True),
+    "gradients in 8 bits": left_s(gradients=1 / 4),
+    "top-1 %, gathered": left_s(gradients=0.16),
+    "16 times the batch": left_s(m=16),
+    "Local SGD, 16 steps": 2 * parameters_s / 16,
+    "200 Gbit/s": left_s(speed=20),
+    "200 Gbit/s, overlap": left_s(speed=20, overlap=True),
+}
+lab.bars(left, unit="s", title="What is left of the 71 seconds", badge="predicted")
+
+# %% [markdown] sections="10.7.3"
+# A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** the training bears it. Our toy did not bear 8 times the learning rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million). Compression alone stays far behind, because it touches the gradients only.
+#
+# <details><summary>ZeRO++: the parameters, too</summary>
+#
+# ZeRO++, a form of ZeRO 3, gathers parameters in 8 bits, and sends gradients in 4. With 8 for both, 47 / 4 + 24 / 2, 24 seconds, would be left here.
+#
+# </details>
+#
+# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. With overlap and gradients in bf16, which is the smallest m that leaves 2 of the 71 seconds or fewer?
+
+# %%
+smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
+
+# %%
+enough = (m for m in range(1, 100) if left_s(m, 1 / 2, overlap=True) <= 2)
+smallest_m.score(next(enough))
+
+# %% [markdown] sections="10.7.3"
+# Of 23.6 + 23.6 seconds 44 are exposed, and each 64 sequences pay 44/m. That batch has 2.9 million tokens, fewer than LLaMA's. So our Ethernet will do, if the batch may be large.
+#
+# ### Exercise 3. Measure, then choose
+#
+# Our count leaves out what compressing costs, so measure: which setting gives the most samples per second? A setting is a dict like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds (simulated). The first three steps of a setting are slow, times vary, and now and then a step is disturbed. Measure no setting more than 25 times, and return the best.
+
+
+# %%
+def my_experiment(measure, settings):
+    """The setting with the most samples per second"""
+    ### BEGIN SOLUTION
+    from statistics import median
+
+    def rate(setting):
+        times_us = [measure(setting) for _ in range(18)]
+        return setting["accumulate"] / median(times_us[3:])
+
+    return max(settings, key=rate)
+    ### END SOLUTION
+
+
+# %%
+check.experiment(my_experiment)
+
+# %%
+check.hint("experiment")
+
 # %% [markdown]
 # ## Summary
 #
+# | way | left of 71 s | price | what we ran |
+# | --- | --- | --- | --- |
+# | overlap | 68 | none, if one microbatch fits | the toy |
+# | 8 bits | 35 | the framework's support | gathered, two ranks |
+# | top-1 %, feedback | 31 | 27 GB a card | two ranks |
+# | 16 times the batch | 4.4 | fewer updates | m = 4; 8 diverged |
+# | 200 Gbit/s | 3.5 | money | nothing |
+# | Local SGD | 2.9 | 134 GB a card: fits no A100 | nothing |
+#
 # - Overlap hides all buckets but the last, if the link keeps up.
-# - Accumulation divides the bytes per sample by m. It is a larger batch, with fewer updates.
-# - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias to begin with.
-# - On a shared cable the order decides. Compression pays on slow links: measure first.
+# - Accumulation is a larger batch, with fewer updates.
+# - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias.
+# - Compression pays on slow links: measure first.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
 #
@@ -714,7 +686,7 @@ check.hint("smallest_batch")
 #
 # - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599).
+# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599)
 # - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
@@ -744,7 +716,7 @@ check.hint("smallest_batch")
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside: `counted(at_end=2)`, the first bar of each pair. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
 # </details>
 #
