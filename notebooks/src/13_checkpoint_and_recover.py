@@ -209,11 +209,11 @@ worst.score(max(off, key=off.get))
 lab.bars(
     off,
     title="Distance from undisturbed weights, 20 steps after the checkpoint",
-    marks={"the way of 20 steps": way},
+    marks={"20 undisturbed steps": way},
 )
 
 # %% [markdown]
-# The dashed line is how far the weights move in these twenty steps when nothing is disturbed. Adam begins anew with a step of the full learning rate for every weight, however small its gradient: without old moments, the step is gradient over size of gradient. But other random numbers alone, with which nothing is wrong, take the weights some way, too. So a distance doesn't tell you whether something is broken. With nothing left out it is 0, and then you need not ask.
+# The dashed line is how far the weights move in these twenty steps when nothing is disturbed. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers alone take the weights some way, too, though nothing is wrong with them. So a distance doesn't tell you whether something is broken. With nothing left out it is 0, and then you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -291,15 +291,16 @@ stop = lab.guess("the stop without waiting, over the stop with it", unit="share"
 def steps_and_a_save(folder, waits):
     """Twelve steps with a save after two of them, as rank 0 spent the time."""
     net, optimizer = sharded_model()
-    one_step(net, optimizer, 0)  # warm-up, not timed
-    checkpoint.save_async(folder, 0, net, optimizer).result()
+    for step in range(3):  # warm-up, not timed
+        one_step(net, optimizer, step)
+        checkpoint.save_async(folder, step, net, optimizer).result()
     steps_s = []
     for step in range(12):
         began_s = time.perf_counter()
         one_step(net, optimizer, step)
         steps_s.append((began_s, time.perf_counter()))
         if step == 1:
-            saving = checkpoint.save_async(folder, 1, net, optimizer)
+            saving = checkpoint.save_async(folder, 3, net, optimizer)
             if waits:
                 saving.result()
     saving.result()
@@ -317,7 +318,7 @@ lab.show(waiting, title="Training waits for the save")
 lab.show(beside, title="Training goes on")
 
 # %% [markdown] sections="10.5.1"
-# Above are the steps, below the thread. Where training waits, there is a gap as long as the thread works: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, almost no gap is left, but the thread takes cores from the steps above it. Compare these with the last ones, and the two spans with each other: that is what was really saved. It differs from run to run, and is most where a GPU trains and the CPU has time to write.
+# Above are the steps, below the thread. Where training waits, the gap lasts until the thread is done: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, almost no gap is left. But the thread shares the cores with the steps above it, and what the gap has lost comes back in part as longer steps. How much differs from run to run; it is least where a GPU trains and the CPU has time to write.
 #
 # The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 
@@ -424,7 +425,7 @@ lab.curves(
 # %% [markdown] sections="19.6.4"
 # From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all that is lost here.
 #
-# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close; ranks on GPUs may wait in a collective until a watchdog ends them, ten minutes later by default. With a failure every three hours, that alone is 5 % of all time, and our five minutes to come back would not hold. So shorten the timeout. Then a new machine must be found, torch imported, a hundred gigabytes read.
+# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close; ranks on GPUs may wait in a collective until a watchdog ends them, ten minutes later by default. So shorten that timeout, or our five minutes to come back won't do: with a failure every three hours, ten minutes alone are 5 % of all time. Then a new machine must be found, torch imported, a hundred gigabytes read.
 
 # %% [markdown]
 # ### A rank dies while it saves
@@ -642,11 +643,11 @@ lab.difference(saved, loaded)
 #
 # ### The same in your library
 #
-# | library | save | load | with other ranks | random generators |
+# | library | save | load | other ranks | generators |
 # | --- | --- | --- | --- | --- |
-# | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes | if you add them |
-# | Accelerate | `accelerator.save_state(path)` | `accelerator.load_state(path)` | as the engine below it does | each rank's |
-# | DeepSpeed | `engine.save_checkpoint(path)` | `engine.load_checkpoint(path)` | after a conversion | if you add them |
+# | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes | add them |
+# | Accelerate | `save_state` | `load_state` | as the engine below | each rank's |
+# | DeepSpeed | `save_checkpoint` | `load_checkpoint` | after a conversion | add them |
 #
 # <details><summary>DeepSpeed's conversion, step by step</summary>
 #
@@ -714,7 +715,7 @@ ran = lab.launch_script(script, FOLDER / "last.pt", ranks=2, max_restarts=2)
 #
 # ### On a real cluster
 #
-# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines that may be taken back send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
+# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
 # - **Delete the old ones.** A checkpoint of a 7 B model is 84 GB, 12 bytes for each parameter. Every 19 minutes, the first picture's best, that makes 6 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
 # - **Try it.** Kill a rank yourself, before the cluster does.
 
@@ -734,7 +735,7 @@ ran = lab.launch_script(script, FOLDER / "last.pt", ranks=2, max_restarts=2)
 #
 # ### What a save costs
 #
-# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies. Say that a rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
+# What is C? The 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies; and that a rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
 
 # %%
 least = lab.guess("share of all time lost, asynchronous", unit="share")
@@ -761,7 +762,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# A save that stops training for a shorter time may come more often, and then a failure loses less. The asynchronous one comes every 1.8 minutes, which is 67 TB a day, and it counts only some seconds later, when it is on the disk: your disks may set the interval before the formula does. What remains is the time to come back. It does not move the valley. It lifts it.
+# A save that stops training for a shorter time may come more often, and then a failure loses less. The asynchronous one comes every 1.8 minutes, which is 67 TB a day: your disks may set the interval before the formula does. And the formula counts neither the seconds until the copy is on the disk nor the longer steps. What remains is the time to come back, which does not move the valley, but lifts it.
 #
 # ### Is the algebra right?
 #
@@ -798,7 +799,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The third line stays within one percentage point of Daly's, so the algebra is right. Whether your failures come at random is another question: real ones cluster. Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
+# The third line stays within one percentage point of Daly's, so the algebra is right. Whether your failures come at random is another question: real ones may come in clusters. Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
@@ -844,7 +845,8 @@ check.interval(my_interval)
 #
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one step, up to `training.num_steps` of them (its batch is the same for any number of ranks, so the learning rate stays);
-# - after every `training.every` steps a checkpoint is due in `training.folder` (`checkpoint.save` and `checkpoint.load` will do, as in `train_and_save`; `load` takes fewer ranks, too, and then leaves the random generators alone, which nothing here draws from).
+# - after every `training.every` steps a checkpoint is due in `training.folder`;
+# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too. Nothing here draws random numbers.
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
