@@ -139,7 +139,7 @@ lab.curves(
 
 # %%
 class RandomNumbers:
-    """This rank's generators, of the CPU and of its device, as a part of a checkpoint."""
+    """This rank's generators, the CPU's and its device's, for a checkpoint."""
 
     def __init__(self):
         kind = torch.get_default_device().type
@@ -315,6 +315,8 @@ stop.score(stop_us[1] / stop_us[0])
 
 # %%
 lab.show(waiting, title="Training waits for the save")
+
+# %%
 lab.show(beside, title="Training goes on")
 
 # %% [markdown] sections="10.5.1"
@@ -404,6 +406,8 @@ def printed(logs):
 # %%
 after = lab.launch(train_and_save, FOLDER / "dying", ranks=2)
 before, recovered = printed(killed.logs), printed(after.logs)
+
+# %%
 run = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
 undisturbed = printed(run.logs)
 [undisturbed[step] - loss for step, loss in recovered.items()]
@@ -438,7 +442,7 @@ to_ten = lab.guess("how many come back to step 10", between=(0, 3))
 
 # %%
 def die_at(call, is_done):
-    """From now on, os's function of this name kills: instead of its work, or after it."""
+    """Lets os's function of this name kill: instead of its work, or after it."""
     whole = getattr(os, call)
 
     def deadly(*args):
