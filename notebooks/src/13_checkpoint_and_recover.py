@@ -320,7 +320,7 @@ lab.show(waiting, title="Training waits for the save")
 lab.show(beside, title="Training goes on")
 
 # %% [markdown] sections="10.5.1"
-# Above are the steps, below the thread. Where training waits, the gap lasts until the thread is done: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, almost no gap is left. But the thread shares the cores with the steps above it, and what the gap has lost comes back in part as longer steps. How much differs from run to run; it is least where a GPU trains and the CPU has time to write.
+# Above are the steps, below the thread. Where training waits, the gap lasts until the thread is done: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, only the gap for the copy is left. But the thread shares the cores with the steps above it, and what the gap has lost comes back in part as longer steps. How much differs from run to run; it is least where a GPU trains and the CPU has time to write.
 #
 # The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 
