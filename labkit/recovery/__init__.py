@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "checkpoint": [
             "KINDS",
             "about",
+            "beside",
             "checkpoints",
             "fault",
             "load",

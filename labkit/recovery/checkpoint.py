@@ -15,7 +15,7 @@ Draw from (seed, step) what must not change.
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,25 @@ from torch.optim import Optimizer
 from labkit.recovery import sealed_folder, training_state
 from labkit.recovery.incremental import IncrementalWriter
 from labkit.recovery.sealed_folder import about, checkpoints, fault
+from labkit.timeline import COMPUTE, Timeline, from_rows
 
-__all__ = ["KINDS", "about", "checkpoints", "fault", "load", "save", "save_async", "spent_s"]
+__all__ = [
+    "KINDS",
+    "about",
+    "beside",
+    "checkpoints",
+    "fault",
+    "load",
+    "save",
+    "save_async",
+    "spent_s",
+]
 
 KINDS = ("plain", "sharded", "incremental")
 REST = "rest.pt"
 _background: dict[str, Any] = {}  # of saves under way: their process "group", and the "last" one
 _spent_s: dict[str, float] = {}  # by part of this rank's latest asynchronous save
+_began_s: dict[str, float] = {}  # when each of these parts began
 
 
 def save(
@@ -121,6 +133,26 @@ def spent_s() -> dict[str, float]:
     return dict(_spent_s)
 
 
+def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
+    """This rank's steps, and under them what the thread of its latest ``save_async`` did.
+
+    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``. Between them
+    training stood still. Raises ValueError where no asynchronous save has come to its end.
+    """
+    if "seal" not in _spent_s:
+        raise ValueError(
+            "the thread's lane needs an asynchronous save that is done: save_async(...).result()"
+        )
+    rows = [
+        (0, COMPUTE, COMPUTE, str(step), 1e6 * start_s, 1e6 * end_s, 0)
+        for step, (start_s, end_s) in enumerate(steps_s)
+    ]
+    for part in ("write", "seal"):
+        start_us = 1e6 * _began_s[part]
+        rows.append((0, "thread", "save", part, start_us, start_us + 1e6 * _spent_s[part], 0))
+    return from_rows(rows, num_ranks=1, origin="measured")
+
+
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Any]:
     """Brings model and optimizer to where they were. Called by every rank; ``path``: a checkpoint,
     or a folder of them.
@@ -157,9 +189,9 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 @contextlib.contextmanager
 def _spending(part: str) -> Iterator[None]:
     """Adds what the block takes to ``spent_s``."""
-    began_s = time.perf_counter()
+    _began_s[part] = time.perf_counter()
     yield
-    _spent_s[part] = time.perf_counter() - began_s
+    _spent_s[part] = time.perf_counter() - _began_s[part]
 
 
 def _settle(kinds: tuple[str, ...] = KINDS, kind: str = "sharded", keep: int = 1) -> None:

@@ -11,9 +11,9 @@
 #
 # *About an hour, and another for the exercises. You need chapters 03 and 07. No GPU is needed.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours. A device fails, a machine is taken away, a cable comes loose, and each time all ranks stop. Had nothing been saved, the training would never have got past its first day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours. A device fails, a machine is taken away, a cable comes loose, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
 #
-# So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. How bad is it?
+# So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. Let a save stop training for a minute, and let it take five minutes to come back (we assume both). How many minutes between two checkpoints lose the least time?
 
 # %%
 import os
@@ -31,12 +31,19 @@ import labkit as lab
 from labkit import model, recovery, widgets
 from labkit.recovery import check, checkpoint, how_often
 
-lab.begin("en", deadline_s=58)
+lab.begin("en")
 FOLDER = Path(tempfile.mkdtemp())
+interval = lab.guess("minutes between two checkpoints", between=(0, 180))
+
+# %%
+mtbf_s = how_often.mtbf_s(16_384)
+interval.score(how_often.cheapest_s(60, mtbf_s) / 60)
+
+# %%
 widgets.how_often()
 
 # %% [markdown]
-# This is calculated, for GPUs that fail as often as Llama 3's, a save that stops training for a minute, and five minutes to come back. Look at both ends: on the left saving eats the time, on the right failures do. Which interval would you choose? (And for your own cluster? Move the first slider.)
+# This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost. For your own cluster, move the first slider.
 #
 # **When you are done** you can write a checkpoint that no crash can spoil, resume a training so that nobody can tell, and say how often to save.
 
@@ -80,7 +87,7 @@ def train(net, optimizer, rate, positions):
 
 
 # %% [markdown] sections="10.5.1"
-# Thirty steps, a checkpoint, ten more. Then the last ten once again, from the file, in a new model. We save what one thinks of first: model, optimizer and learning rate. (The data go on at 30, we know that.)
+# Thirty steps, a checkpoint, ten more. Then the last ten once again, from the file, in a new model, with the batches from 30 on. We save what one thinks of first: model, optimizer and learning rate.
 
 
 # %%
@@ -109,7 +116,7 @@ def by_hand(folder, **more):
 
 
 # %% [markdown]
-# Are the losses after the file the same as those without it, to the last bit? (Each step has another batch, so the losses jump. Compare the two points of one step.)
+# Are the losses after the file the same as those without it, to the last bit?
 
 # %%
 same = lab.guess("the same losses, to the last bit?", choices=["yes", "no"])
@@ -125,24 +132,25 @@ lab.curves(
 )
 
 # %% [markdown] sections="10.5.1"
-# They part at the very first step. The weights are right, Adam is right, the data are right. What did we forget? Look at `start` once more before you read on.
+# Compare the two points of one step, since each step has another batch. They part at the very first one, although weights, Adam and data are right. What did we forget? Look at `start` once more before you read on.
 #
-# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine. But if healthy restarts change the losses, you can't tell a broken one from them. So the random generator becomes one more part. (On a GPU, dropout draws from the GPU's own.)
+# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine. But if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. On a GPU these are two: dropout draws from the GPU's, and most DataLoaders shuffle with the CPU's.
 
 
 # %%
 class RandomNumbers:
-    """The generator of this rank's device, as a part of a checkpoint."""
+    """This rank's generators, the CPU's and its device's, for a checkpoint."""
 
     def __init__(self):
-        device = torch.get_default_device()
-        self.of = torch if device.type == "cpu" else torch.get_device_module(device)
+        kind = torch.get_default_device().type
+        self.of = [torch] if kind == "cpu" else [torch, torch.get_device_module(kind)]
 
     def state_dict(self):
-        return self.of.get_rng_state()
+        return [each.get_rng_state() for each in self.of]
 
-    def load_state_dict(self, state):
-        self.of.set_rng_state(state)
+    def load_state_dict(self, states):
+        for each, state in zip(self.of, states):
+            each.set_rng_state(state)
 
 
 # %%
@@ -154,12 +162,12 @@ losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
 # %% [markdown] sections="10.5.1"
-# Now it is the same training. (If Python's `random` or NumPy shuffles your data, their generators are parts, too.)
+# Now it is the same training. If you draw from Python's `random` or NumPy, their generators are parts, too.
 
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
 #
-# From here on we let `checkpoint.save` do it. It takes model and optimizer, keeps the random generators of each rank, and stores whatever you pass as `extra`. Now we forget one part at a time, and train twenty steps. Which part, if it is forgotten, takes the weights furthest from those of undisturbed training?
+# From here on we let `checkpoint.save` do it. It takes model and optimizer, keeps the random generators of each rank, and stores whatever you pass as `extra`. Now we forget one part at a time, and train twenty steps. Which one takes the weights furthest from those of undisturbed training?
 
 # %%
 parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
@@ -173,6 +181,7 @@ def resume(folder, without):
     found = checkpoint.load(folder, net, wanted)
     if without != "learning rate":
         rate.load_state_dict(found["extra"])
+        optimizer.param_groups[0]["lr"] = rate.get_last_lr()[0]
     if without == "random numbers":
         torch.manual_seed(99)
     first = 0 if without == "data position" else found["step"]
@@ -185,20 +194,26 @@ def leave_out(folder):
     net, optimizer, rate = start()
     train(net, optimizer, rate, range(20))
     checkpoint.save(folder, 20, net, optimizer, extra=rate.state_dict())
+    begun = nn.utils.parameters_to_vector(net.parameters()).clone()
     train(net, optimizer, rate, range(20, 40))
     weights = nn.utils.parameters_to_vector(net.parameters())
-    return {part: torch.dist(resume(folder, part), weights).item() for part in parts}
+    off = {part: torch.dist(resume(folder, part), weights).item() for part in parts}
+    return off, torch.dist(begun, weights).item()
 
 
 # %%
-off = lab.launch(leave_out, FOLDER / "parts", ranks=2)[0]
+off, way = lab.launch(leave_out, FOLDER / "parts", ranks=2)[0]
 worst.score(max(off, key=off.get))
 
 # %%
-lab.bars(off, title="Distance from undisturbed weights, 20 steps after the checkpoint")
+lab.bars(
+    off,
+    title="Distance from undisturbed weights, 20 steps after the checkpoint",
+    marks={"20 undisturbed steps": way},
+)
 
 # %% [markdown]
-# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and for some steps it moves every weight whose gradient is not 0 by nearly the full learning rate, however small the gradient. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
+# The dashed line is how far the weights move in these twenty steps when nothing is disturbed. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers alone take the weights some way, too, though nothing is wrong with them. So a distance doesn't tell you whether something is broken. With nothing left out it is 0, and then you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -209,7 +224,7 @@ lab.bars(off, title="Distance from undisturbed weights, 20 steps after the check
 # %% [markdown] sections="10.5.1"
 # ### A file that is read, not run
 #
-# A file of `torch.save` holds a pickle, and a pickle is a program. Who wrote it decides what runs when you open it:
+# Sometimes you open somebody else's checkpoint. A file of `torch.save` holds a pickle, and a pickle is a program: who wrote it decides what runs when you open it.
 
 
 # %%
@@ -223,7 +238,7 @@ torch.save({"step": 20, "args": Trap()}, file)
 found = torch.load(file, weights_only=False)
 
 # %% [markdown] sections="10.5.1"
-# That is how old versions of torch load. Since 2.6, `torch.load(file)` by default reads only what needs no program (tensors, numbers, strings, lists and dicts), and refuses the trap. `torch.distributed.checkpoint` still unpickles: its usual writer pickles a file `.metadata`, and this is read first. Our `checkpoint` lets it write safetensors files instead, a list of names and shapes and then the bare numbers: nothing to run.
+# That is how old versions of torch load. Since 2.6, `torch.load(file)` by default reads only tensors, numbers, strings, lists and dicts, and refuses the trap. `torch.distributed.checkpoint` still unpickles its file `.metadata`. Our `checkpoint` lets it write safetensors files instead, in which names, shapes and bare numbers stand, and nothing to run.
 #
 # <details><summary>Erratum 10.5.1: what a checkpoint holds</summary>
 #
@@ -238,15 +253,11 @@ found = torch.load(file, weights_only=False)
 # </details>
 
 # %% [markdown] sections="10.5.1"
-# ## Three questions
+# ## Does training wait?
 #
-# The checkpoint of a large model is large, so there are three things to choose:
+# The checkpoint of a large model is large. If rank 0 collected all of it (*plain*), it might not fit into its memory. So each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, so that the next step can't change them, and a thread writes the copy.
 #
-# - **Who writes?** Rank 0 collects everything (*plain*), or each rank writes what it holds (*sharded*).
-# - **Does training wait?** Until the files are on the disk, or only until the states are copied, and a thread writes the copy (*asynchronous*).
-# - **How much?** Everything, or only what has changed since the last save (*incremental*).
-#
-# We try them with [FSDP](GLOSSARY.md#fsdp), where each of two ranks holds half of the parameters and of Adam's two moments.
+# We try it with [FSDP](GLOSSARY.md#fsdp), where each of two ranks holds half of the parameters and of Adam's two moments.
 
 
 # %%
@@ -270,84 +281,53 @@ def one_step(net, optimizer, seed):
 
 
 # %% [markdown]
-# We train five steps, with a save in step 1, three times, and keep the fastest. In an asynchronous save, what share of the time of a sharded one does training stand still?
+# Twelve steps, and a sharded save after two of them. Once training waits until the save is done, and once the thread writes beside the steps. What share of the first stop is the second?
 
 # %%
-stop = lab.guess("an asynchronous save's stop over a sharded one's", unit="share")
-
-
-# %%
-def five_steps(kind, folder, net, optimizer):
-    """Milliseconds of each step, and for how long the save stops training."""
-    took_ms = {}
-    one_step(net, optimizer, 0)  # warm-up, not timed
-    for step in range(5):
-        began = time.perf_counter()
-        one_step(net, optimizer, step)
-        saves = time.perf_counter()
-        if step == 1 and kind == "asynchronous":
-            saving = checkpoint.save_async(folder / kind, step, net, optimizer)
-        elif step == 1:
-            checkpoint.save(folder / kind, step, net, optimizer, kind=kind)
-        if step == 1:
-            took_ms["stop"] = 1e3 * (time.perf_counter() - saves)
-        took_ms[step] = 1e3 * (time.perf_counter() - began)
-    if kind == "asynchronous":
-        saving.result()
-    return took_ms
+stop = lab.guess("the stop without waiting, over the stop with it", unit="share")
 
 
 # %%
-def all_kinds(folder):
+def steps_and_a_save(folder, waits):
+    """Twelve steps with a save after two of them, as rank 0 spent the time."""
     net, optimizer = sharded_model()
-    fastest = {}
-    for kind in ("plain", "sharded", "incremental", "asynchronous"):
-        rounds = [five_steps(kind, folder, net, optimizer) for _ in range(3)]
-        fastest[kind] = {part: min(each[part] for each in rounds) for part in rounds[0]}
-    return fastest, checkpoint.spent_s()
+    for step in range(3):  # warm-up, not timed
+        one_step(net, optimizer, step)
+        checkpoint.save_async(folder, step, net, optimizer).result()
+    steps_s = []
+    for step in range(12):
+        began_s = time.perf_counter()
+        one_step(net, optimizer, step)
+        steps_s.append((began_s, time.perf_counter()))
+        if step == 1:
+            saving = checkpoint.save_async(folder, 3, net, optimizer)
+            if waits:
+                saving.result()
+    saving.result()
+    return checkpoint.beside(steps_s)
 
 
 # %%
-kinds, parts_s = lab.launch(all_kinds, FOLDER / "kinds", ranks=2)[0]
-stops = {kind: took_ms.pop("stop") for kind, took_ms in kinds.items()}
-stop.score(stops["asynchronous"] / stops["sharded"])
+waiting = lab.launch(steps_and_a_save, FOLDER / "waits", True, ranks=2)[0]
+beside = lab.launch(steps_and_a_save, FOLDER / "beside", False, ranks=2)[0]
+stop_us = [line.start_us[2] - line.end_us[1] for line in (waiting, beside)]
+stop.score(stop_us[1] / stop_us[0])
 
 # %%
-lab.bars(stops, unit="ms", title="How long training stands still for one save")
-
-# %% [markdown]
-# The model is a few megabytes, so most of this time is waiting, for the disk and for the other rank. So look at how far the asynchronous one is from the other three; how the three compare will change with a large model. *Plain* gathers everything in the memory of rank 0, into which a large model does not fit. *Incremental* writes a file for each tensor and waits for the disk after each. And the asynchronous one: is that a free lunch? It has only moved the writing into the steps that follow:
+lab.show(waiting, title="Training waits for the save")
 
 # %%
-lab.curves(
-    measured={kind: kinds[kind] for kind in ("sharded", "asynchronous")},
-    x="training step",
-    y="time of a step, its save included",
-    unit="ms",
-    at={"save": 1},
-    joined=True,
-    title="Five steps, and a save in step 1",
-)
-
-# %% [markdown]
-# The sharded save is a peak. The asynchronous one stops training for a moment, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) It differs from run to run: while training computes on the same cores, some of the price is only moved, at worst all of it. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
+lab.show(beside, title="Training goes on")
 
 # %% [markdown] sections="10.5.1"
-# ### Where does the time go?
+# Above are the steps, below the thread. Where training waits, the gap lasts until the thread is done: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, only the gap for the copy is left. But the thread shares the cores with the steps above it, and what the gap has lost comes back in part as longer steps. How much differs from run to run; it is least where a GPU trains and the CPU has time to write.
 #
-# What does training still wait for? Four parts of the last save were timed by the clock. (It is the last of three rounds, and the bar above is the fastest, so they need not agree.)
-
-# %%
-waits = {part: {"training waits": parts_s[part]} for part in ("list", "copy")}
-waits |= {part: {"the thread": parts_s[part]} for part in ("write", "seal")}
-lab.bars(waits, unit="s", title="An asynchronous save, part by part")
+# The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 
 # %% [markdown] sections="19.6.4"
-# In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. `write` writes the files, and `seal` makes them a checkpoint: digests, waiting for the disk and for all ranks (we come to that). The larger the model, the more of the stop is `copy`, because `list` does not grow with the bytes.
-#
 # ### What incremental saves
 #
-# All these kinds write the same number of bytes: 12 for each parameter, 4 for the weight and 8 for Adam's two moments. Incremental saves pay only where something stays as it was. How much of the first save is written again in the second, if all is trained, and if all but the head, the last layer, is frozen?
+# A save writes 12 bytes for each parameter, 4 for the weight and 8 for Adam's two moments. An *incremental* save writes only what has changed since the last one. How much of the first save is written again in the second, if all is trained, and if all but the head, the last layer, is frozen?
 
 
 # %%
@@ -372,7 +352,7 @@ again = {"all is trained": every, "only the head": last}
 lab.bars(again, unit="share", title="What the second save writes, over the first")
 
 # %% [markdown] sections="19.6.4"
-# When all is trained, nothing is spared: Adam moves every trained parameter in every step, with its moments and its count of steps. So incremental saves are for fine-tuning a part of a model. (The head costs 12 bytes for each parameter, in both saves. What is frozen has no state of Adam: 4 bytes the first time, none the second.)
+# When all is trained, nothing is spared: Adam moves every trained parameter in every step, with its moments and its count of steps. What is frozen has no state of Adam, so it costs 4 bytes the first time and none the second. Incremental saves are for fine-tuning a part of a model.
 #
 # <details><summary>Erratum 19.6.4: store only the changed parameters "to reduce I/O"</summary>
 #
@@ -413,10 +393,7 @@ except lab.RankFailed as error:
     raise
 
 # %% [markdown]
-# (Chapter [14](14_debugging.ipynb) has more of these verdicts.) The same call again, without the kill, is the whole recovery. How many steps will be done twice?
-
-# %%
-twice = lab.guess("steps done twice", between=(0, 30))
+# The same call again, without the kill, is the whole recovery. (Chapter [14](14_debugging.ipynb) has more of these verdicts.)
 
 
 # %%
@@ -429,7 +406,6 @@ def printed(logs):
 # %%
 after = lab.launch(train_and_save, FOLDER / "dying", ranks=2)
 before, recovered = printed(killed.logs), printed(after.logs)
-twice.score(len(before.keys() & recovered.keys()))
 
 # %%
 run = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
@@ -451,38 +427,41 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.6.4"
-# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. And the picture shows the price: training falls back to the checkpoint and does five steps again. That is all that is lost.
+# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all that is lost here.
 #
-# In real life most of the time goes into what is not here. First somebody must notice. Here that takes milliseconds, because the dead rank's connections close; ranks on GPUs may wait in a collective until a watchdog ends them, ten minutes later unless you say otherwise. Then a new machine must be found, torch imported, a hundred gigabytes read.
+# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close; ranks on GPUs may wait in a collective until a watchdog ends them, ten minutes later by default. So shorten that timeout, or our five minutes to come back won't do: with a failure every three hours, ten minutes alone are 5 % of all time. Then a new machine must be found, torch imported, a hundred gigabytes read.
 
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. And writing a file only hands the bytes to the operating system; `fsync` waits until they are on the disk, and a new name is sure to survive a power cut only after an `fsync` of its folder. Here rank 1 is killed at its `fsync`:
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So a save writes under another name, here one that begins with a dot, and gets its real name by one `rename`, when every rank's files are written. Rank 0 has saved step 5, and is killed in the save of step 10: at its first `fsync`, just before the `rename`, and just after it. How many of the three come back to step 10?
+
+# %%
+to_ten = lab.guess("how many come back to step 10", between=(0, 3))
 
 
 # %%
-def die_in_the_save(folder):
+def die_at(call, is_done):
+    """Lets os's function of this name kill: instead of its work, or after it."""
+    whole = getattr(os, call)
+
+    def deadly(*args):
+        if is_done:
+            whole(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(os, call, deadly)
+
+
+# %%
+def die_in_the_save(folder, call, is_done):
     net, optimizer, rate = start()
     train(net, optimizer, rate, range(5))
     checkpoint.save(folder, 5, net, optimizer)
     train(net, optimizer, rate, range(5, 10))
-    if dist.get_rank() == 1:
-        os.fsync = lambda number: os.kill(os.getpid(), signal.SIGKILL)
+    if dist.get_rank() == 0:
+        die_at(call, is_done)
     checkpoint.save(folder, 10, net, optimizer)
-
-
-# %%
-try:
-    lab.launch(die_in_the_save, FOLDER / "saving", ranks=2)
-except lab.RankFailed as error:
-    print(error.finding)
-
-# %%
-sorted(path.name for path in (FOLDER / "saving").iterdir())
-
-# %% [markdown]
-# The name with the dot was a checkpoint in the making. It gets its real name by one `rename` (a part of `seal`), which happens or does not, and only after every rank's files are on the disk. So what do we find when we come back?
 
 
 # %%
@@ -495,12 +474,34 @@ def come_back(folder):
     }
 
 
-lab.launch(come_back, FOLDER / "saving", ranks=2)[0]
+# %%
+def after_a_kill(name, call, is_done):
+    folder = FOLDER / name
+    try:
+        lab.launch(die_in_the_save, folder, call, is_done, ranks=2)
+    except lab.RankFailed:
+        names = sorted(path.name for path in folder.iterdir())
+    step = lab.launch(come_back, folder, ranks=2)[0]["step"]
+    return {"killed": name, "in the folder": ", ".join(names), "back to step": step}
+
+
+# %%
+kills = [
+    after_a_kill("at an fsync", "fsync", False),
+    after_a_kill("before the rename", "rename", False),
+    after_a_kill("after the rename", "rename", True),
+]
+to_ten.score(sum(kill["back to step"] == 10 for kill in kills))
+
+# %%
+lab.table(kills)
 
 # %% [markdown]
-# Step 5, whole. The draft was not even looked at, because only a checkpoint with its real name counts.
+# The rename happens or does not, so at every moment a whole checkpoint is there. A draft with a dot is not even looked at.
 #
-# Disks sometimes return other bytes than were written, without an error. So each checkpoint has an index with a [digest](GLOSSARY.md#digest) of each of its files, a short number made from all of its bytes. Even one flipped bit is found and named, and the checkpoint before it is taken:
+# What is `fsync` for, then? A killed process loses nothing that it has handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it must come before the rename. The new name itself is safe after an `fsync` of its folder. All this is `seal`.
+#
+# Disks sometimes return other bytes than were written, without an error. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each of its files, a short number made from all of its bytes. Even one flipped bit is found and named, and the checkpoint before it is taken:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -524,10 +525,10 @@ lab.launch(come_back, FOLDER / "calm", ranks=2)[0]
 #
 # - that `torch.load(file, weights_only=True)` reads, as a dict of six keys:
 #   - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
-#   - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank);
+#   - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank, the CPU's generator);
 # - that is the old one or the new one, whole, if any rank is killed at any moment, or the power is cut.
 #
-# The check kills ranks. A check never stops the notebook, and tells the first case that goes wrong; `check.hint(name)` tells more after each attempt.
+# The check kills ranks. It can't cut the power, so it looks for an `os.fsync` before the rename. `check.hint(name)` tells more after each attempt.
 
 
 # %%
@@ -588,11 +589,11 @@ check.hint("safe_save")
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown]
-# With three readers, files 1 and 2 are each read by two ranks. Try other numbers.
+# With three readers, files 1 and 2 are each read by two ranks.
 #
 # ### With torch's own dcp
 #
-# As you would do it at work: four ranks of FSDP save.
+# Without labkit it is `dcp` that reshards. Four ranks of FSDP save weights and Adam's moments; a script at work would add step, learning rate and random generators.
 
 # %%
 import torch.distributed.checkpoint as dcp
@@ -622,7 +623,7 @@ def save_shards(folder):
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. `dcp.load` returns nothing: it fills the tensors that it is given. So we take the state of the new model, let it be filled, and put it back. We take it by `get_state_dict`, and not by `net.state_dict()`. The first names every tensor, Adam's moments too, as the bare model would, so another wrapper can read them.
+# Two ranks load, and into DDP. `dcp.load` fills the tensors that it is given. So we take the state of the new model, let it be filled, and put it back. We take it by `get_state_dict`, because this names every tensor, Adam's moments too, as the bare model would, so another wrapper can read them.
 
 
 # %%
@@ -642,15 +643,15 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 lab.difference(saved, loaded)
 
 # %% [markdown] sections="19.6.4"
-# Tensors carry over to the bit. Random generators do not: there were four, and now there are two. Nor do the data: our `train` counts steps, and each step takes one batch for each rank. With half the ranks, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch, or change the learning rate. Even then sums are added in another order, so losses agree closely, and not to the bit.
+# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor do the data: our `train` counts steps, and each step takes one batch for each rank. With half the ranks, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch, or change the learning rate. Sums are then added in another order, so losses agree closely, and not to the bit.
 #
 # ### The same in your library
 #
-# | library | save | load | with other ranks |
-# | --- | --- | --- | --- |
-# | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes |
-# | Accelerate | `accelerator.save_state(path)` | `accelerator.load_state(path)` | as the engine below it does |
-# | DeepSpeed | `engine.save_checkpoint(path)` | `engine.load_checkpoint(path)` | after a conversion |
+# | library | save | load | other ranks | generators |
+# | --- | --- | --- | --- | --- |
+# | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes | add them |
+# | Accelerate | `save_state` | `load_state` | as the engine below | each rank's |
+# | DeepSpeed | `save_checkpoint` | `load_checkpoint` | after a conversion | add them |
 #
 # <details><summary>DeepSpeed's conversion, step by step</summary>
 #
@@ -665,7 +666,7 @@ lab.difference(saved, loaded)
 # %% [markdown] sections="19.6.4"
 # ## torchrun restarts
 #
-# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends. This one is plain torch, and saves after every third step (to be short, only the weights, and without `fsync`); rank 1 is killed after four, and the file `dead` sees to it that this happens only once.
+# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends. This one saves after every third step (to be short, only the weights, and without `fsync`); rank 1 is killed after four steps of the first start.
 
 # %%
 TRAIN = """
@@ -674,10 +675,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-file, dead = Path(sys.argv[1]), Path(sys.argv[2])
-if torch.accelerator.is_available():
-    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-    torch.set_default_device(torch.accelerator.current_accelerator())
+file = Path(sys.argv[1])
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 dist.init_process_group()
 torch.manual_seed(0)
 net = torch.nn.Linear(4, 4)
@@ -688,8 +687,7 @@ if file.exists():
     first = saved["step"]
 print("begins at step", first, flush=True)
 for step in range(first, 6):
-    if step == 4 and dist.get_rank() == 1 and not dead.exists():
-        dead.touch()
+    if step == 4 and dist.get_rank() == 1 and is_first:
         os.kill(os.getpid(), signal.SIGKILL)
     net.zero_grad()
     net(torch.ones(2, 4)).sum().backward()
@@ -705,8 +703,7 @@ script = FOLDER / "train.py"
 num_written = script.write_text(TRAIN)
 
 # %%
-files = FOLDER / "last.pt", FOLDER / "dead"
-ran = lab.launch_script(script, *files, ranks=2, max_restarts=2)
+ran = lab.launch_script(script, FOLDER / "last.pt", ranks=2, max_restarts=2)
 [line for line in ran.logs[0].splitlines() if "begins" in line]
 
 # %% [markdown]
@@ -722,8 +719,8 @@ ran = lab.launch_script(script, *files, ranks=2, max_restarts=2)
 #
 # ### On a real cluster
 #
-# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines that may be taken back send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
-# - **Delete the old ones.** A checkpoint of our 7 B model is 84 GB, 12 bytes for each parameter. Every 19 minutes, the best interval of the first picture, that makes 6 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
+# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
+# - **Delete the old ones.** A checkpoint of a 7 B model is 84 GB, 12 bytes for each parameter. Every 19 minutes, the first picture's best, that makes 6 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
 # - **Try it.** Kill a rank yourself, before the cluster does.
 
 # %% [markdown]
@@ -738,17 +735,16 @@ ran = lab.launch_script(script, *files, ranks=2, max_restarts=2)
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# Both terms are approximations, good ones near the valley. (They take a save as short beside the interval, and the interval as short beside M.)
+# Both terms take a save as short beside the interval, and the interval as short beside M.
 #
 # ### What a save costs
 #
-# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
+# What is C? The 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies; and that a rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
 
 # %%
 least = lab.guess("share of all time lost, asynchronous", unit="share")
 
 # %%
-mtbf_s = how_often.mtbf_s(16_384)
 save_s = {
     "one rank": 84 / 2,
     "eight ranks": 84 / 8 / 2,
@@ -770,11 +766,11 @@ lab.bars(
 )
 
 # %% [markdown]
-# A save that stops training for a shorter time may come more often, and then a failure loses less. What remains is the time to come back, five minutes in three hours. It does not move the valley. It lifts it.
+# A save that stops training for a shorter time may come more often, and then a failure loses less. The asynchronous one comes every 1.8 minutes, which is 67 TB a day: your disks may set the interval before the formula does. And the formula counts neither the seconds until the copy is on the disk nor the longer steps. What remains is the time to come back, which does not move the valley, but lifts it.
 #
-# ### Do the formulas hold?
+# ### Is the algebra right?
 #
-# The first picture, like `lost` above, uses `how_often.lost_share`, Daly's formula of 2006. It needs neither approximation, and also counts the time to come back (it is printed in exercise 2). Let's play some thousand intervals through, with failures at random moments:
+# The first picture, like `lost` above, uses `how_often.lost_share`, Daly's formula of 2006. It needs neither approximation, and also counts the time to come back (exercise 2 prints it). Let's play some thousand intervals through, with failures at random moments, as Daly takes them to be:
 
 
 # %%
@@ -807,7 +803,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula. (All its points draw the same failures, so where one lies too low, most others do.) Young's sum, here with the time to come back, is too high at both ends, but at this size its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
+# The third line stays within one percentage point of Daly's, so the algebra is right. Whether your failures come at random is another question: real ones may come in clusters. Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
@@ -816,9 +812,11 @@ lab.curves(
 #
 # ### 2. How often, on your cluster
 #
-# You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows a training 1.01 times as long as with the best interval. At some size, Young's root is no longer good enough. Which?
+# You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows a training 1.01 times as long as with the best interval. At the largest sizes, Young's root is no longer good enough.
 #
-# <details><summary>The formula behind lost_share</summary>
+# <details><summary>A first hint, and the formula behind lost_share</summary>
+#
+# Draw `lost_share` against the interval for a million GPUs: where is its lowest point, and where is Young's root?
 #
 # Young leaves out that a failure may come while we save, or come back. Daly (2006) does not: one second of training takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back.
 #
@@ -851,13 +849,26 @@ check.interval(my_interval)
 #
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one step, up to `training.num_steps` of them (its batch is the same for any number of ranks, so the learning rate stays);
-# - after every `training.every` steps a checkpoint is due in `training.folder` (`checkpoint.save` and `checkpoint.load` will do, as in `train_and_save`).
+# - after every `training.every` steps a checkpoint is due in `training.folder`;
+# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too. Nothing here draws random numbers.
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
 # - `training.launch(my_rank, training, ranks=...)` is `lab.launch`;
-# - `training.ranks_left()` is how many ranks there are, at the first start and after each kill;
-# - after `training.max_restarts` restarts, let the exception through.
+# - `training.ranks_left()` is how many ranks there are; a kill may make it smaller, a bug does not;
+# - `training.max_restarts` counts all restarts, for whatever reason; after the last one, let the exception through.
+#
+# <details><summary>A first hint: the skeleton of my_elastic</summary>
+#
+# ```python
+# for start in range(...):  # how many starts are that?
+#     try:
+#         return training.launch(...)
+#     except lab.RankFailed:
+#         ...  # was it the last one? raise
+# ```
+#
+# </details>
 
 
 # %%
@@ -897,10 +908,10 @@ check.elastic(my_elastic)
 #
 # - A checkpoint holds model, optimizer, learning rate, data position and the random generators of every rank. With all of them, on the same number of ranks and with deterministic operations, resumed training is undisturbed training, to the bit.
 # - A checkpoint should be read, not run: `weights_only=True`, dicts instead of objects.
-# - Save it sharded, so that no rank holds everything; asynchronous, so that training stops only for listing and copying; incremental where much is frozen.
+# - Save it sharded, so that no rank holds everything; asynchronous, so that training stops only for the copy; incremental where much is frozen.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
 # - Recovery is a new start: end all ranks, launch what is left, load and reshard. Give up when it does not help.
-# - Save every $\sqrt{2CM}$ seconds, C being only the time for which training stands still.
+# - Save every $\sqrt{2CM}$ seconds, while C is short beside M, C being only the time for which training stands still.
 #
 # **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), [resharding](GLOSSARY.md#resharding), [digest](GLOSSARY.md#digest).
 #

@@ -82,12 +82,24 @@ def return_before_the_disk(folder):
     saving = checkpoint.save_async(folder, 2, net, optimizer)
     stood_s = time.perf_counter() - began
     path = saving.result()
-    return stood_s, path, time.perf_counter() - began, checkpoint.spent_s()
+    line = checkpoint.beside([(began - 1, began), (began + stood_s, began + stood_s + 0.5)])
+    return stood_s, path, time.perf_counter() - began, checkpoint.spent_s(), line
+
+
+def test_a_thread_has_a_lane_only_after_a_save():
+    with pytest.raises(ValueError, match="an asynchronous save that is done"):
+        checkpoint.beside([(0.0, 1.0)])
 
 
 def test_a_save_in_the_background_waits_for_no_disk(tmp_path):
     run = lab.launch(return_before_the_disk, tmp_path, ranks=2, backend="gloo", timeout_s=40)
-    for stood_s, path, done_s, spent_s in run:
+    for stood_s, path, done_s, spent_s, line in run:
+        assert line.label.tolist() == ["0", "1", "write", "seal"]
+        assert line.lane.tolist() == ["compute"] * 2 + ["thread"] * 2
+        lasts_s = (line.end_us - line.start_us) / 1e6
+        assert lasts_s.tolist() == pytest.approx([1, 0.5, spent_s["write"], spent_s["seal"]])
+        assert line.end_us[0] < line.start_us[2] < line.start_us[1] + 1e6
+        assert line.end_us[2] <= line.start_us[3] + 1
         assert stood_s < 1 < done_s and checkpoint.fault(path) == ""
         stood = [spent_s[part] for part in ("group", "list", "copy")]
         assert min(stood) > 0 and sum(stood) <= stood_s  # parts of what training waited for
