@@ -7,8 +7,8 @@ module in stages where torch can trace it. ``keeps`` lists what a module keeps f
 sets runs side by side, ``inside_run`` and its picture show which operators of a function keep their
 results, ``unknown`` says what labkit can't know of a module, ``verdicts`` what a second recording
 or a test of a fit shows, ``check`` and ``hints.json`` are the exercises of chapter 21,
-``machine_check`` and its hints those of chapter 22. Scripts are ``profiling.recording``'s, machines ``survey``'s.
-Chapters 21 and 22.
+``machine_check`` and its hints those of chapter 22. Scripts are ``profiling.recording``'s,
+machines ``survey``'s. Chapters 21 and 22.
 """
 
 import lazy_loader
