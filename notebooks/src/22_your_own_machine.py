@@ -45,7 +45,7 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
 net = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-data = Slow(torch.randn(352, 256))
+data = Slow(torch.randn(160, 256))
 for (x,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):
     optimizer.zero_grad()
     net(x).square().mean().backward()
@@ -54,7 +54,7 @@ dist.destroy_process_group()
 """)
 
 # %% [markdown]
-# `record` starts it by torchrun, changes nothing in the file, and records 22 steps of each rank. The first two are a warm-up and left out, so twenty remain.
+# `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two are a warm-up and left out, so eight remain.
 #
 # In the picture each rank has a thick row for its computing, hatched where there is none, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
 
