@@ -64,7 +64,8 @@ def judged(
         raise ValueError(
             f"forecasts_us is {{name: a time of each step}}; got {brief(forecasts_us)}"
         )
-    rows, found = [], []
+    rows = []
+    found = []
     for name, times_us in forecasts_us.items():
         _check_times(times_us, brief(name), len(clock_us))
         off = [told / took - 1 for told, took in zip(times_us, clock_us, strict=True)]

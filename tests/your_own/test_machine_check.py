@@ -109,7 +109,8 @@ def recorded(cured: bool, step_us: float) -> Record:
 
 
 def test_a_pair_of_records_passes_where_the_longest_wait_became_shorter():
-    before, after = recorded(False, 60e3), recorded(True, 20e3)
+    before = recorded(False, 60e3)
+    after = recorded(True, 20e3)
     longest = max(before.parts_us(), key=before.parts_us().get)
     assert check.yours(lambda: (longest, before, after)).state == "passed"
     for answer, words in (
