@@ -1,14 +1,16 @@
-"""The exercises of chapter 22: a step too large to be timed, and a setting that is found by
-runs."""
+"""The exercises of chapter 22: a step too large to be timed, a setting that is found by runs, and a
+script of the reader's own, recorded twice."""
 
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.check import exercise, hint, over_budget, status, wrong
+from labkit.profiling.recording.record_run import Record
+from labkit.units import format_us
 from labkit.words import say
 
-__all__ = ["forecast", "hint", "status", "tune"]
+__all__ = ["forecast", "hint", "status", "tune", "yours"]
 
 MACHINES = ((5.0, 2.0, 1.0), (60.0, 1.0, 0.5), (2.0, 6.0, 0.2))
 """made up: milliseconds that a step takes by itself, for each layer, and for each sequence in a
@@ -87,6 +89,44 @@ def tune(answer: Callable) -> Iterator[tuple[str, str]]:
                 trials=len(trial.tried),
                 most=MOST_TRIALS,
             )
+
+
+@exercise
+def yours(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer()`` is (part, before, after): the longest part of a script's step, and its records
+    before and after a change that shortens it.
+
+    The part is a key of ``before.parts_us()``; in the second record it and the whole step are
+    shorter. Nothing runs here.
+    """
+    part, before, after = answer()
+    for each in (before, after):
+        if not isinstance(each, Record) or not each.steps:
+            yield wrong("before and after are what record(...) gives of a script with steps")
+            return
+    parts_us = before.parts_us()
+    longest = max(parts_us, key=lambda name: parts_us[name])
+    if part != longest:
+        yield wrong(
+            "you say {part}; the longest part is {longest}, {took}",
+            part=part,
+            longest=longest,
+            took=format_us(parts_us[longest]),
+        )
+        return
+    pairs = {
+        say("the step"): (before.step_us, after.step_us),
+        part: (parts_us[part], after.parts_us().get(part, 0.0)),
+    }
+    for name, (was_us, is_us) in pairs.items():
+        if is_us >= was_us:
+            yield wrong(
+                "{name}: {was} before, {now} after",
+                name=name,
+                was=format_us(was_us),
+                now=format_us(is_us),
+            )
+            return
 
 
 class _Clock:

@@ -70,17 +70,17 @@ lab.show(found.advice.as_drawn)
 # %% [markdown] sections="19.8.6"
 # ## A script
 #
-# A batch has eight samples that wait 6 ms each, so to read it takes 48 ms, and only then the rank trains on it. labkit's advice tries changes in the recorded timeline, and names the one that saves most:
+# A batch has eight samples that wait 6 ms each, so to read it takes 48 ms, and a little more, because a sleep lasts at least as long as asked. Only then the rank trains on it. labkit's advice tries changes in the recorded timeline, and names the one that saves most:
 
 # %%
 found.advice.best
 
 # %% [markdown]
-# That was only simulated, with one worker that reads ahead. It still needs 48 ms for a batch, so no simulated step is shorter.
+# That was only simulated, with one worker that reads ahead. It still needs 48 ms for a batch, so no simulated step gets below 48 ms.
 #
 # ### Four readers
 #
-# So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready every 12 ms. While they read, the rank does the rest of its step:
+# So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready after a quarter of the wait. While they read, the rank does the rest of its step:
 
 # %%
 wait_us = found.step_us * found.advice.share("input")
@@ -89,16 +89,16 @@ parts_us = {"waiting for data_us": wait_us, "the rest_us": rest_us}
 lab.table([{"one step_us": found.step_us} | parts_us])
 
 # %% [markdown]
-# If the rest stays what it was, then at best the longer of the two sets the pace: the rest, or the readers' 12 ms. What share of the old step do four readers save?
+# If the rest stays what it was, then the longer of the two sets the pace: the rest, or a quarter of the wait. What share of the old step do four readers save?
 
 # %%
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that a change helps, so we record a second script, with four readers. By default each reads two batches ahead, together most of our ten, so few recorded steps would wait at all. So we set `prefetch_factor=1`.
+# Only a run proves that a change helps, so we record a second script, with four readers.
 
 # %%
-readers = "batch_size=8, num_workers=4, prefetch_factor=1"
+readers = "batch_size=8, num_workers=4"
 cured = script.with_name("cured.py")
 _ = cured.write_text(script.read_text().replace("batch_size=8", readers))
 
@@ -107,45 +107,27 @@ again = record(cured, ranks=2, show=False)
 gain.score(1 - again.step_us / found.step_us)
 
 # %% [markdown]
-# The bars show a step of the average rank before and after, with the wait for data at the end. The third bar is the ideal, a quarter of the old wait. The table says whether the new step comes within a tenth of it. ("Exposed communication" is messages that no computing hides.)
+# The bars show a step of the average rank before and after, with the wait for data at the end. ("Exposed communication" is messages that no computing hides.)
 
 # %%
 steps_us = {"as it was": found.parts_us(), "four readers": again.parts_us()}
-steps_us["a batch from four"] = {"a quarter of the old wait": wait_us / 4}
 lab.bars(steps_us, unit="us", stacked=True, title="A step by its parts")
 
-# %%
-over = again.step_us / (wait_us / 4)
-who = "the readers" if over < 1.1 else "not the readers alone"
-lab.table([{"new step over the ideal": over, "the pace is set by": who}])
-
 # %% [markdown]
-# - **The readers.** Only batches that come faster make the step shorter. (Below 1, some were read during the warm-up.)
-# - **Not the readers alone.** Either the rest alone is longer than the third bar, because two ranks and eight readers share your cores, or batches come in bursts.
-#
 # ### What is in the way now?
 #
-# Look again under the longest hatched stretches. The table names the longest part of a step.
+# Look again under the longest hatched stretches. The table below says what sets the pace now.
 
 # %%
 lab.show(again.advice.as_drawn)
 
 # %%
-now_us = again.parts_us()
-longest = max(now_us, key=now_us.get)
-lab.table([{"longest part of the new step": longest, "takes_us": now_us[longest]}])
+your_own.paced(found.parts_us(), again.parts_us(), readers=4)
 
 # %% [markdown]
-# - **Waiting for data.** Reading is still in the way. The four begin together, so their batches tend to come in bursts: a long wait, then steps close together. Try eight readers.
-# - **Any other part.** Reading is no longer the worst. A hatched stretch above a message may be a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
+# The four begin together, so their batches tend to come in bursts: a long wait, then steps close together. A hatched stretch above a message may be a wait for the other rank, because an all-reduce ends only when both have brought their gradients.
 #
-# <details><summary>The same with your own script</summary>
-#
-# - Write `script = Path("train.py")`, with its arguments as in `record(script, "--epochs", "1")`, and let it do few steps. In a terminal it is `python -m labkit record train.py --using torchrun --ranks 2`.
-# - Make your change in a copy, and write `cured = Path("cured.py")`. Our readers only sleep. Some that decode share your cores, and gain less.
-# - So large a gain as ours shows in one pair of runs. For a gain of 5 %, record each script five times, in turns. Believe it if each new average step is shorter than each old one.
-#
-# </details>
+# So our script waited for its data, and the second recording proves that four readers took most of that wait away.
 #
 # *A good place to rest.*
 
@@ -183,66 +165,64 @@ lab.show(planner.time_bars({"shards": plan}))
 #
 # ### The messages, by hand
 #
-# A rank has half of each layer, so to gather one it must begin and then receive the other half, 99,136 numbers or 396,544 bytes. The four layers are gathered twice each, for the forward and for the backward, and their gradients are reduced and scattered once. So each takes the time to begin, and these bytes over its GB/s:
+# A rank has half of each layer, so to gather one it must begin and then receive the other half, 99,136 numbers or 396,544 bytes. The four layers are gathered twice each, for the forward and for the backward, and their gradients are reduced and scattered once. Each message takes the time to begin, and these bytes over its GB/s:
+
 
 # %%
-half_bytes = 4 * sum(each.numel() for each in mine(layers=1)[0].parameters()) / 2
-by_hand = []
-for message, times in (("all_gather", 8), ("reduce_scatter", 4)):
-    begin_us, gb = here.links[message]
-    each_us = begin_us + half_bytes / (gb * 1e3)
-    row = {"message": message, "to begin_us": begin_us, "GB/s": gb, "each_us": each_us}
-    by_hand.append(row | {"times": times, "all_us": times * each_us})
-lab.table(by_hand)
+def message_us(name):
+    begin_us, gb = here.links[name]
+    return begin_us + 396_544 / (gb * 1e3)
+
+
+gather_us, reduce_us = message_us("all_gather"), message_us("reduce_scatter")
+row = {"a gather_us": gather_us, "a reduce-scatter_us": reduce_us}
+lab.table([row | {"8 and 4 of them_us": 8 * gather_us + 4 * reduce_us}])
 
 # %% [markdown]
-# Add up the last column, and you have the messages of the picture, but for rounding. (On the CPU the plan lets nothing hide them.)
+# The last column has the messages of the picture, but for rounding. (On the CPU the plan lets nothing hide them.)
 #
-# The speeds in our plan were measured here. But a program reaches only a share of them, and the plan's shares were fitted to runs on GPUs. In [chapter 19](19_how_far_to_trust_a_plan.ipynb), another program's constants made a plan too short by a factor of 3.8. So we run twenty real steps on this CPU (`devices="cpu"`) and keep the fastest, because it was disturbed least. How many times as long as the planned step is it?
+# The speeds in our plan were measured here. But a program reaches only a share of them, and the plan's shares were fitted to runs on GPUs. In [chapter 19](19_how_far_to_trust_a_plan.ipynb), another program's constants made a plan too short by a factor of 3.8. How many times as long as planned is our step on this CPU?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
-# %%
-plain = step.but(devices="cpu", timed=20)
-run = plain.run()
-near.score(min(run[0]["step_us"]) / plan.time().step_us)
-
 # %% [markdown]
-# The clock can tell only the update ("optimizer") from all else, so the lower bar has two parts. Compare the two lengths first, and then the two updates, whose times stand beside the bars.
+# We clock our step, of 4 layers and 4 sequences, together with others that we need below. `in_turns` runs one step of each in turn, up to twenty times, and keeps the fastest of each. That leaves out short disturbances, and a busy minute slows all alike.
 
 # %%
-took = your_own.fastest(run)
-lab.show(planner.clock_bars({"planned": plan}, {"measured": took}))
+sizes = [(4, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
+timed = step.but(devices="cpu", timed=20)
+steps = [timed.but(make=partial(mine, *each)) for each in sizes]
+clock_us = your_own.in_turns(steps)
+
+# %%
+plan_us = [each.plan(gpu=here).time().step_us for each in steps]
+near.score(clock_us[0] / plan_us[0])
 
 # %% [markdown]
 # ### Does one factor do?
 #
-# Would the ratio that we have just found mend the plan of any step? Five runs tell, of other layers and sequences; the fifth is the step from above. A sixth is larger in both, and we keep it for a test. `in_turns` runs one step of each in turn, up to twenty times, and keeps the fastest of each.
+# Would this ratio mend the plan of any step? Look down the last column. Our step stands in the first row and in the last, because it was clocked twice in each turn. The largest step we keep for a test.
 
 # %%
-sizes = [(1, 2), (3, 2), (1, 8), (3, 8), (4, 4), (5, 12)]
-steps = [plain.but(make=partial(mine, *each)) for each in sizes]
-clock_us = your_own.in_turns(steps)
-plan_us = [each.plan(gpu=here).time().step_us for each in steps]
-
-# %%
-five = zip(sizes[:5], plan_us[:5], clock_us[:5], strict=True)
+six = zip(sizes[:6], plan_us[:6], clock_us[:6], strict=True)
 lab.table(
     {"layers": n, "sequences": s, "planned_us": a, "measured_us": b, "ratio": b / a}
-    for (n, s), a, b in five
+    for (n, s), a, b in six
 )
 
 # %% [markdown]
-# It wouldn't, because the ratio isn't the same in every row. One constant isn't enough.
+# If the first row and the last differ by more than a tenth, something else was running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
 #
+# If they agree, the other ratios still differ, and by more. So one constant isn't enough.
+
 # ### Fit constants to your machine
 #
 # We sort a step's work by how often it comes. Some of the Python runs once in a step, whatever its size. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. That makes three times:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
-# `lstsq` finds those with which the formula comes nearest to the five runs. The plan is nearly such a sum as well, so we fit its own three in the same way. The last column has what the plan lacks in the step of 4 x 4: one fixed time, 4 layers, 16 sequences in a layer. Where does it lack most?
+# `lstsq` finds those with which the formula comes nearest to the first five runs. The plan is nearly such a sum as well, so we fit its own three in the same way. The last column has what the plan lacks in the step of 4 x 4: one fixed time, 4 layers, 16 sequences in a layer. Where does it lack most?
 
 # %%
 parts_of = torch.tensor([[1, n, n * s] for n, s in sizes], dtype=torch.float64)
@@ -262,26 +242,25 @@ lab.table(
 )
 
 # %% [markdown]
-# By the fit that is the whole gap. In our runs the layers lacked most. The update is part of that, as the bars above showed. How the rest divides, the fit doesn't tell.
+# Together that is nearly the gap between planned and measured in the first row above. Where a number is negative, the plan was too slow. Take a single row as a hint only, because five runs with three unknowns leave little to check it by.
 #
 # ### Does it hold for a larger step?
 #
-# The five runs prove little about larger steps, because the three times were chosen to meet them. So we forecast the sixth step, which the fit hasn't seen. How far off is that forecast, as a share of the measured step?
+# The five runs prove little about larger steps, because the three times were chosen to meet them. So we forecast the largest step, which the fit hasn't seen. How far off is that forecast, as a share of the measured step?
 
 # %%
 off = lab.guess("how far off the forecast is", between=(0, 1))
 
 # %%
 fit_us = (parts_of @ torch.tensor(three(clock_us), dtype=torch.float64)).tolist()
-off.score(abs(fit_us[5] / clock_us[5] - 1))
+off.score(abs(fit_us[6] / clock_us[6] - 1))
 
 # %% [markdown]
-# Here are all six. Behind each name stands by how much the fit is too long (+) or too short (-). Is the last group further off than the five?
+# Here are all of them. Behind each name stands by how much the fit is too long (+) or too short (-). Is the last group further off than the others?
 
 # %%
-every = list(zip(sizes, plan_us, fit_us, clock_us, strict=True))
 groups = {}
-for (n, s), planned, fit, clock in every:
+for (n, s), planned, fit, clock in zip(sizes, plan_us, fit_us, clock_us, strict=True):
     name = f"{n} x {s} ({fit / clock - 1:+.1%})"
     groups[name] = {"planned": planned, "fitted": max(0, fit), "measured": clock}
 title = {"title": "A step of layers x sequences", "badge": "measured / predicted"}
@@ -290,47 +269,31 @@ lab.bars(groups, unit="us", **title)
 # %% [markdown]
 # ### With the library
 #
-# `planner.fit` takes the first five runs as well, and moves two of the plan's own constants. The first is `matmul`, the share of the products' speed that is reached. The second is the one that helps most: in our runs `layer_us`, a time for each layer.
+# `planner.fit` takes the first five runs as well, and begins at the plan's own constants. It moves two: `matmul`, the share of the products' speed that is reached, and the one that helps most, in our runs `layer_us`, a time for each layer.
 
 # %%
 rows = [each.row(us, gpu=here) for each, us in zip(steps, clock_us, strict=True)]
-fitted = planner.fit(rows[:5])
-own = fitted.stack(rows[5])
-lab.table([{name: getattr(own, name) for _, name in fitted.moved}])
+fitted = planner.fit(rows[:5], begun=[plan.used])
+own = fitted.stack(rows[6])
+
+# %%
+lab.table(
+    {"constants": who} | {name: getattr(stack, name) for _, name in fitted.moved}
+    for who, stack in {"planned": plan.used, "fitted": own}.items()
+)
 
 # %% [markdown]
-# No forecast can be judged more finely than the clock reads, or than the formula meets its own five runs. We have clocked the step of 4 x 4 twice, so the last two rows say how far both are off. "Near" is a forecast that is off by less than the larger of them.
+# How near do all three come to the largest step? No forecast can be judged more finely than the clock reads, or than the fit meets its own runs. So the last row has the step that was clocked twice, and the sentence above says what may be concluded.
 
 # %%
-own_us = steps[5].plan(gpu=here, stack=own).time().step_us
-forecasts = {"planned": plan_us[5], "three times": fit_us[5], "planner.fit": own_us}
-noise = {"one step, clocked twice": clock_us[4] / min(run[0]["step_us"]) - 1}
-misses = [fit / clock - 1 for _, _, fit, clock in every[:5]]
-noise["worst of the five, fitted"] = max(misses, key=abs)
-
-# %%
-most = max(abs(share) for share in noise.values())
-is_quiet = most < 0.1 and min(three(clock_us)) > 0
-
-
-def verdict(share):
-    if not is_quiet:
-        return "nothing shown"
-    return "near" if abs(share) < most else "off by more"
-
-
-# %%
-by = {name: us / clock_us[5] - 1 for name, us in forecasts.items()}
-table = [{"what": name, "off": s, "verdict": verdict(s)} for name, s in by.items()]
-table += [{"what": name, "off": s} for name, s in noise.items()]
-lab.table(table, units={"off": "share"})
+own_us = [each.plan(gpu=here, stack=own).time().step_us for each in steps]
+forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us}
+your_own.judged(forecasts, clock_us, again_us=clock_us[5])
 
 # %% [markdown]
-# - **Near.** Its error can't be told from that of clock and fit. The plan may come near by luck, where two of its errors cancel.
-# - **Off by more.** Repeat it before you judge. If it is so again and again, the forecast doesn't reach so far. Time a step that is nearer to the one you want.
-# - **Nothing shown.** One of the last two rows is above a tenth, or one of the three times below zero. Something else was probably running. Wait for it to end, go to the cell `sizes = ...`, and choose *Run Selected Cell and All Below*.
+# A fit that is further off on the larger step lacks something that grows with the step, or that step's clocking was disturbed. Run from `sizes = ...` again. If it stays so, expect at least that error so far out, and time a larger step before you go further.
 #
-# `planner.fit` needn't come nearer than the three times. Its worth is that its constants plan other layouts too.
+# The plan may come near by luck, where two of its errors cancel. The constants of `planner.fit` plan other layouts too.
 #
 # <details><summary>The same with your own model</summary>
 #
@@ -367,6 +330,9 @@ check.forecast(my_forecast)
 check.hint("forecast")
 
 # %% [markdown]
+# *A good place to rest.*
+
+# %% [markdown]
 # ## A cluster
 #
 # What does a slower network cost? Take GPT-2 XL on 16 GPUs of 40 GB in two machines, a sequence on each GPU, with fp32 numbers, products in TF32, and constants fitted to FSDP. Do shards and copies fit? Below the picture stands what the plan of the shards warns of.
@@ -393,7 +359,7 @@ slow_us, fast_us = [each.time().step_us for each in nic.values()]
 starved.score(slow_us / fast_us)
 
 # %% [markdown]
-# At 25 GB/s messages last about as long as computing, so a step isn't only messages. At 6.25 GB/s it nearly is. Trust that, not the digits: the warning holds.
+# At 25 GB/s messages last about as long as computing, so a step isn't only messages. At 6.25 GB/s it nearly is. Trust that more than the digits: the warning holds.
 #
 # At 1.5 GB/s nearly all of a step is messages. Then what matters is how often all the model's bytes go around the ring of GPUs: twice in a step of copies, for the all-reduce, and three times in a step of shards, for two gathers and a reduce-scatter. How many times as long as a step of shards is one of copies?
 
@@ -418,9 +384,11 @@ slowest.score(at["copies"] / at["shards"])
 #
 # By the plan the step of shards is no longer than these messages. At 25 GB/s they take 17.4 / 100 = 0.17 s, about as long as a step in the picture's right end, where hardly any message shows.
 #
+# With one card a machine in place of eight, 25GbE would lie at an eighth, 0.39 GB/s, left of the picture.
+#
 # </details>
 #
-# The picture predicts both for faster and faster networks. Upright lines are networks as they are sold, by a card's Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. With one card a machine in place of eight, 25GbE would lie at an eighth, 0.39 GB/s, left of the picture. See how steep the curves are on the left and on the right.
+# The picture predicts both for faster and faster networks. Upright lines are networks as they are sold, by a card's Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. See how steep the curves are on the left and on the right.
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -434,10 +402,9 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers, in 38 ms, and not a sixteenth of them, in 2 ms. In the plan the curves cross just below HDR 200. If shards are slower than planned, as the warning says, they cross further right, or never. So there you should measure.
-
-# %% [markdown]
-# ### Let them find each other
+# On the left, half the bandwidth takes nearly twice the time, and copies win, because they send less. On the right, computing hides most of the messages, so a faster network helps little. There copies lose in the plan, because each GPU updates all the numbers, and not a sixteenth of them. In the plan the curves cross near 20 GB/s. If shards are slower than planned, as the warning says, they cross further right, or never. So a slower network costs nearly its share where messages fill the step, and near the crossing you should measure.
+#
+# <details><summary>Start it on both machines, and if a rank dies</summary>
 #
 # Run the same line on both machines, with the address of one of them. [Chapter 17](17_many_machines.ipynb) runs such a line, and explains it.
 #
@@ -446,9 +413,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #          --rdzv-id any-name --rdzv-endpoint first-machine:29500 train.py
 # ```
 #
-# <details><summary>If a rank dies</summary>
-#
-# Then torchrun starts all processes anew, here up to three times. If your script saves as in [chapter 13](13_checkpoint_and_recover.ipynb), to a disk that all machines see, only the work since then is lost. It needs:
+# If a rank dies, torchrun starts all processes anew, here up to three times. If your script saves as in [chapter 13](13_checkpoint_and_recover.ipynb), to a disk that all machines see, only the work since then is lost. It needs:
 #
 # ```python
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -466,14 +431,14 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # </details>
 #
-# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. To find the slow one, record your script on each by itself.
+# **What labkit can't know** is how your network is wired, who else uses it, and which machine is slow. To find a slow computer, record your script on each by itself. A slow link or card shows only between two.
 
 # %% [markdown]
 # ## Exercise 2. Few trials
 #
-# Your machine also decides which microbatch is fastest, and with recomputation or without. Trials tell, and it pays to know which can't win.
+# In our fit each layer takes a time of its own, however few sequences there are. A rank that cuts its batch into microbatches pays most of that for each of them, to gather the shards for instance. So large microbatches are faster, as long as they fit.
 #
-# Recomputation runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes a third longer. But larger microbatches fit, and each microbatch costs something by itself, for gathering shards for instance.
+# Recomputation makes room for larger ones. But it runs the forward twice ([chapter 05](05_precision_and_memory.ipynb)), so computing takes a third longer.
 #
 # <details><summary>An example by hand</summary>
 #
@@ -512,6 +477,30 @@ check.tune(my_tuning)
 # %%
 check.hint("tune")
 
+# %% [markdown]
+# ## Exercise 3. Yours
+#
+# Take a script of your own. Record it, and say which part of its step is the longest. Change one thing in a copy of it, and record that: the part and the whole step must be shorter. If you have no script at hand, return the two recordings of ours.
+#
+# - `before = record("train.py", "--epochs", "1", ranks=2)`, with the script's own arguments. Let it do few steps.
+# - `before.parts_us()` has the parts of a step, by name.
+# - A gain of half the step shows in one pair. For 5 %, record each script five times, in turns, and believe it if each new step is shorter than each old one.
+
+
+# %%
+def my_cure():
+    """(part, before, after): the longest part of a step, and the two recordings."""
+    ### BEGIN SOLUTION
+    return "waiting for data", found, again
+    ### END SOLUTION
+
+
+# %%
+check.yours(my_cure)
+
+# %%
+check.hint("yours")
+
 # %% [markdown] sections="19.7"
 # ## Key ideas of the course
 #
@@ -530,14 +519,14 @@ check.hint("tune")
 # | Hide messages, or send less. But fewer bytes in more messages may be slower. | chapter 20 predicts 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
 # | **Waiting and waste** | | |
 # | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
-# | Watch what a step waits for, and prove a cure. | one reader: a batch every 48 ms; four: at best every 12 | [15](15_profiling_and_scaling.ipynb), this one |
+# | Watch what a step waits for, and prove a cure. | one reader: a batch every 48 ms; four: every 12 | [15](15_profiling_and_scaling.ipynb), this one |
 # | Unequal machines get unequal shares. | an H100 three times as fast as an A100 gets 3 microbatches to 1 | [16](16_unequal_machines_and_serving.ipynb) |
 # | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
 # | Past a critical batch, more GPUs save few steps. | a small training: 128 samples in place of 32 saved a third of the steps | [12](12_large_batches.ipynb) |
 # | **Trust** | | |
 # | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
 # | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
-# | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a sixth that the fit hasn't seen | this one |
+# | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a larger one that the fit hasn't seen | this one |
 
 # %% [markdown] sections="D-next"
 # ## Where to go from here
@@ -563,7 +552,7 @@ check.hint("tune")
 #
 # - You can record a script unchanged, see what its steps wait for, and prove by a second recording that a change helps.
 # - You can time small runs, fit constants of your program and machine to them, and test the fit on a larger run.
-# - Constants of another program don't hold for yours. `planner.fit` fits them to your own runs.
+# - Constants of another program needn't hold for yours (chapter 19). `planner.fit` fits them to your own runs.
 # - You count how often a model's bytes cross a network, and know when that decides how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).

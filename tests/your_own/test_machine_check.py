@@ -1,14 +1,18 @@
 """The exercises of chapter 22: what is right passes, each way to be wrong is told."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from labkit.profiling.advice import advise
+from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.recording.record_run import Record
 from labkit.your_own import machine_check as check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("forecast", "tune")
+EXERCISES = ("forecast", "tune", "yours")
 
 
 def thoughtful(trial, batch):
@@ -89,3 +93,31 @@ def often(timed, layers, sequences):
 def test_a_forecast_that_is_off_or_dear_is_told(answer, state, words):
     verdict = check.forecast(answer)
     assert verdict.state == state and re.search(words, verdict.counterexample)
+
+
+def recorded(cured: bool, step_us: float) -> Record:
+    timeline = Bottleneck(kind="input", cured=cured).predict()
+    return Record(
+        advice=advise(timeline),
+        timeline=timeline,
+        steps=8,
+        step_us=step_us,
+        flops_per_s=None,
+        remarks=(),
+        folder=Path(),
+    )
+
+
+def test_a_pair_of_records_passes_where_the_longest_wait_became_shorter():
+    before = recorded(False, 60e3)
+    after = recorded(True, 20e3)
+    longest = max(before.parts_us(), key=before.parts_us().get)
+    assert check.yours(lambda: (longest, before, after)).state == "passed"
+    for answer, words in (
+        (lambda: ("computing" if longest != "computing" else "x", before, after), "the longest"),
+        (lambda: (longest, before, before), "the step: 60.0 ms before, 60.0 ms after"),
+        (lambda: (longest, before, recorded(False, 60e3)), "before"),
+        (lambda: (longest, before, 3), "what record"),
+    ):
+        verdict = check.yours(answer)
+        assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
