@@ -89,12 +89,13 @@ def all_reduced(
         )
     for number in (*before, *after):
         check_real(-1e18, number=number)
-    held = [[f"{number:g}" for number in each] for each in (before, after)]
+    ins = [f"{number:g}" for number in before]
+    outs = [f"{number:g}" for number in after]
     ranks = tuple(f"rank {rank}" for rank in range(len(before)))
 
     def build(words: dict[str, str]) -> Sketch:
         say = _WORDS[words["code"]]
-        rows = [(say["before"], *held[0]), (say["after"], *held[1])]
+        rows = [(say["before"], *ins), (say["after"], *outs)]
         return Sketch(
             shapes=tuple(chain(_heads(ranks), _reduced(rows))),
             height_px=_TOP_PX + 5 * _HEIGHT_PX + 12,

@@ -100,9 +100,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "strategies_board": [
             "ways",
         ],
-        "trust.clock_picture": [
-            "clock_bars",
-        ],
         "trust.fit": [
             "fit",
             "predicted_us",

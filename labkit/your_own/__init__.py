@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "inside_run": ["recorded"],
         "keeps": ["beside", "kept", "losses", "saved"],
         "unknown": ["doubts"],
-        "step": ["ENGINES", "Step", "fastest", "in_turns"],
+        "step": ["ENGINES", "Step", "in_turns"],
         "verdicts": ["judged", "paced"],
     },
 )

@@ -48,19 +48,6 @@ _WORDS = words.catalogue(
 )
 
 
-def fastest(run: Any) -> dict[str, float]:
-    """For ``planner.clock_bars``: rank 0's fastest timed step of a run, its update
-    and all else, in microseconds. Raises ValueError for a run without timed steps."""
-    try:
-        steps_us, updates_us = run[0]["step_us"], run[0]["update_us"]
-        step_us, update_us = min(zip(steps_us, updates_us, strict=True))
-    except (TypeError, KeyError, IndexError, ValueError):
-        raise ValueError(
-            f"run is what run() of a step with timed=5 or so returned; got {brief(run)}"
-        ) from None
-    return {"rest": step_us - update_us, "optimizer": update_us}
-
-
 def in_turns(steps: "Sequence[Step]") -> list[float]:
     """Microseconds of the fastest of each step's ``timed`` steps, in one run in which they take
     turns, so that a busy moment slows all alike; after 40 seconds no further round begins. Raises

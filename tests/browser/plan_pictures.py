@@ -14,7 +14,6 @@ from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Sketch
 from labkit.planner.plan import picture
 from labkit.planner.plan.plan import Plan
-from labkit.planner.trust import clock_picture
 
 SMALL = Plan(gpus=8, zero=1, batch=512)
 PAIRS = (
@@ -79,16 +78,6 @@ def _time_bars() -> Iterator[Case]:
         yield _time(plans, picture.time_bars(_named(plans)))
 
 
-def _clock_bars() -> Iterator[Case]:
-    """A step that a clock has read below each pair of plans, longer and shorter than they."""
-    for plans, longer in zip(PAIRS, (2.0, 0.5, 1.25), strict=True):
-        rest = longer * sum(plans[0].time().parts().values())
-        clock = {"optimizer": rest / 4, "rest": rest}
-        drawn = clock_picture.clock_bars(_named(plans), {"the clock's": clock})
-        rows = [*(plan.time().parts() for plan in plans), clock]
-        yield Case(drawn, partial(bars, drawn=drawn, rows=rows, looks=clock_picture.LOOKS))
-
-
 def _training_plan() -> Iterator[Case]:
     board = widgets.training_plan()
     board.controls["zero"].value = 0
@@ -101,7 +90,6 @@ def _training_plan() -> Iterator[Case]:
 PLANS: dict[str, Callable[[], Iterator[Case]]] = {
     "plan.memory_bars": _memory_bars,
     "plan.time_bars": _time_bars,
-    "trust.clock_bars": _clock_bars,
     "widgets.training_plan": _training_plan,
 }
 """Cases by the function that makes the picture."""

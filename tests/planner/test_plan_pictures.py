@@ -121,44 +121,6 @@ def test_bars_of_time_are_the_steps_parts():
     assert step == ("step", format_us(time_us)) and mfu[0] == "MFU"
 
 
-def test_a_measured_step_stands_below_the_plans_at_their_scale():
-    time_us = DEEP.time().step_us
-    measured = {"by the clock": {"optimizer": 0.25 * time_us, "rest": time_us}}
-    drawn = planner.clock_bars({"now": DEEP}, measured)
-    planned, clocked = bars(drawn, picture.BAR_PX)
-    scale = sum(planned) / time_us
-    # the update stands last, as in the plan's bar
-    assert [width / scale for width in clocked] == pytest.approx([time_us, 0.25 * time_us])
-    assert drawn.badge.endswith("; measured")
-    heads, *_, last = drawn.table
-    assert last[0] == "by the clock" and last[1] == ""  # no clock tells products apart
-    told = dict(zip(heads, last, strict=True))
-    assert told["all else, not told apart"] == format_us(time_us)
-    assert "by the clock" in drawn.summary
-    assert not drawn.numbers  # they would be of the plan alone
-    for update_us in (0.25 * time_us, DEEP.time().parts()["optimizer"]):
-        assert f"optimizer {format_us(update_us)}" in drawn.summary
-    alone = planner.clock_bars({"now": DEEP}, {"by the clock": {"rest": time_us}})
-    assert "optimizer" not in alone.summary and "tokens/s" in alone.summary
-    assert not faults(drawn)
-
-
-@pytest.mark.parametrize(
-    ("measured", "words"),
-    [
-        ({"mine": {"update": 1.0}}, "a part of a step is one of products, .*; got 'update'"),
-        ({"mine": {}}, "is {part: microseconds}"),
-        ({}, "measured is {name"),
-        ({"mine": 3.0}, "is {part: microseconds}"),
-        ({"mine": {"rest": -1.0}}, "rest of mine"),
-        (3, "measured is {name"),
-    ],
-)
-def test_what_is_no_measured_step_is_refused(measured, words):
-    with pytest.raises(ValueError, match=words):
-        planner.clock_bars({"now": DEEP}, measured)
-
-
 def test_every_part_has_a_look_of_its_own_and_words():
     for looks, parts in (
         (picture.MEMORY_LOOKS, memory.PARTS),

@@ -230,14 +230,6 @@ def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
     assert sum(each.count for each in wide) == 5 * layers
 
 
-def test_the_fastest_of_timed_steps_has_an_update_and_all_else():
-    run = [{"step_us": [9.0, 7.0, 8.0], "update_us": [1.0, 2.0, 3.0]}]
-    assert your_own.fastest(run) == {"optimizer": 2.0, "rest": 5.0}
-    for none in ([{"step_us": [], "update_us": []}], [{}], 3):
-        with pytest.raises(ValueError, match="timed=5"):
-            your_own.fastest(none)
-
-
 def test_operators_are_told_in_their_order_with_what_is_kept():
     bend = your_own.recorded(Bend())
     assert bend == [("x", True), ("addmm", False), ("tanh", True), ("mul", False)]
