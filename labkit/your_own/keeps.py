@@ -76,6 +76,18 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
     return rows
 
 
+def peaks(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """For ``lab.bars``: the highest points of runs in bytes, predicted and measured. ``found``: a
+    name -> what ``compare`` returned. Raises ValueError for other things."""
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError(f"found has runs, each by its name; got {brief(found)}")
+    names = ("predicted", "measured")
+    return {
+        name: {key: side.peak_bytes for key, side in zip(names, _sides(each), strict=True)}
+        for name, each in found.items()
+    }
+
+
 def _sides(found: Any) -> tuple[Footprint, Footprint]:
     sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
     if not all(isinstance(each, Footprint) for each in sides):

@@ -8,7 +8,7 @@ and the same with torch's own engines.
     your_own.Step(make=mine, engine="fsdp", ranks=2).compare()
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ from labkit import words
 from labkit.devices.rung import Pretend
 from labkit.experiment import Difference, Experiment, Reading
 from labkit.footprint import Footprint
+from labkit.launching.verdicts.verdict import RankFailed
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real.counted import Counted
@@ -81,6 +82,22 @@ def in_turns(steps: "Sequence[Step]") -> list[float]:
     return run.in_turns(steps)
 
 
+def out_of_memory(steps: "Mapping[str, Step]", devices: Pretend) -> list[str]:
+    """Which steps, a name -> each, run out of memory on such devices: the names. Raises what else
+    goes wrong in their ranks, and ValueError for other things than named steps."""
+    if not isinstance(steps, Mapping) or not all(isinstance(each, Step) for each in steps.values()):
+        raise ValueError(f"steps are named, a name -> a Step; got {brief(steps)}")
+    found = []
+    for name, step in steps.items():
+        try:
+            step.but(devices=devices).run()
+        except RankFailed as failed:
+            if "OutOfMemory" not in str(failed):
+                raise
+            found.append(name)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step(Experiment):
     """A module, a batch for it, and who holds what of it.
@@ -108,6 +125,9 @@ class Step(Experiment):
     """whether copies and shards take a part of the batch on each rank, ``losses`` their mean: a
     gradient that was never averaged shows then, if the loss is a mean over samples. Else each rank
     takes the whole batch. Stages share a batch in any case"""
+    add_tied: bool = True
+    """whether stages add up the gradients of a weight that several of them hold, as they have to;
+    False shows what comes of leaving that out"""
     timed: int = 0
     """so many more steps by the clock alone, nothing read out or recorded"""
     rank: int = 0
