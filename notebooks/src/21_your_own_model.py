@@ -107,7 +107,7 @@ lab.show(order.predict(), title="Eight stages, eight microbatches")
 # %% [markdown]
 # It starts all eight before the first one comes back, and 8 x 6 layers are 48 again.
 #
-# The bar of stages ends only a little above 40 GB, or 40 billion bytes, and a real card has about 42. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth free and end by 36.
+# The bar of stages ends only a little above our 40 billion bytes, and a card sold as 40 GB has about 42 billion. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth free and end by 36.
 #
 # ### What helps?
 #
@@ -411,7 +411,7 @@ lab.table(your_own.beside(found["copies"], "forward"))
 # leaner = {}  # or a setting of yours
 # ```
 #
-# 1. Without a loss, an output of one number is taken, or the mean of its squares.
+# 1. Without a loss, labkit takes the output if it is one number, and else the mean of its squares.
 # 2. With `leaner = {}`, put `.but(recompute="full")` at the end of the line `lean = ...`, if your layers have no side effects.
 # 3. Note the part that is farthest from its plan, and find out why.
 #
