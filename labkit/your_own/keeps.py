@@ -81,11 +81,11 @@ def peaks(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     name -> what ``compare`` returned. Raises ValueError for other things."""
     if not isinstance(found, Mapping) or not found:
         raise ValueError(f"found has runs, each by its name; got {brief(found)}")
-    names = ("predicted", "measured")
-    return {
-        name: {key: side.peak_bytes for key, side in zip(names, _sides(each), strict=True)}
-        for name, each in found.items()
-    }
+    each_way = {}
+    for name, each in found.items():
+        predicted, measured = _sides(each)
+        each_way[name] = {"predicted": predicted.peak_bytes, "measured": measured.peak_bytes}
+    return each_way
 
 
 def _sides(found: Any) -> tuple[Footprint, Footprint]:

@@ -16,7 +16,6 @@ from labkit import words
 from labkit.devices.rung import Pretend
 from labkit.experiment import Difference, Experiment, Reading
 from labkit.footprint import Footprint
-from labkit.launching.verdicts.verdict import RankFailed
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real.counted import Counted
@@ -87,15 +86,9 @@ def out_of_memory(steps: "Mapping[str, Step]", devices: Pretend) -> list[str]:
     goes wrong in their ranks, and ValueError for other things than named steps."""
     if not isinstance(steps, Mapping) or not all(isinstance(each, Step) for each in steps.values()):
         raise ValueError(f"steps are named, a name -> a Step; got {brief(steps)}")
-    found = []
-    for name, step in steps.items():
-        try:
-            step.but(devices=devices).run()
-        except RankFailed as failed:
-            if "OutOfMemory" not in str(failed):
-                raise
-            found.append(name)
-    return found
+    from labkit.your_own import run
+
+    return [name for name, step in steps.items() if run.is_too_large(step.but(devices=devices))]
 
 
 @dataclass(frozen=True, kw_only=True)
