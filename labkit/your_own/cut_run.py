@@ -32,7 +32,8 @@ def train(step: Step, module: nn.Module, batch: Any) -> dict:
         optimizer = optimizer_of(step, stage.submod)
 
         def update() -> float | None:
-            _sum_copies(shared)
+            if step.add_tied:
+                _sum_copies(shared)
             optimizer.step()
             optimizer.zero_grad()
             return sum(each.item() for each in losses) / step.microbatches if losses else None

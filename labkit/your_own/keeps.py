@@ -76,6 +76,18 @@ def beside(found: Any, moment: str) -> list[dict[str, object]]:
     return rows
 
 
+def peaks(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """For ``lab.bars``: the highest points of runs in bytes, predicted and measured. ``found``: a
+    name -> what ``compare`` returned. Raises ValueError for other things."""
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError(f"found has runs, each by its name; got {brief(found)}")
+    each_way = {}
+    for name, each in found.items():
+        predicted, measured = _sides(each)
+        each_way[name] = {"predicted": predicted.peak_bytes, "measured": measured.peak_bytes}
+    return each_way
+
+
 def _sides(found: Any) -> tuple[Footprint, Footprint]:
     sides = (getattr(found, "predicted", None), getattr(found, "measured", None))
     if not all(isinstance(each, Footprint) for each in sides):

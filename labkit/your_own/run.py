@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from labkit.devices.place import synchronize
 from labkit.launching import launcher
 from labkit.launching.fork import zygote_client
+from labkit.launching.verdicts.verdict import RankFailed
 from labkit.measure import memory, trace, trace_rows
 from labkit.measure.labels import replaced
 from labkit.planner.real.counted import Counted
@@ -51,6 +52,17 @@ def in_turns(steps: Sequence[Step]) -> list[float]:
     first = steps[0]
     where = {"ranks": first.ranks, "timeout_s": TIMEOUT_S, "devices": first.devices}
     return launcher.launch(_clocked, tuple(steps), **where)[0]
+
+
+def is_too_large(step: Step) -> bool:
+    """Whether it runs out of its devices' memory. Raises what else goes wrong in its ranks."""
+    try:
+        step.run()
+    except RankFailed as failed:
+        if "OutOfMemory" not in str(failed):
+            raise
+        return True
+    return False
 
 
 def built(make: Callable[[], Any]) -> tuple[nn.Module, Any]:

@@ -8,7 +8,7 @@ and the same with torch's own engines.
     your_own.Step(make=mine, engine="fsdp", ranks=2).compare()
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -68,6 +68,16 @@ def in_turns(steps: "Sequence[Step]") -> list[float]:
     return run.in_turns(steps)
 
 
+def out_of_memory(steps: "Mapping[str, Step]", devices: Pretend) -> list[str]:
+    """Which steps, a name -> each, run out of memory on such devices: the names. Raises what else
+    goes wrong in their ranks, and ValueError for other things than named steps."""
+    if not isinstance(steps, Mapping) or not all(isinstance(each, Step) for each in steps.values()):
+        raise ValueError(f"steps are named, a name -> a Step; got {brief(steps)}")
+    from labkit.your_own import run
+
+    return [name for name, step in steps.items() if run.is_too_large(step.but(devices=devices))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step(Experiment):
     """A module, a batch for it, and who holds what of it.
@@ -95,6 +105,9 @@ class Step(Experiment):
     """whether copies and shards take a part of the batch on each rank, ``losses`` their mean: a
     gradient that was never averaged shows then, if the loss is a mean over samples. Else each rank
     takes the whole batch. Stages share a batch in any case"""
+    add_tied: bool = True
+    """whether stages add up the gradients of a weight that several of them hold, as they have to;
+    False shows what comes of leaving that out"""
     timed: int = 0
     """so many more steps by the clock alone, nothing read out or recorded"""
     rank: int = 0

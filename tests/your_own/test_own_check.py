@@ -103,6 +103,11 @@ def plain():
     return layers(torch.relu)
 
 
+def norms():
+    """Looks across the batch, and its loss can't show it."""
+    return torch.nn.Sequential(*(torch.nn.BatchNorm1d(16) for _ in range(4))), torch.randn(8, 16)
+
+
 def dropped():
     return layers(torch.nn.Dropout())
 
@@ -120,7 +125,13 @@ def test_a_module_that_looks_across_the_batch_is_changed_by_a_cut(answer):
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("answer", "says"), [(plain, "did not change it"), (dropped, "is random"), (dict, "a batch")]
+    ("answer", "says"),
+    [
+        (plain, "did not change it"),
+        (norms, "is about 1"),
+        (dropped, "is random"),
+        (dict, "a batch"),
+    ],
 )
 def test_a_module_that_a_cut_leaves_alone_or_that_is_random_is_told(answer, says):
     verdict = check.odd_module(answer)

@@ -203,6 +203,17 @@ def test_two_runs_are_told_with_the_share_that_the_second_saves():
         your_own.saved({"a": first, "b": second}, "soap")
 
 
+def test_the_highest_points_of_runs_stand_side_by_side():
+    planned = your_own.Step(make=bends).predict()
+    copies = your_own.Step(make=bends, engine="ddp").predict()
+    found = SimpleNamespace(predicted=planned, measured=copies)
+    sides = {"predicted": planned.peak_bytes, "measured": copies.peak_bytes}
+    assert your_own.peaks({"a": found}) == {"a": sides}
+    for wrong, words in (({}, "by its name"), ({"a": 1}, "compare")):
+        with pytest.raises(ValueError, match=words):
+            your_own.peaks(wrong)
+
+
 def test_losses_are_told_beside_those_of_the_first():
     one, other = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
     assert one == {

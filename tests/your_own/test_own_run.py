@@ -128,6 +128,29 @@ def test_sgd_shows_a_gradient_that_adam_hides():
     assert shown["sgd"] > 1e-2 > 1e-3 > shown["adamw"]
 
 
+def test_a_table_on_two_stages_goes_astray_if_its_gradients_are_not_added():
+    step = your_own.Step(make=strangers.gpt2, loss=summed, engine="pipeline", optimizer="sgd")
+    right, apart = (each.run()[1]["losses"] for each in (step, step.but(add_tied=False)))
+    assert apart[0] == pytest.approx(right[0], rel=1e-5)
+    assert abs(apart[2] - right[2]) > 1e-3
+
+
+def test_those_that_run_out_of_memory_are_told_by_name():
+    step = your_own.Step(make=strangers.gpt2, engine="ddp", ranks=1)
+    steps = {"alone": step}
+    assert your_own.out_of_memory(steps, lab.pretend(memory_mib=4)) == ["alone"]
+    assert your_own.out_of_memory(steps, lab.pretend(memory_mib=512)) == []
+    with pytest.raises(RankFailed, match="NaN"):
+        your_own.out_of_memory({"alone": step.but(loss=broken)}, lab.pretend(memory_mib=512))
+    with pytest.raises(ValueError, match="a name -> a Step"):
+        your_own.out_of_memory([step], lab.pretend(memory_mib=4))
+
+
+def broken(output: torch.Tensor, batch: dict) -> torch.Tensor:
+    """No loss."""
+    raise RuntimeError("NaN")
+
+
 def doubled(output: torch.Tensor, batch: dict) -> torch.Tensor:
     """A loss all of whose gradients are twice as large."""
     return 2 * summed(output, batch)
