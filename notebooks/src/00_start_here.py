@@ -91,7 +91,7 @@ run
 #
 # In training, ranks mostly talk by [collectives](GLOSSARY.md#collective): a collective is one call that all ranks make together. By default, `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
 #
-# Ranks 0 to 3 each hold their own number, and will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 two, rank 2 four, and rank 3 eight. Who will wait the longest?
+# Ranks 0 to 3 each hold their own number, and will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 five, rank 2 nine, and rank 3 thirteen. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -105,7 +105,7 @@ def add_up():
     x = torch.tensor([float(rank)])
     before = x.item()
     square = torch.ones(1000, 1000)
-    for _ in range(2**rank):
+    for _ in range(1 + 4 * rank):
         (square @ square).sum().item()
     began = time.perf_counter()
     dist.all_reduce(x)
@@ -202,7 +202,7 @@ print(verdict)
 lab.show(picture.calls(verdict.outcomes))
 
 # %% [markdown]
-# Nobody answers rank 0's fourth call. What if one does that means something else? Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses:
+# Nobody answers rank 0's fourth call. What if a call meant for something else does? Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses:
 
 
 # %%
