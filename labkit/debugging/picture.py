@@ -3,7 +3,7 @@ each collective of the group; where a rank waits, at the end the call that nobod
 
 lab.show(picture.all_reduced([0, 1, 2, 3], [6, 6, 6, 6]))
 lab.show(picture.calls(error.outcomes))     # error: what lab.launch raised
-lab.show(picture.calls(run))                # run: what it returned
+lab.show(picture.calls(run.calls()))        # run: what it returned
 """
 
 import re
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from reprlib import repr as brief
 
-from labkit.launching.run import Run
 from labkit.launching.verdicts.outcome import Outcome
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words
 from labkit.pictures.style import CYCLE, style
@@ -41,17 +40,20 @@ _COLUMN_PX = 102.0
 _LANE_PX = 42.0
 
 
-def calls(endings: Sequence[Outcome] | Run, *, language: str | None = None) -> Sketch:
+def calls(
+    told: Sequence[Outcome] | Sequence[Sequence[dict]], *, language: str | None = None
+) -> Sketch:
     """The collectives of a group, as the flight recorder numbered them: in a column the calls that
     met, joined by a line. In a box stands the name of what the line sends, where it has one, else
     the collective. Marked are calls that met while they send different things, and one that met
-    none; where a rank never made it an empty box stands. ``endings``: how each rank of a run that
-    waits ended, or a run that ended well, whose first group is drawn.
+    none; where a rank never made it an empty box stands. ``told``: how each rank of a run that
+    waits ended, or what each rank of a run that ended well has called, whose first group is drawn.
 
     The last 8 calls of the first 16 ranks. Raises ValueError where no rank waits in a collective,
     or none has called one.
     """
-    made = _of_run(endings) if isinstance(endings, Run) else _of_endings(endings)
+    waits = all(isinstance(each, Outcome) for each in told)
+    made = _of_endings(told) if waits else _of_calls(told)
     numbers = sorted(set().union(*made.values()))[-MOST_CALLS:]
 
     def build(words: dict[str, str]) -> Sketch:
@@ -71,9 +73,8 @@ def calls(endings: Sequence[Outcome] | Run, *, language: str | None = None) -> S
     return speaking(language, build)
 
 
-def _of_run(run: Run) -> dict[int, dict[int, dict]]:
+def _of_calls(called: Sequence[Sequence[dict]]) -> dict[int, dict[int, dict]]:
     """Rank -> the number of a call -> that call, of the group that was called first."""
-    called = run.calls()
     group = next((each["group"] for each in chain.from_iterable(called)), None)
     made = {rank: _numbered(each, group) for rank, each in enumerate(called)}
     if group is None:
@@ -109,7 +110,7 @@ def all_reduced(
         )
     for number in (*before, *after):
         check_real(-1e18, number=number)
-    held = [[f"{number:g}" for number in each] for each in (before, after)]
+    held = [list(map("{:g}".format, each)) for each in (before, after)]
     ranks = tuple(f"rank {rank}" for rank in range(len(before)))
 
     def build(words: dict[str, str]) -> Sketch:

@@ -232,7 +232,7 @@ first_sum.score(run[0][0])
 run
 
 # %%
-lab.show(picture.calls(run))
+lab.show(picture.calls(run.calls()))
 
 # %% [markdown]
 # The losses add up to 1, but in the framed columns a batch's 1 met a loss. Each rank makes seven calls in all, so nobody is left waiting, and neither the ranks nor `lab.launch` notice.
