@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from labkit.check import chapters, record
+from labkit.pictures import mime
 from labkit.pictures.sketch import Box, Shape, Sketch, Words
 from labkit.pictures.style import clipped, text_px
 from labkit.shown import Shown
@@ -107,8 +108,9 @@ def in_lanes(stops: Iterable[Stop]) -> dict[str, tuple[Stop, ...]]:
 
 
 def _stops(folder: Path) -> Iterator[Stop]:
-    """The chapters that lie in a folder, as their notebooks name themselves."""
-    tried = record.entries("exercises")
+    """The chapters that lie in a folder, as their notebooks name themselves. For the book nothing
+    is passed: what passed there are our solutions."""
+    tried = {} if mime.book() else record.entries("exercises")
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         about = json.loads(path.read_text(encoding="utf-8"))["metadata"]["labkit"]
         names = _exercises(about["chapter"])

@@ -35,7 +35,7 @@ _WORDS = catalogue(
         ("shared messages", "gloo, through the host"),
         ("pretend", "a pretend device"),
         ("pretend memory", "its own memory"),
-        ("pretend rules", "refused in CUDA's words"),
+        ("pretend rules", "refused, much as by CUDA"),
         ("pretend speed", "the CPU's"),
         ("pretend messages", "gloo, through the host"),
         ("cpu", "the CPU"),

@@ -1,10 +1,12 @@
-"""What an all-reduce leaves where; and which calls met, of a run in which a rank waits: a lane for
-each rank, a column for each collective of the group, at the end the call that nobody answered.
+"""What an all-reduce leaves where; and which calls of a run met: a lane for each rank, a column for
+each collective of the group; where a rank waits, at the end the call that nobody answered.
 
 lab.show(picture.all_reduced([0, 1, 2, 3], [6, 6, 6, 6]))
 lab.show(picture.calls(error.outcomes))     # error: what lab.launch raised
+lab.show(picture.calls(run.calls()))        # run: what it returned
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from reprlib import repr as brief
@@ -38,23 +40,20 @@ _COLUMN_PX = 102.0
 _LANE_PX = 42.0
 
 
-def calls(endings: Sequence[Outcome], *, language: str | None = None) -> Sketch:
-    """The collectives of the group in which a rank waits, as the flight recorder numbered them: in
-    a column the calls that met, joined by a line. One that did not is marked, and where a rank
-    never made it an empty box stands. ``endings``: how each rank ended.
+def calls(
+    told: Sequence[Outcome] | Sequence[Sequence[dict]], *, language: str | None = None
+) -> Sketch:
+    """The collectives of a group, as the flight recorder numbered them: in a column the calls that
+    met, joined by a line. In a box stands the name of what the line sends, where it has one, else
+    the collective. Marked are calls that met while they send different things, and one that met
+    none; where a rank never made it an empty box stands. ``told``: how each rank of a run that
+    waits ended, or what each rank of a run that ended well has called, whose first group is drawn.
 
-    The last 8 calls of the first 16 ranks. Raises ValueError where no rank waits in a collective.
+    The last 8 calls of the first 16 ranks. Raises ValueError where no rank waits in a collective,
+    or none has called one.
     """
-    pending = list(chain.from_iterable(each.pending for each in endings))
-    if not pending:
-        raise ValueError(
-            "calls that meet are drawn of a run in which a rank waits in a collective; here the "
-            f"ranks ended so: {', '.join(each.how for each in endings) or 'there are none'}"
-        )
-    group = pending[0]["group"]
-    called = {each.rank: each.calls for each in endings}
-    ranks = sorted(pending[0]["ranks"])[:MOST_LANES]
-    made = {rank: _numbered(called.get(rank, ()), group) for rank in ranks}
+    waits = all(isinstance(each, Outcome) for each in told)
+    made = _of_endings(told) if waits else _of_calls(told)
     numbers = sorted(set().union(*made.values()))[-MOST_CALLS:]
 
     def build(words: dict[str, str]) -> Sketch:
@@ -72,6 +71,28 @@ def calls(endings: Sequence[Outcome], *, language: str | None = None) -> Sketch:
         )
 
     return speaking(language, build)
+
+
+def _of_calls(called: Sequence[Sequence[dict]]) -> dict[int, dict[int, dict]]:
+    """Rank -> the number of a call -> that call, of the group that was called first."""
+    group = next((each["group"] for each in chain.from_iterable(called)), None)
+    made = {rank: _numbered(each, group) for rank, each in enumerate(called)}
+    if group is None:
+        raise ValueError("calls that meet are drawn of a run that has called a collective")
+    return dict([(rank, each) for rank, each in made.items() if each][:MOST_LANES])
+
+
+def _of_endings(endings: Sequence[Outcome]) -> dict[int, dict[int, dict]]:
+    """The same, of the group in which a rank waits."""
+    pending = list(chain.from_iterable(each.pending for each in endings))
+    if not pending:
+        raise ValueError(
+            "calls that meet are drawn of a run in which a rank waits in a collective; here the "
+            f"ranks ended so: {', '.join(each.how for each in endings) or 'there are none'}"
+        )
+    called = {each.rank: each.calls for each in endings}
+    ranks = sorted(pending[0]["ranks"])[:MOST_LANES]
+    return {rank: _numbered(called.get(rank, ()), pending[0]["group"]) for rank in ranks}
 
 
 def all_reduced(
@@ -125,30 +146,51 @@ def _reduced(rows: Sequence[Sequence[str]]) -> Iterator[Shape]:
             yield Line(ends, arrow=True)
 
 
-def _numbered(called: Sequence[dict], group: str) -> dict[int, str]:
-    """What a rank called in the group: number -> collective."""
-    return {call["seq"]: call["op"] for call in called if call["group"] == group}
+_Made = Mapping[int, Mapping[int, dict]]
 
 
-def _met(made: Mapping[int, Mapping[int, str]], number: int) -> bool:
+def _numbered(called: Sequence[dict], group: str | None) -> dict[int, dict]:
+    """What a rank called in the group: number -> call."""
+    return {call["seq"]: call for call in called if call["group"] == group}
+
+
+def _met(made: _Made, number: int) -> bool:
     """Whether every rank came to a call."""
     return all(number in each for each in made.values())
 
 
-def _texts(
-    made: Mapping[int, Mapping[int, str]], rank: int, numbers: Sequence[int], say: Mapping[str, str]
-) -> list[str]:
+def _name(call: dict) -> str:
+    """What a call's line sends, where that is a name; else the collective."""
+    found = re.search(r"\(([A-Za-z_]\w*)\)", call.get("text", ""))
+    return found[1] if found else call["op"]
+
+
+def _agree(made: _Made, number: int) -> bool:
+    """Whether all that came to a call send the same thing."""
+    return len({_name(each[number]) for each in made.values() if number in each}) == 1
+
+
+def _texts(made: _Made, rank: int, numbers: Sequence[int], say: Mapping[str, str]) -> list[str]:
     """What stands in the boxes of a rank's lane."""
     return [_text(made, rank, number, say) for number in numbers]
 
 
-def _text(
-    made: Mapping[int, Mapping[int, str]], rank: int, number: int, say: Mapping[str, str]
-) -> str:
+def _text(made: _Made, rank: int, number: int, say: Mapping[str, str]) -> str:
     """What stands in a rank's box of a call."""
     if number not in made[rank]:
         return say["missing"]
-    return made[rank][number] if _met(made, number) else say["waits"]
+    return _name(made[rank][number]) if _met(made, number) else say["waits"]
+
+
+def _colours(made: _Made, numbers: Sequence[int]) -> dict[str, str]:
+    """Name of what is sent -> its colour: a collective's own, one after the other for tensors."""
+    colours: dict[str, str] = {}
+    for number in numbers:
+        for call in (each[number] for each in made.values() if number in each):
+            name = _name(call)
+            own = style(name).colour if name == call["op"] else CYCLE[len(colours) % len(CYCLE)][0]
+            colours.setdefault(name, own)
+    return colours
 
 
 def _heads(heads: Sequence[str]) -> list[Shape]:
@@ -160,21 +202,20 @@ def _heads(heads: Sequence[str]) -> list[Shape]:
     ]
 
 
-def _lanes(
-    made: Mapping[int, Mapping[int, str]], numbers: Sequence[int], rows: Sequence[Sequence[str]]
-) -> list[Shape]:
+def _lanes(made: _Made, numbers: Sequence[int], rows: Sequence[Sequence[str]]) -> list[Shape]:
     """A lane of boxes for each rank, and a line down each column in which the calls met."""
     shapes: list[Shape] = []
+    colours = _colours(made, numbers)
     for lane, (rank, row) in enumerate(zip(made, rows, strict=True)):
         y = _TOP_PX + _LANE_PX * lane
         shapes.append(Words(_LEFT_PX - 12, y + 17, f"rank {rank}", "end"))
         for column, (number, text) in enumerate(zip(numbers, row, strict=True)):
             x = _LEFT_PX + _COLUMN_PX * column
             met = _met(made, number)
-            called = made[rank].get(number, "")
-            colour = style(called).colour if called else ""
-            alone = bool(called) and not met
-            shapes.append(Box(x, y, _WIDTH_PX, _HEIGHT_PX, colour, "", (text,), marked=alone))
+            called = made[rank].get(number)
+            colour = colours[_name(called)] if called else ""
+            odd = called is not None and not (met and _agree(made, number))
+            shapes.append(Box(x, y, _WIDTH_PX, _HEIGHT_PX, colour, "", (text,), marked=odd))
             if met and lane:
                 middle = x + _WIDTH_PX / 2
                 shapes.append(Line(((middle, y - _LANE_PX + _HEIGHT_PX), (middle, y))))

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Start here
 #
-# *Three quarters of an hour, of some 31 hours in all, with the exercises. You need Python, and have trained something with torch; no GPU. `make lab` in the course's folder opens it in JupyterLab, where cells run and exercises are checked.*
+# *Three quarters of an hour, of some 31 hours in all, with the exercises. You need Python, and have trained something with torch; no GPU. `make lab`, in the folder of the course's README, installs it and opens JupyterLab, where cells run and exercises are checked.*
 #
 # Training LLaMA's 7B model took 82,432 hours of A100 cards, says its paper. On one card that is nine years and five months; 1,024 cards would spend as many hours in less than three and a half days.
 #
@@ -52,9 +52,9 @@ def hello():
 lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
-# Four process numbers: these are four programs, not four threads. The *world size* is how many there are. Without GPUs, the *device* is the CPU, pretending to be GPUs.
+# Four process numbers: these are four programs, not four threads. The *world size* is how many there are. Without a GPU for each rank, the *device* is the CPU, pretending to be GPUs.
 #
-# Outside a notebook, `torchrun` starts several processes of a script. There they call `dist.init_process_group`, which joins them to a [process group](GLOSSARY.md#process-group), so that they can talk; without GPUs, [gloo](GLOSSARY.md#gloo) carries the messages. `lab.launch` does both for one function.
+# Outside a notebook, `torchrun` starts several processes of a script, and `dist.init_process_group` joins them to a [process group](GLOSSARY.md#process-group), so that they can talk; without GPUs, [gloo](GLOSSARY.md#gloo) carries the messages. `lab.launch` does both for one function.
 #
 # The next function adds 1 to `count`:
 
@@ -85,19 +85,13 @@ left_here.score(count)
 run
 
 # %% [markdown]
-# Each rank started with a copy of what the function uses, so it has a `count` of its own and added 1 to that. Only what it returns comes back. Ranks share no variable, so what one wants to know of another has to be sent.
+# Each rank started with a copy of what the function uses, and added 1 to its own `count`; nobody touched the notebook's. Only what a rank returns comes back. Ranks share no variable, so what one wants to know of another has to be sent.
 #
 # ## They add up
 #
 # In training, ranks mostly talk by [collectives](GLOSSARY.md#collective): a collective is one call that all ranks make together. By default, `dist.all_reduce(x)` adds up the `x` of all ranks, and overwrites each of them with the sum. Data parallel training (chapter 03) adds up its gradients with it.
 #
-# Ranks 0 to 3 each hold a tensor with their own number in it. What will rank 2 hold afterwards?
-
-# %%
-holds = lab.guess("what rank 2 holds", between=(0, 100))
-
-# %% [markdown]
-# The ranks will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 two, rank 2 four, and rank 3 eight. Who will wait the longest?
+# Ranks 0 to 3 each hold their own number, and will not be equally busy: before it calls `all_reduce`, rank 0 does one matrix product, rank 1 five, rank 2 nine, and rank 3 thirteen. Who will wait the longest?
 
 # %%
 waits_longest = lab.guess("the rank that waits the longest", between=(0, 3))
@@ -109,24 +103,25 @@ import time
 def add_up():
     rank = dist.get_rank()
     x = torch.tensor([float(rank)])
+    before = x.item()
     square = torch.ones(1000, 1000)
-    for _ in range(2**rank):
+    for _ in range(1 + 4 * rank):
         (square @ square).sum().item()
     began = time.perf_counter()
     dist.all_reduce(x)
-    total = x.item()  # on a GPU, this is what waits for the sum
-    waited_ms = 1000 * (time.perf_counter() - began)
-    return {"rank": rank, "holds": total, "waited, ms": round(waited_ms)}
+    after = x.item()  # on a GPU, this is what waits for the sum
+    waited_ms = round(1000 * (time.perf_counter() - began))
+    return {"rank": rank, "before": before, "after": after, "waited, ms": waited_ms}
 
 
 run = lab.launch(add_up, ranks=4, record=True)
-holds.score(run[2]["holds"])
 
 # %%
 waits_longest.score(max(run, key=lambda each: each["waited, ms"])["rank"])
 
 # %%
-lab.show(picture.all_reduced(range(4), [each["holds"] for each in run]))
+before, after = [each["before"] for each in run], [each["after"] for each in run]
+lab.show(picture.all_reduced(before, after))
 
 # %%
 lab.table(list(run))
@@ -138,22 +133,20 @@ lab.table(list(run))
 run.timeline()
 
 # %% [markdown]
-# The red bars end at almost the same time, and the rank with the least work has the longest one (rank 3's may be too short to see). Rank 0 called first and then waited for rank 3. An all-reduce can't end before the last rank has arrived.
+# The red bars end at almost the same time, and the rank with the least work has the longest one (rank 3's may be too short to see). An all-reduce can't end before the last rank has arrived.
 #
-# Many profilers show the red bar alone, as if rank 0 were busy sending. Our picture also hatches the time in which a rank computes nothing, even while its all-reduce is open. What rank 0 lacks is not a faster network, since its all-reduce carried 4 bytes: the load is uneven.
+# Rank 0 was not sending all that time: each rank brought 4 bytes, and rank 3, who came last, was done almost at once. The rest is waiting, hatched in the picture. A faster network wouldn't help: the load is uneven. (With more ranks than cores, they take turns, so twice the work needn't take twice as long.)
 #
 # <details><summary>More about the picture</summary>
 #
 # *Span* is the time from the first operation's start to the last one's end. The last one is `x.item()`, after the all-reduce, and too short to be seen. *Communication hidden* is the share of the red time in which the same rank also computes. A dark line stands where one operation ends and the next begins; the ranks don't all start at the same moment.
-#
-# Blue is time on the clock. With more ranks than cores, they take turns, so a part of the blue is waiting for a core, and twice the work may take more or less than twice as long.
 #
 # </details>
 
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
 #
-# Now several steps, one after the other. In each of them the ranks compute, rank `r` for `seconds[r][step]`, and then all call `all_reduce`, which itself takes no time. How many seconds does each rank wait in all? Return a list with one number per rank. For `[[1, 2], [3, 1]]` it is `[2, 1]`.
+# Now several steps, one after the other. In each of them the ranks compute, rank `r` for `seconds[r][step]`, and then all call `all_reduce`, which itself takes no time. How many seconds does each rank wait in all? Return a list with one number per rank. For `[[1, 2], [3, 1]]` it is `[2, 1]`. Each failed attempt earns you another hint.
 
 
 # %%
@@ -174,7 +167,7 @@ check.hint("waits")
 # %% [markdown]
 # ## When a rank never comes
 #
-# What if a rank never comes? Below, ten batches are dealt to three ranks, with one call for each batch:
+# Ten batches are dealt to three ranks, with one call for each batch:
 
 
 # %%
@@ -203,21 +196,13 @@ stuck.score(3 - len(verdict.finding.ranks))  # all but those that stayed away
 print(verdict)
 
 # %% [markdown]
-# `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Chapter 14 teaches you to read such reports. Here are the calls, which meet in the order in which they are made:
+# `lab.launch` looks where each rank stands, so you get this [verdict](GLOSSARY.md#verdict) after a moment. Here are the calls. The *n*-th call of one rank meets the *n*-th call of every other; what the calls are for doesn't count:
 
 # %%
 lab.show(picture.calls(verdict.outcomes))
 
 # %% [markdown]
-# Rank 0 has four batches and the others have three, so nobody answers its fourth call. Without `lab.launch`, what rank 0 gets depends on the others:
-#
-# | the others | rank 0 | how we know |
-# | --- | --- | --- |
-# | go on to another `all_reduce` | a wrong sum, no error | the next run |
-# | have ended, as here | gloo: `Connection closed by peer`; NCCL: perhaps nothing until its limit | gloo: tried with `torchrun`; NCCL: not tried |
-# | are busy elsewhere | an error at its limit: 30 minutes with gloo, 10 with NCCL | torch's defaults |
-#
-# By default, neither error names the ranks that stayed away. The first row is worse: it has none. Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses, 0.5 and 0.5:
+# Nobody answers rank 0's fourth call. What if a call meant for something else does? Two ranks share five batches for two epochs; the odd batch goes to rank 0 first, and then to rank 1. After each epoch they add up their losses:
 
 
 # %%
@@ -225,22 +210,56 @@ def two_epochs():
     rank, sums = dist.get_rank(), []
     for epoch in range(2):
         for _ in range(5)[(rank + epoch) % 2 :: 2]:
-            dist.all_reduce(torch.ones(1))  # a batch
+            batch = torch.ones(1)
+            dist.all_reduce(batch)
         loss = torch.tensor([0.5])
         dist.all_reduce(loss)
         sums.append(loss.item())
     return sums
 
 
-lab.launch(two_epochs, ranks=2)
+# %% [markdown]
+# What sum of losses does rank 0 get first, if it gets one?
+
+# %%
+first_sum = lab.guess("rank 0's first sum of losses", between=(0, 3))
+
+# %%
+run = lab.launch(two_epochs, ranks=2)
+first_sum.score(run[0][0])
+
+# %%
+run
+
+# %%
+lab.show(picture.calls(run.calls()))
 
 # %% [markdown]
-# The first sum should be 1, and no rank got an error. In the third call, rank 0 brought a batch's 1 and rank 1 its loss; in the fourth, it was the other way round. In both epochs together each rank makes seven calls, so in the end nobody waits, and nobody notices.
+# The losses add up to 1, but in the framed columns a batch's 1 met a loss. Each rank makes seven calls in all, so nobody is left waiting, and neither the ranks nor `lab.launch` notice.
+#
+# Without a verdict, what rank 0 gets depends on the others:
+#
+# | the others | rank 0 | how we know |
+# | --- | --- | --- |
+# | go on to another `all_reduce` of the same size and type | a wrong sum, no error | the run above, gloo |
+# | have ended | gloo: `Connection closed by peer`; NCCL: perhaps nothing until its limit | gloo: tried with `torchrun`; NCCL: not tried |
+# | are busy elsewhere | an error at its limit: 30 minutes with gloo, 10 with NCCL | torch's defaults |
+#
+# Neither of gloo's errors names the ranks that stayed away.
+#
+# <details><summary>gloo's two errors</summary>
+#
+# Tried with `torchrun` and a limit of 4 seconds; each begins with the line of gloo's source that raised it.
+#
+# - `Connection closed by peer [127.0.0.1]:9130. This is typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error.` (The number is a port, not a rank.)
+# - `Timed out waiting 4000ms for recv operation to complete`
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 2. The mean of what there is
 #
-# Each rank has a list of numbers, with which it calls `my_mean`. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. One easy program hangs, one gives NaN, and one gives a plausible number that is wrong.
+# Each rank has a list of numbers, with which it calls `my_mean`. Some lists may be empty, but not all of them. Return the mean over all numbers of all ranks, on every rank. One easy program hangs, one gives NaN, and one gives a plausible number that is wrong. Before the check, launch it yourself.
 
 
 # %%
@@ -253,6 +272,13 @@ def my_mean(numbers):
     ### END SOLUTION
 
 
+def trial():
+    return my_mean([[1, 2], [], [6]][dist.get_rank()])
+
+
+# your launch of trial, on three ranks: each should return 3
+
+
 # %%
 check.mean_of_all(my_mean)
 
@@ -262,7 +288,7 @@ check.hint("mean_of_all")
 # %% [markdown] sections="D-verify"
 # ## Does it really add?
 #
-# Before you give a machine nine GPU-years of work, you check that `all_reduce` adds. Some scripts run a reduction, and say "success" when they reach their end. Here is such a check, with a reduction that always fails:
+# Before you give a machine nine GPU-years of work, you check that `all_reduce` adds. Here is a check that says "success" when it reaches its end, with a reduction that always fails:
 
 
 # %%
@@ -276,7 +302,7 @@ def verify(reduce):
 verify(reduce=lambda: 1 / 0)
 
 # %% [markdown]
-# Without a launch, `size` is 1 and `reduce` is never called. In a launch it is, but nobody looks at the result. So let's compare: ranks 0 to 3 send their own numbers again, and expect 6. This reduction leaves out rank 0:
+# Without a launch, `size` is 1 and `reduce` is never called. In a launch, `1 / 0` would stop it, but a wrong sum would not. So let's compare: ranks 0 to 3 send their own numbers, and expect 6. This reduction leaves out rank 0:
 
 
 # %%
@@ -289,7 +315,7 @@ def without_rank_0(x):
 def compare_with_6(reduce):
     x = torch.tensor([float(dist.get_rank())])
     reduce(x)
-    return x.item() == 6
+    return {"sum": x.item(), "as expected": x.item() == 6}
 
 
 # %% [markdown]
@@ -300,15 +326,15 @@ noticed = lab.guess("whether a rank notices", choices=("yes", "no"))
 
 # %%
 run = lab.launch(compare_with_6, without_rank_0, ranks=4)
-noticed.score("no" if all(run) else "yes")
+noticed.score("no" if all(each["as expected"] for each in run) else "yes")
 
 # %%
 run
 
 # %% [markdown] sections="D-verify"
-# A check must be able to fail, and on this fault ours can't, because nobody misses a 0. So every rank sends a different number, none of them 0, and compares with a result that it has worked out without asking the others. No likely mistake may give that result: for a sum, 1, 2 and 3 won't do either, since their product is 6 as well.
+# All four got what they expected, because nobody misses a 0. A check must be able to fail, and on this fault ours can't. So every rank sends a different number, none of them 0, and compares with a result that it has worked out without asking the others. No likely mistake may give that result: for a sum, 1, 2 and 3 won't do either, since their product is 6 as well.
 #
-# For `all_gather` they will do: it gives every rank a list of all ranks' tensors, where each has its own place.
+# `all_reduce` will be your exercise, so here is `all_gather`: it gives every rank a list of all ranks' tensors. There 1, 2 and 3 do, since each has its place.
 
 
 # %%
@@ -324,7 +350,7 @@ def check_gather(gather):
 lab.launch(check_gather, dist.all_gather, ranks=4)
 
 # %% [markdown]
-# Does it notice a gather that gets the order wrong? The launch names the rank that failed first, and the line:
+# Does it notice a gather that gets the order wrong? The launch names the rank whose error came first (yours may say 0), and the line:
 
 
 # %%
@@ -341,7 +367,7 @@ except lab.RankFailed as error:
 # %% [markdown]
 # ## Exercise 3. An honest check
 #
-# Your turn: check `dist.all_reduce`. Call it by that name, since we replace it. `my_check` is called on every rank, of which there are two or more. If the sum is right, it returns. If not, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each of them.
+# Your turn: check `dist.all_reduce`. Call it by that name, since we replace it. `my_check` is called on every rank, of which there are two or more. If the sum is right, it returns. If not, it raises an AssertionError on at least one rank. We will break `all_reduce` in six ways and see whether you notice each.
 
 
 # %%
@@ -365,7 +391,7 @@ check.hint("honest_check")
 # %% [markdown]
 # ## What a rank stands on
 #
-# The first table said on what **device** each rank computes. If you have no GPU, that is a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors count as lying in a memory of their own, and like CUDA, it refuses to compute with tensors that lie in two memories.
+# The table of the four ranks said on what **device** each computes. If you have fewer GPUs than ranks, that is a [pretend device](GLOSSARY.md#pretend-device). The CPU computes, but tensors count as lying in a memory of their own, and much as CUDA does, it refuses to add tensors that lie in two memories.
 #
 # That helps, because a common mistake on the way to a GPU is a tensor left behind on the CPU:
 
@@ -384,7 +410,7 @@ for device in ("cpu", "pretend"):
         print(str(error).splitlines()[0])
 
 # %% [markdown]
-# The CPU forgives it, because there is only one memory anyway. A cell that runs on a pretend device has passed this test before it meets a GPU. Here are the three side by side; the thick edge marks what launches take on this machine, and [NCCL](GLOSSARY.md#nccl) is NVIDIA's library that carries messages between GPUs:
+# The CPU forgives it, because there is only one memory. A cell that runs on a pretend device has passed this test before it meets a GPU. Here are the three; the thick edge marks what launches take on this machine, and [NCCL](GLOSSARY.md#nccl) is NVIDIA's library that carries messages between GPUs:
 
 # %%
 lab.ladder()
@@ -396,7 +422,7 @@ lab.ladder()
 #
 # `torch.ones(3)` lies on the rank's device because `lab.launch` makes that torch's default. In a script of your own, write `.to(device)`.
 #
-# `devices="pretend"` chooses a row for one launch. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, chooses it for all of them. DeepSpeed does not know pretend devices, so a launch whose code names DeepSpeed takes a GPU for each rank, or else the CPU.
+# With one GPU, `devices="shared"` lets all ranks of a launch share it; `devices="pretend"` and `"cpu"` choose the other rows. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, chooses it for all of them. DeepSpeed does not know pretend devices, so a launch whose code names DeepSpeed takes a GPU for each rank, or else the CPU.
 #
 # </details>
 
@@ -413,7 +439,7 @@ lab.course()
 #
 # - A rank is a process with a number and a memory of its own. All ranks run the same function.
 # - An all-reduce can't end before the last rank has arrived, so the quick ones wait for it.
-# - If a rank doesn't come to a call, the others get an error, at once or after many minutes, and `lab.launch` names that rank. If its next call answers instead, they get a wrong sum and no error.
+# - If a rank doesn't come to a call, the others get an error, at once or after many minutes, and `lab.launch` names that rank. If another call of the same size and type answers instead, they get a wrong sum and no error.
 # - A check must be able to fail: it compares with a result worked out alone, which no likely mistake gives too. For a sum, no rank sends 0.
 #
 # **Words learned**: [rank](GLOSSARY.md#rank), [process group](GLOSSARY.md#process-group), [collective](GLOSSARY.md#collective), [all-reduce](GLOSSARY.md#all-reduce), [verdict](GLOSSARY.md#verdict), [device](GLOSSARY.md#device), [pretend device](GLOSSARY.md#pretend-device), [gloo](GLOSSARY.md#gloo), [NCCL](GLOSSARY.md#nccl).
@@ -423,11 +449,11 @@ lab.course()
 # %% [markdown] sections="D-verify"
 # ## An erratum of the textbook
 #
-# A box called *erratum* corrects a textbook that many readers have read, or its demo project. If you haven't, skip it.
+# It corrects a textbook's demo project. If you haven't read that, skip it.
 #
 # <details><summary>Erratum D-verify: "success" when the script reaches its end</summary>
 #
-# The verification script of the textbook's demo project prints its success whenever it gets to the last line, and its logic is that of `verify` above. A check has to be able to fail. Run it: `verify(reduce=lambda: 1 / 0)` gives `'success'`.
+# The verification script of the textbook's demo project prints its success whenever it gets to the last line, and its logic is that of `verify` above. Run it: `verify(reduce=lambda: 1 / 0)` gives `'success'`.
 #
 # </details>
 #

@@ -50,6 +50,16 @@ def test_a_passed_exercise_fills_the_number():
     assert [box.fill for box in strips] == [pytest.approx(1 / after.exercises)]
 
 
+@pytest.mark.usefixtures("home", "notebooks")
+def test_in_the_book_nothing_is_passed(monkeypatch):
+    monkeypatch.setenv("LABKIT_BOOK", "1")
+    name = course._exercises("08")[0]
+    record.change("exercises", name, lambda _: {"state": "passed", "passed": True})
+    (stop,) = lab.course().lanes["cut"]
+    assert stop.passed == 0 and record.entries("exercises")[name]["passed"]
+    record._kept["exercises"].clear()
+
+
 @pytest.mark.parametrize("language", words.LANGUAGES)
 @pytest.mark.parametrize("make", [lab.course, lab.ladder])
 def test_the_words_stay_in_the_picture(make, language):

@@ -1,10 +1,12 @@
-"""The picture of a run in which a rank waits: a lane per rank, a column per call, a line down those
-that met, and the call that nobody answered marked; and the picture of one all-reduce."""
+"""The picture of calls: a lane per rank, a column per call, a line down those that met; marked the
+call that nobody answered, and those that met while they send different things; and the picture of
+one all-reduce."""
 
 import pytest
 import torch
 from torch import distributed as dist
 
+from labkit import launch
 from labkit.debugging import broken_run, picture
 from labkit.launching.verdicts.outcome import Outcome
 from labkit.pictures.painters import mpl, svg, text
@@ -37,6 +39,33 @@ def test_three_calls_of_real_ranks_meet_and_the_fourth_stands_alone():
         ("rank 2", "all_reduce", "all_reduce", "all_reduce", "no call"),
     )
     assert found.badge == "measured"
+
+
+def a_loss_after_each_epoch():
+    for epoch in range(2):
+        for _ in range(3)[(dist.get_rank() + epoch) % 2 :: 2]:
+            batch = torch.ones(1)
+            dist.all_reduce(batch)
+        loss = torch.ones(1)
+        dist.all_reduce(loss)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_calls_that_meet_while_they_send_different_things_are_marked(language):
+    found = picture.calls(launch(a_loss_after_each_epoch, ranks=2).calls(), language=language)
+    assert [row[1:] for row in found.table[1:]] == [
+        ("batch", "batch", "loss", "batch", "loss"),
+        ("batch", "loss", "batch", "batch", "loss"),
+    ]
+    marked = [box.texts[0] for box in found.only(Box) if box.marked]
+    assert sorted(marked) == ["batch", "batch", "loss", "loss"]
+    assert len({(box.texts, box.colour) for box in found.only(Box)}) == 2
+    assert len(found.only(Line)) == 5
+
+
+def test_of_a_run_without_a_collective_nothing_is_drawn():
+    with pytest.raises(ValueError, match="called a collective"):
+        picture.calls([[], []])
 
 
 def test_the_call_that_waits_is_marked_and_a_line_joins_those_that_met():
