@@ -466,7 +466,7 @@ lab.curves(
 compressed_run.report({name: runs[name] for name in shown})
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss a little behind the all-reduce's at every mark. The gap shrinks, but with each of eight seeds 0.04 to 0.06 were left. Without feedback small values are dropped for good, and the loss ends well above.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss behind the all-reduce's at every mark. The gap shrinks, but with each of eight seeds 0.04 to 0.06 were left. Without feedback small values are dropped for good, and the loss ends well above.
 #
 # The memory costs a float for each entry of a gradient: on our 7 B model 27 GB. With the planner's 63 that is 90 GB a card, more than an A100 has.
 #
@@ -536,7 +536,7 @@ lab.bars(at(2), title="4 MB at 2 GB/s", **looks)
 #
 # ### Exercise 3. Up to which link?
 #
-# Compressing delays a message by what it takes, but a message can hide: of its time on the link only what exceeds `hidden_ms` costs anything. Find the speed, in GB/s, at which a step takes as long with compression as without. The message has `before_mb` or `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
+# Compressing delays a message by what it takes, but a message can hide: of its time on the link only what exceeds `hidden_ms` costs anything. Find the speed, in GB/s, at which a step takes as long with compression as without. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
 
 
 # %%
@@ -600,7 +600,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 #
 # ### Whose job is the order?
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, sees which ranks share a machine and chains them, so it avoids the zigzag. But it takes the machines themselves in the order of the ranks (NVIDIA/nccl, issue 1340): sort those by rack.
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, sees which ranks share a machine and chains them, so it avoids the zigzag. But it takes the machines themselves in the order of the ranks (NVIDIA/nccl, issue 1340): number those rack by rack.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -647,7 +647,7 @@ in_bytes.score(gradients_s / 4 + parameters_s)
 # | --- | --- | --- |
 # | cable at 4/5 | 1/2 | the planner counts on 2/5 |
 # | 200 Gbit/s | 1/20 | filled to 2/5, too |
-# | top-1 %, to owners | gradients: 2 % | a value and its place |
+# | top-1 %, feedback | gradients: 2 % | values and places, to their owners |
 # | Local SGD, 16 steps | parameters: 2/16, no gradients | an all-reduce of bf16 weights is as long as two gathers |
 #
 # </details>
@@ -672,13 +672,13 @@ left = {
     "200 Gbit/s, overlap": left_s(speed=20, overlap=True),
 }
 ways = {name: {"fits into 80 GB": seconds} for name, seconds in left.items()}
-ways["top-1 %, to owners"] = {"does not fit": left_s(gradients=0.02)}
+ways["top-1 %, feedback"] = {"does not fit": left_s(gradients=0.02)}
 ways["Local SGD, 16 steps"] = {"does not fit": 2 * parameters_s / 16}
 title = "What is left of the 71 seconds"
 lab.bars(ways, unit="s", stacked=True, title=title, badge="predicted")
 
 # %% [markdown] sections="10.7.3"
-# Compression stays far behind, because it touches the gradients only. A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** training bears it. Our toy diverged at 8 times the rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million).
+# Compression stays far behind, because it touches the gradients only: with 8 bits the cards still wait 92 % of the time. A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** training bears it. Our toy diverged at 8 times the rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million).
 #
 # <details><summary>ZeRO++: the parameters, too</summary>
 #
