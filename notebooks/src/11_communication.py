@@ -86,7 +86,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would: 297 ms. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
+# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would: 297 ms. Measured, it is more, probably because three processes share a few cores (*overran*: too busy for the stated times).
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -153,7 +153,7 @@ lab.bars(often, title="How often a microbatch is counted")
 
 # %% [markdown]
 # - **Divided at the end.** What was summed is summed again in each later round, so the microbatches count 8 : 4 : 2 : 1.
-# - **Divided each time.** Right, since what was averaged before is equal on all ranks, and stays. But it sends four times as much as necessary.
+# - **Divided each time.** Right, since what was averaged before is equal on all ranks. But it sends four times as much as necessary.
 
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
@@ -230,7 +230,7 @@ lab.bars(losses, title="Loss after 64 microbatches")
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. To send less often and still update often, there is [Local SGD](GLOSSARY.md#local-sgd) (chapter 03): each rank updates alone, and every few steps the weights are averaged.
+# Training has diverged (one run, no warm-up; see chapter 12): a model that knows nothing has ln 256 = 5.5. [Local SGD](GLOSSARY.md#local-sgd) (chapter 03) sends less often and still updates often: each rank alone, with the weights averaged every few steps.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
@@ -376,11 +376,11 @@ share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A place costs four bytes, like a value. On the wire this gather grows with the ranks, too: with N of them, and k of n values chosen, it sends $Nk/n$ of an all-reduce. That is 2 % with two ranks, plus headers, and half with fifty.
+# A place costs four bytes, like a value. This gather grows with the ranks, too: two send 2 % of an all-reduce, plus headers, and fifty send half.
 #
 # <details><summary>Where the ratio comes from</summary>
 #
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n.
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$.
 #
 # </details>
 
@@ -532,7 +532,7 @@ lab.bars(at(2), title="4 MB at 2 GB/s", **looks)
 # %% [markdown] sections="10.4.3"
 # Now rounding and choosing take longer than the link needs for all of the floats; only the cast to bf16 is cheap enough. (This is a CPU. A GPU compresses faster, so its limit is a faster link.)
 #
-# Our gathering hooks wait, too, so the overlap is lost; a production hook goes on in `.then`, as `bf16` does. And **to shrink a message that was hidden anyway saves no time.**
+# (Our gathering hooks also wait, and lose the overlap; a production hook goes on in `.then`.) And **to shrink a message that was hidden anyway saves no time.**
 #
 # ### Exercise 3. Up to which link?
 #
@@ -711,7 +711,7 @@ smallest_m.score(next(enough))
 # | top-1 %, feedback | 24.5 | 88 % | 90 GB: fits no A100 | gathered, two ranks |
 # | 16 times the batch | 4.4 | 58 % | fewer updates | m = 4; 8 at 8 times the rate: diverged |
 # | Local SGD | 2.9 | 48 % | 134 GB: fits no A100; another algorithm | nothing |
-# | 200 Gbit/s; with overlap | 3.5; 0.3 | 53 %; 10 % | money | nothing |
+# | 200 Gbit/s, overlap | 0.3 | 10 % | money | nothing |
 #
 # - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation is a larger batch, with fewer updates.
