@@ -3,7 +3,6 @@ it does not show."""
 
 import functools
 import itertools
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +12,11 @@ from labkit.words import say
 
 __all__ = [
     "accumulate",
+    "break_even",
     "error_feedback",
     "experiment",
     "hint",
     "ring_order",
-    "smallest_batch",
     "status",
 ]
 
@@ -215,27 +214,29 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
 
 
 @exercise
-def smallest_batch(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(computing_s, messages_s, most_s, overlap)`` gives the smallest whole m with which 64
-    sequences take at most ``most_s`` seconds, if their messages leave once in m times 64; None
-    where no m will do. With ``overlap`` they hide under the computing of 64 sequences.
+def break_even(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(times_ms, before_mb, after_mb, hidden_ms)`` gives the speed of a link in GB/s, up to
+    5 %, at which a step takes as long with compression as without.
+
+    ``times_ms``: 18 measured times of compressing; the first three are slow, some others disturbed.
+    What a message takes beyond ``hidden_ms`` is exposed; compressing is exposed in any case.
     """
     chance = random.Random(11)
     for number in range(40):
-        computing_s, messages_s, most_s = (chance.randint(1, 40) for _ in range(3))
-        overlap = number % 2 == 1
-        exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
-        right = 1 if exposed_s == 0 and most_s >= computing_s else None
-        if exposed_s and most_s > computing_s:
-            right = math.ceil(exposed_s / (most_s - computing_s))
-        given = answer(computing_s, messages_s, most_s, overlap)
-        if given != right:
-            case = f"{computing_s}, {messages_s}, {most_s}, {overlap}"
+        took_ms, before_mb = chance.uniform(1, 20), chance.uniform(20, 400)
+        after_mb = before_mb * chance.choice((1 / 2, 1 / 4, 1 / 50))
+        hidden_ms = chance.choice((0.0, 5.0, 40.0)) if number else 0.0
+        once = functools.partial(_measure, {(1, ""): took_ms}, Counter(), chance)
+        times_ms = [once({"accumulate": 1, "compression": ""}) for _ in range(18)]
+        given = answer(list(times_ms), before_mb, after_mb, hidden_ms)
+        right = min((before_mb - after_mb) / took_ms, before_mb / (hidden_ms + took_ms))
+        if not abs(given - right) <= 0.05 * right:
+            first = ", ".join(f"{ms:.3g}" for ms in times_ms[:5])
             yield wrong(
                 "answer({case}) is {given!r:.60}; right is {right}",
-                case=case,
+                case=f"[{first}, ...], {before_mb:.4g}, {after_mb:.4g}, {hidden_ms:g}",
                 given=given,
-                right=right,
+                right=round(right, 2),
             )
 
 

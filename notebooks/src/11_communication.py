@@ -11,9 +11,9 @@
 #
 # *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds by the count of our planner, which trusts a cable with two fifths of its speed. We bought eight cards, and got a very expensive network test.
+# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, by our planner's count for 71 seconds. We bought eight cards, and got a very expensive network test.
 #
-# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
+# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds, and how long do the cards still wait? First a toy, small enough to see: four layers on three ranks.
 
 # %%
 import torch
@@ -38,7 +38,7 @@ step.board()
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# What are the 71 seconds made of? We ask the planner of chapter 18. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) each of the eight ranks keeps the optimizer states of an eighth of the parameters. So it [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, updates its eighth, and all-gathers the parameters in bf16.
+# What are the 71 seconds made of? We ask the planner of chapter 18. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) each of the eight ranks keeps the optimizer states of an eighth of the parameters. It [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, updates its eighth, and all-gathers the parameters in bf16.
 
 # %%
 small = planner.Plan(
@@ -55,10 +55,10 @@ bill_s = {
 lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
 # %% [markdown]
-# This is our bill, 74 seconds in all.
+# This is our bill: of 74 seconds the cards wait 96 %.
 #
 # - **Computing:** 8 sequences of 2,048 tokens on each card, at two thirds of an A100's peak.
-# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, a figure fitted to another cluster's runs. A rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds.
+# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, as fitted to another cluster's runs. A rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds.
 # - **The gradients:** in bf16, as they are often sent, they would leave a step of 50 seconds.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
@@ -86,26 +86,32 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would, and the step would take 297. Measured, it is more, probably because three processes share a few cores (*overran*: too busy to keep to the stated times).
+# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would: 297 ms. Measured, it is more, probably because three processes share a few cores (*overran*: too busy for the stated times).
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# Our link was a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another.
+# Our link was a little faster than the backward. At 30 MB/s the buckets queue up:
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. That is most of 78 ms at 80 MB/s, and less than a third of 194 ms at 30 MB/s.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 30 MB/s that is less than a third.
 #
-# And on our bill? Let gradients hide under the backward and parameters under the next forward: of the 71 seconds 68 remain, because there are only three to hide under. (And that only if a card's 8 sequences are one microbatch, since messages leave with the last one: 63 GB by the planner, with recomputation.)
+# And on our bill? Let gradients hide under the backward and parameters under the next forward: of the 71 seconds 68 remain, because there are only three to hide under.
+#
+# <details><summary>What that takes</summary>
+#
+# A card's 8 sequences must be one microbatch, since messages leave with the last one. By the planner that is 63 GB, with recomputation. Our count leaves out the 0.8 s that this adds to the computing; the messages, still longer, would hide them.
+#
+# </details>
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy* counts messages here, *sent* is what was handed in, and a row is split where two overlap.)
+# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy*: the share of time with messages.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -119,12 +125,12 @@ waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
 waits.score(f"rank {slow_rank}")
 
 # %% [markdown] sections="19.1.3"
-# The others begin early and wait in their all-reduces, which mostly last longer. The slow rank comes late and finds everybody there. So the shortest all-reduces belong to the [straggler](GLOSSARY.md#straggler), the longest to a victim.
+# The others begin early and wait in their all-reduces. The slow rank comes late and finds everybody there. So the shortest all-reduces belong to the [straggler](GLOSSARY.md#straggler), the longest to a victim.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, so somebody must, or every rank trains a model of its own. Let two ranks all-reduce after each of four microbatches. Microbatch i adds 1 to entry i, so that we see how often each one counts:
+# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). A common mistake is to all-reduce by hand after each of them. Let two ranks do so with four microbatches. Microbatch i adds 1 to entry i, so that we see how often each one counts:
 
 
 # %%
@@ -147,7 +153,7 @@ lab.bars(often, title="How often a microbatch is counted")
 
 # %% [markdown]
 # - **Divided at the end.** What was summed is summed again in each later round, so the microbatches count 8 : 4 : 2 : 1.
-# - **Divided each time.** Right, since a mean of equal numbers changes nothing, but it sends four times as much as necessary.
+# - **Divided each time.** Right, since what was averaged before is equal on all ranks. But it sends four times as much as necessary.
 
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
@@ -181,7 +187,7 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves
 #
-# With m microbatches a rank communicates once instead of m times. Here is our toy again, on the narrow link and with overlap:
+# Our toy again, on the narrow link and with overlap, communicates once in m microbatches:
 
 # %%
 queued = step.but(overlap=True, link=narrow)
@@ -194,11 +200,11 @@ title = "Time per microbatch"
 lab.bars(per_microbatch, unit="us", title=title, badge="predicted", marks=marks)
 
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# Messages leave in the last microbatch only. So 134 ms stick out once in a step, whatever m is, and each microbatch pays 134/m. Most is won from 1 to 4: of our 71 seconds 18 would remain.
+# Messages leave in the last microbatch only. So 134 ms stick out once in a step, and each microbatch pays 134/m. With m = 4, a batch of 256 sequences, 18 of our 71 seconds would remain for each 64.
 #
 # ### What it costs
 #
-# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD with rate 0.3) on two ranks, on the same 64 microbatches each time. What happens to the loss if m grows, and what if the learning rate grows with it?
+# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD with rate 0.3) on two ranks, on the same 64 microbatches each time.
 
 
 # %%
@@ -218,20 +224,20 @@ losses = {
 lab.bars(losses, title="Loss after 64 microbatches")
 
 # %% [markdown]
-# With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. And with m = 8 and 8 times the rate?
+# Fewer updates get less far. A larger learning rate makes up for more than half of it. And with m = 8 and 8 times the rate?
 
 # %%
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged (one run, without warm-up; chapter 12 does it with care): a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03): each rank updates alone, and every few steps the weights are averaged.
+# Training has diverged (one run, no warm-up; see chapter 12): a model that knows nothing has ln 256 = 5.5. [Local SGD](GLOSSARY.md#local-sgd) (chapter 03) sends less often and still updates often: each rank alone, with the weights averaged every few steps.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, and does training bear it?
+# Two thirds of our 71 seconds are gradients. Without any, 24 would still remain, so this way is for links where nothing else helps. Do fewer bytes really leave, and does training bear it?
 #
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (`bf16_compress_hook` in the library; DDP's hooks do not work with FSDP):
+# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library's `bf16_compress_hook`; FSDP takes no hooks of DDP):
 
 
 # %%
@@ -243,74 +249,92 @@ def bf16(state, bucket):
 
 
 # %% [markdown]
-# `compressed_run.launch` takes such a hook, and it counts. "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). "On the wire" is what the system counted on the sockets, headers included.
+# `compressed_run.launch` takes such a hook. "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)), "on the wire" what the system counted on the sockets, headers included.
 
 # %%
 runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and the same loss. (With other seeds the plain run ended between 3.29 and 3.37 on the machine this was written on, so smaller differences mean nothing.)
+# Half the bytes, and the same loss. (With eight seeds, where this was written, the plain run ended between 3.29 and 3.37.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation maps values to the whole numbers from -127 to 127, a byte each. How would you round? Take a value of 0.3 that comes in ten steps running:
+# Quantisation maps values to whole numbers: with 8 bits from -127 to 127, with three levels to -1, 0 and 1. How would you round? Take a value of 0.3 that comes in ten steps running:
 #
 # | rounding | what is sent | sum |
 # | --- | --- | --- |
 # | to the **nearest** | 0 0 0 0 0 0 0 0 0 0 | 0 |
 # | **stochastic**: up with a probability of 0.3 | 0 1 0 0 0 1 0 0 1 0, say | 3 on average |
-#
-# There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So the bytes are gathered, those of each rank with its own scale, and added up as floats.
-#
-# We train with 8 bits, and with the extreme: three levels, -1, 0 and 1. (Our code sends a byte for each, a quarter of a float.)
 
 
 # %%
-def quantised(state, bucket):
-    gradient, size, most = bucket.buffer(), dist.get_world_size(), state["most"]
+def rounded(gradient, most, stochastic=True):
+    """Whole numbers from -most to most, and the size of a level"""
     scale = gradient.abs().max().clamp(min=1e-30) / most
-    if state["stochastic"]:
-        numbers = torch.floor(gradient / scale + torch.rand_like(gradient))
-    else:
-        numbers = torch.round(gradient / scale)
-    state["zeros"] = (numbers == 0).float().mean().item()
-    scales = gradient.new_empty(size)
-    everyone = gradient.new_empty(size * len(numbers), dtype=torch.int8)
-    # all_gather_single is called all_gather_into_tensor before torch 2.13
-    dist.all_gather_single(scales, scale.view(1))
-    dist.all_gather_single(everyone, numbers.clamp(-most, most).to(torch.int8))
-    answer = torch.futures.Future()
-    answer.set_result((everyone.view(size, -1) * scales[:, None]).mean(0))
-    return answer
+    up_from = torch.rand_like(gradient) if stochastic else 0.5
+    numbers = torch.floor(gradient / scale + up_from)
+    return numbers.clamp(-most, most).to(torch.int8), scale
 
-
-# %%
-nearest = {"most": 1, "stochastic": False}
-stochastic = {"most": 1, "stochastic": True}
-eight_bits = {"most": 127, "stochastic": True}
-runs["3 levels, nearest"] = compressed_run.launch(quantised, nearest)
-runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
-runs["8 bits, stochastic"] = compressed_run.launch(quantised, eight_bits)
-compressed_run.report(runs)
-
-# %%
-rounded = ("3 levels, nearest", "3 levels, stochastic", "8 bits, stochastic")
-zeros = {name: runs[name][0]["zeros"] for name in rounded}
-lab.bars(zeros, unit="share", title="Zeros among what is sent, in the last step")
 
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes zeros of most of them, too, but by lot: on average nothing is lost. The finer 8 bits end like the plain run.
+# An all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So our hook gathers everybody's bytes and scales, and adds up as floats:
+
+
+# %%
+def ready(mean):
+    """A Future whose value is there"""
+    future = torch.futures.Future()
+    future.set_result(mean)
+    return future
+
+
+def quantised(state, bucket):
+    numbers, scale = rounded(bucket.buffer(), **state)
+    scales = scale.new_empty(dist.get_world_size())
+    everyone = numbers.new_empty(len(scales) * len(numbers))
+    # all_gather_single is called all_gather_into_tensor before torch 2.13
+    dist.all_gather_single(scales, scale.view(1))
+    dist.all_gather_single(everyone, numbers)
+    return ready((everyone.view(len(scales), -1) * scales[:, None]).mean(0))
+
+
+# %%
+few_bits = {
+    "3 levels, nearest": {"most": 1, "stochastic": False},
+    "3 levels, stochastic": {"most": 1},
+    "8 bits, stochastic": {"most": 127},
+}
+for name, state in few_bits.items():
+    runs[name] = compressed_run.launch(quantised, state)
+compressed_run.report({name: runs[name] for name in few_bits})
+
+# %% [markdown]
+# Rounded to the nearest, what is smaller than half a level is never sent, so training stays far behind. Stochastic rounding sends it now and then, and on average nothing is lost. The finer 8 bits end like the plain run.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# ### More ranks: in two steps
+# ### Who gets the bytes?
 #
-# A gather passes everybody's part on to everybody. With eight ranks that saves nothing against a ring of floats, and with 64 it sends eight times as much. Reducing in two steps, we would stay at a quarter with any number of ranks. (Counted, not run.)
+# A gather gives everything to everybody. An [all-to-all](GLOSSARY.md#all-to-all) gives each rank only its slice, to be added up there. What does rank 0 of four send for a million values?
+
+# %%
+others = ("to rank 1", "to rank 2", "to rank 3")
+sent = {
+    "floats, all-reduce": {"to rank 1": 2 * 3 / 4 * 4e6},
+    "bytes, gather": dict.fromkeys(others, 1e6),
+    "floats, reduce-scatter": {"to rank 1": 3 / 4 * 4e6},
+    "bytes, all-to-all": dict.fromkeys(others, 1e6 / 4),
+}
+title = "What rank 0 of four sends for a million values"
+lab.bars(sent, unit="bytes", stacked=True, title=title, badge="predicted")
+
+# %% [markdown]
+# (The floats go around a ring.) A gather grows with the ranks: with eight it sends as much as the floats. An all-to-all stays at a quarter of a reduce-scatter.
 #
-# <details><summary>The two steps, counted</summary>
+# <details><summary>For an all-reduce: two steps</summary>
 #
-# First an [all-to-all](GLOSSARY.md#all-to-all): each rank gets one slice from everybody, adds it up, and quantises the sum. Then an all-gather of these sums.
+# After the all-to-all each rank quantises the sum of its slice, and the sums are gathered. (Counted, not run.)
 #
 # | bytes that a rank sends for each value | 2 ranks | 8 ranks | 64 ranks |
 # | --- | --- | --- | --- |
@@ -323,24 +347,26 @@ lab.bars(zeros, unit="share", title="Zeros among what is sent, in the last step"
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
 # ### Top-k
 #
-# Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing, because zeros are sent, too. So each rank gathers the chosen values and their places, and adds up what it got. What share of the bytes that a rank hands in is saved?
+# Most entries of a gradient are small. Why not send only the largest 1 %? Zeros in place of the rest would be sent, too. So each rank gathers the chosen values and their places, and adds up what it got. What share of the bytes that a rank hands in is saved?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
 
 
 # %%
+def largest(gradient):
+    """The largest 1 %: values and places"""
+    places = gradient.abs().topk(len(gradient) // 100).indices
+    return gradient[places], places.int()
+
+
 def top_k(state, bucket):
-    gradient, size = bucket.buffer(), dist.get_world_size()
-    chosen = gradient.abs().topk(len(gradient) // 100).indices
-    values = gradient.new_empty(size * len(chosen))
-    places = gradient.new_empty(len(values), dtype=torch.int32)
-    dist.all_gather_single(values, gradient[chosen])
-    dist.all_gather_single(places, chosen.int())
-    answer = torch.futures.Future()
-    mean = torch.zeros_like(gradient)
-    answer.set_result(mean.index_add_(0, places.long(), values / size))
-    return answer
+    mean, size = torch.zeros_like(bucket.buffer()), dist.get_world_size()
+    mine = largest(bucket.buffer())
+    values, places = (each.new_empty(size * len(each)) for each in mine)
+    dist.all_gather_single(values, mine[0])
+    dist.all_gather_single(places, mine[1])
+    return ready(mean.index_add_(0, places.long(), values / size))
 
 
 # %%
@@ -349,26 +375,12 @@ handed_in = plain[0]["handed_in_bytes"]
 share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
-# %% [markdown]
-# A place costs four bytes, like a value. And on the wire, with two ranks and with four?
-
-# %%
-plain_four = compressed_run.launch(ranks=4, num_steps=8)
-four = compressed_run.launch(top_k, ranks=4, num_steps=8)
-on_the_wire = {
-    "all-reduce, 2 ranks": plain[0]["on_the_wire_bytes"],
-    "top-1 %, 2 ranks": runs["top-1 %"][0]["on_the_wire_bytes"],
-    "all-reduce, 4 ranks": plain_four[0]["on_the_wire_bytes"],
-    "top-1 %, 4 ranks": four[0]["on_the_wire_bytes"],
-}
-lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
-
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# With N ranks, n values and k of them chosen, top-k sends $Nk/n$ of what an all-reduce sends: 2 % with two ranks, 4 % with four, half with fifty.
+# A place costs four bytes, like a value. This gather grows with the ranks, too: two send 2 % of an all-reduce, plus headers, and fifty send half.
 #
 # <details><summary>Where the ratio comes from</summary>
 #
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which never exceeds twice 4n.
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$.
 #
 # </details>
 
@@ -435,7 +447,7 @@ check.hint("error_feedback")
 # %% [markdown] sections="19.2.2b"
 # ### Loss and bytes
 #
-# `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.) Here is the loss by what a rank has handed in until then, a mark every eight steps: further left is cheaper, lower is better. Which one would you take?
+# `with_feedback` makes a hook of your function (or of the package's own, until you have written it). Each mark is eight steps: further left is cheaper, lower is better. Which one would you take?
 
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
@@ -451,12 +463,12 @@ lab.curves(
 )
 
 # %%
-compressed_run.report(runs)
+compressed_run.report({name: runs[name] for name in shown})
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss that ends within the spread of seeds or at its edge (one run each, 64 steps). Without feedback small values are dropped for good, and the loss ends above.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss behind the all-reduce's at every mark. The gap shrinks, but with each of eight seeds 0.04 to 0.06 were left. Without feedback small values are dropped for good, and the loss ends well above.
 #
-# The memory costs a float for each entry of a rank's gradient: on our 7 B model 27 GB more on each card. By the planner a card holds 63 GB already, so 80 would not do.
+# The memory costs a float for each entry of a gradient: on our 7 B model 27 GB. With the planner's 63 that is 90 GB a card, more than an A100 has.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -483,41 +495,75 @@ compressed_run.report(runs)
 # %% [markdown] sections="10.4.3"
 # ### And is it faster?
 #
-# It is, as long as the link needs longer for the saved bytes than the processor for compressing. Let each message take the time of a slow link, or of a fast one, and 0.5 ms besides. Predicted is what the link needs, measured what the whole hook took:
+# Only if the link needs longer for the saved bytes than the processor for compressing. So we time compressing alone, without messages, and add what two ranks' link needs for what is left of 4 MB. First at 50 MB/s:
 
 # %%
-slow_link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.002)
-fast_link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=1)
+from torch.utils import benchmark
 
-
-def hook_ms(link, hook=None, state=None):
-    run = compressed_run.launch(hook, state, num_steps=8, link=link)
-    return {"predicted": run[0]["link_ms"], "measured": run[0]["hook_ms"]}
+gradient = torch.randn(1_000_000)
+of_bytes = {"all-reduce": 1, "bf16": 1 / 2, "8 bits": 1 / 4, "top-1 %": 1 / 50}
+code = ("pass", "gradient.bfloat16()", "rounded(gradient, 127)", "largest(gradient)")
+took_s = {}
+for name, line in zip(of_bytes, code):
+    timer = benchmark.Timer(line, globals=globals())
+    took_s[name] = timer.blocked_autorange().median
 
 
 # %%
-took = {
-    "slow, all-reduce": hook_ms(slow_link),
-    "slow, bf16": hook_ms(slow_link, bf16),
-    "slow, 3 levels": hook_ms(slow_link, quantised, stochastic),
-    "slow, top-1 %": hook_ms(slow_link, top_k),
-    "fast, all-reduce": hook_ms(fast_link),
-    "fast, top-1 %": hook_ms(fast_link, top_k),
-}
-badge = "predicted / measured, paced links"
-lab.bars(took, unit="ms", title="A hook, in each step", badge=badge)
+def at(gb_per_s):
+    """Seconds on such a link, and before it"""
+    rows = {}
+    for name, part in of_bytes.items():
+        link_s = part * gradient.nbytes / (gb_per_s * 1e9)
+        rows[name] = {"link": link_s, "compressing": took_s[name]}
+    return rows
+
+
+# %%
+looks = {"unit": "s", "stacked": True, "badge": "predicted / measured"}
+lab.bars(at(0.05), title="4 MB at 50 MB/s", **looks)
+
+# %% [markdown]
+# Here all three win. And at 2 GB/s?
+
+# %%
+lab.bars(at(2), title="4 MB at 2 GB/s", **looks)
 
 # %% [markdown] sections="10.4.3"
-# On the slow link bytes are the time, so there is much to save. On the fast one hardly anything is left: the waits remain. Measured, even the plain all-reduces take longer than predicted, though they compress nothing: that much is this machine. Only what goes beyond it is a hook's own work.
+# Now rounding and choosing take longer than the link needs for all of the floats; only the cast to bf16 is cheap enough. (This is a CPU. A GPU compresses faster, so its limit is a faster link.)
 #
-# Our hooks with gathers wait for their messages, so the overlap is lost. A production hook would gather with `async_op=True` and go on in `.then`, as `bf16` does. **To shrink a message that was hidden anyway saves no time.**
+# (Our gathering hooks also wait, and lose the overlap; a production hook goes on in `.then`.) And **to shrink a message that was hidden anyway saves no time.**
+#
+# ### Exercise 3. Up to which link?
+#
+# Compressing delays a message by what it takes, but a message can hide: of its time on the link only what exceeds `hidden_ms` costs anything. Find the speed, in GB/s, at which a step takes as long with compression as without. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
+
+
+# %%
+def my_break_even(times_ms, before_mb, after_mb, hidden_ms):
+    """The speed of the link, in GB/s (MB per ms), up to which compression pays"""
+    ### BEGIN SOLUTION
+    from statistics import median
+
+    took_ms = median(times_ms)
+    both_stick_out = (before_mb - after_mb) / took_ms
+    one_is_hidden = before_mb / (hidden_ms + took_ms)
+    return min(both_stick_out, one_is_hidden)
+    ### END SOLUTION
+
+
+# %%
+check.break_even(my_break_even)
+
+# %%
+check.hint("break_even")
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money. Do we use well those that we have? One large all-reduce, measured, tells how full a cable gets. At four fifths, twice what our planner counts on, half of the 71 seconds would go.
+# The fourth way, better links, costs money. Do we use well those that we have? One large all-reduce, measured, tells how full a cable gets: at four fifths, half of the 71 seconds would go.
 #
-# One way to waste a cable is a ring's order. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
+# A ring's order can waste a cable. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.01)
@@ -540,7 +586,7 @@ longer.score(zigzag.predict().span_us / straight.predict().span_us)
 zigzag.way()
 
 # %% [markdown]
-# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three in each direction share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
+# In the first ring two of the six links cross the cable, one in each direction. In the second all six do: three in each direction share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -550,11 +596,11 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. With more machines less is gained: with eight of eight cards each, 1.75 times the tensor crosses each cable instead of 1.97. And with one card in each, as on our bill, nothing.
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. With one card in each machine, as on our bill, nothing is gained.
 #
 # ### Whose job is the order?
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Across machines don't count on it: sort the ranks by rack, then by machine.
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, sees which ranks share a machine and chains them, so it avoids the zigzag. But it takes the machines themselves in the order of the ranks (NVIDIA/nccl, issue 1340): number those rack by rack.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -584,7 +630,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# What does each way leave of the 71 seconds? First by hand, for 8 bits. ZeRO 1 reduce-scatters the gradients. An all-to-all in bytes, straight to the rank that adds them up, would be a quarter of that. (The framework itself must offer this; we have not run it.) How many seconds of messages are left?
+# What does each way leave of the 71 seconds? First by hand, for 8 bits: instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up. (The framework must offer this; we have not run it.) How many seconds of messages are left?
 
 # %%
 in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
@@ -593,7 +639,18 @@ in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
 in_bytes.score(gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the bill, without a run. (With eight ranks top-1 % sends 8 % of an all-reduce, and a reduce-scatter is half of one: 16 %. Local SGD averages bf16 weights, but needs all states on each card. The fast network is two fifths full as well.)
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the bill, without a run. The last two ask more of a card than its 80 GB.
+#
+# <details><summary>The factors</summary>
+#
+# | way | factor | why |
+# | --- | --- | --- |
+# | cable at 4/5 | 1/2 | the planner counts on 2/5 |
+# | 200 Gbit/s | 1/20 | filled to 2/5, too |
+# | top-1 %, feedback | gradients: 2 % | values and places, to their owners |
+# | Local SGD, 16 steps | parameters: 2/16, no gradients | an all-reduce of bf16 weights is as long as two gathers |
+#
+# </details>
 
 
 # %%
@@ -609,16 +666,19 @@ left = {
     "as it is": left_s(),
     "overlap": left_s(overlap=True),
     "gradients in 8 bits": left_s(gradients=1 / 4),
-    "top-1 %, gathered": left_s(gradients=0.16),
+    "cable at 4/5": left_s(speed=2),
     "16 times the batch": left_s(m=16),
-    "Local SGD, 16 steps": 2 * parameters_s / 16,
     "200 Gbit/s": left_s(speed=20),
     "200 Gbit/s, overlap": left_s(speed=20, overlap=True),
 }
-lab.bars(left, unit="s", title="What is left of the 71 seconds", badge="predicted")
+ways = {name: {"fits into 80 GB": seconds} for name, seconds in left.items()}
+ways["top-1 %, feedback"] = {"does not fit": left_s(gradients=0.02)}
+ways["Local SGD, 16 steps"] = {"does not fit": 2 * parameters_s / 16}
+title = "What is left of the 71 seconds"
+lab.bars(ways, unit="s", stacked=True, title=title, badge="predicted")
 
 # %% [markdown] sections="10.7.3"
-# A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** the training bears it. Our toy did not bear 8 times the learning rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million). Compression alone stays far behind, because it touches the gradients only.
+# Compression stays far behind, because it touches the gradients only: with 8 bits the cards still wait 92 % of the time. A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** training bears it. Our toy diverged at 8 times the rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million).
 #
 # <details><summary>ZeRO++: the parameters, too</summary>
 #
@@ -626,7 +686,7 @@ lab.bars(left, unit="s", title="What is left of the 71 seconds", badge="predicte
 #
 # </details>
 #
-# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; and compress if the link is still the slowest part. With overlap and gradients in bf16, which is the smallest m that leaves 2 of the 71 seconds or fewer?
+# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; then compress. With overlap and gradients in bf16, which is the smallest m that leaves 2 of the 71 seconds or fewer?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
@@ -636,62 +696,42 @@ enough = (m for m in range(1, 100) if left_s(m, 1 / 2, overlap=True) <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown] sections="10.7.3"
-# Of 23.6 + 23.6 seconds 44 are exposed, and each 64 sequences pay 44/m. That batch has 2.9 million tokens, fewer than LLaMA's. So our Ethernet will do, if the batch may be large.
+# Of 23.6 + 23.6 seconds 44 are exposed, and each 64 sequences pay 44/m. That batch has 2.9 million tokens, fewer than LLaMA's.
 #
-# ### Exercise 3. Measure, then choose
-#
-# Our count leaves out what compressing costs, so measure: which setting gives the most samples per second? A setting is a dict like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds (simulated). The first three steps of a setting are slow, times vary, and now and then a step is disturbed. Measure no setting more than 25 times, and return the best.
-
-
-# %%
-def my_experiment(measure, settings):
-    """The setting with the most samples per second"""
-    ### BEGIN SOLUTION
-    from statistics import median
-
-    def rate(setting):
-        times_us = [measure(setting) for _ in range(18)]
-        return setting["accumulate"] / median(times_us[3:])
-
-    return max(settings, key=rate)
-    ### END SOLUTION
-
-
-# %%
-check.experiment(my_experiment)
-
-# %%
-check.hint("experiment")
+# Each 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. Only the fast network with overlap keeps them busy: there they wait 10 %.
 
 # %% [markdown]
 # ## Summary
 #
-# | way | left of 71 s | price | what we ran |
-# | --- | --- | --- | --- |
-# | overlap | 68 | none, if one microbatch fits | the toy |
-# | 8 bits | 35 | the framework's support | gathered, two ranks |
-# | top-1 %, feedback | 31 | 27 GB a card | two ranks |
-# | 16 times the batch | 4.4 | fewer updates | m = 4; 8 diverged |
-# | 200 Gbit/s | 3.5 | money | nothing |
-# | Local SGD | 2.9 | 134 GB a card: fits no A100 | nothing |
+# | way | left of 71 s | cards wait | price | what we ran |
+# | --- | --- | --- | --- | --- |
+# | overlap | 68 | 96 % | one microbatch must fit | the toy |
+# | 8 bits | 35 | 92 % | the framework's support | gathered, two ranks |
+# | cable at 4/5 | 35 | 92 % | to measure, and tune | nothing |
+# | top-1 %, feedback | 24.5 | 88 % | 90 GB: fits no A100 | gathered, two ranks |
+# | 16 times the batch | 4.4 | 58 % | fewer updates | m = 4; 8 at 8 times the rate: diverged |
+# | Local SGD | 2.9 | 48 % | 134 GB: fits no A100; another algorithm | nothing |
+# | 200 Gbit/s, overlap | 0.3 | 10 % | money | nothing |
 #
 # - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation is a larger batch, with fewer updates.
 # - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias.
-# - Compression pays on slow links: measure first.
+# - Compression pays up to a speed of the link that you can measure.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
 #
-# **Further reading**
+# <details><summary>Further reading</summary>
 #
 # - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599)
 # - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
-# - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
+# - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209). Local SGD for language models (DiLoCo): Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
-# - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
+# - The order of machines: [NVIDIA/nccl, issue 1340](https://github.com/NVIDIA/nccl/issues/1340). NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
+#
+# </details>
 #
 # **Next:** [large batches](12_large_batches.ipynb), and how large a batch the training bears.
 

@@ -3,7 +3,6 @@
 
 import contextlib
 import functools
-import math
 import statistics
 
 import pytest
@@ -14,7 +13,7 @@ from torch.nn.functional import mse_loss
 from labkit.communication import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment", "smallest_batch")
+EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment", "break_even")
 
 
 def mean_of(ddp, x, y, microbatches):
@@ -158,18 +157,14 @@ def second_best(measure, settings):
     return fastest(measure, [setting for setting in settings if setting != best])
 
 
-def smallest(computing_s, messages_s, most_s, overlap, whole=math.ceil, hidden_each_time=False):
-    """The reference for smallest_batch, and two that fall short."""
-    if hidden_each_time and overlap:
-        return whole(messages_s / most_s) if most_s >= computing_s else None
-    exposed_s = max(0, messages_s - computing_s) if overlap else messages_s
-    if exposed_s == 0 and most_s >= computing_s:
-        return 1
-    return max(1, whole(exposed_s / (most_s - computing_s))) if most_s > computing_s else None
+def balanced(times_ms, before_mb, after_mb, hidden_ms, middle=statistics.median, which=min):
+    """The reference for break_even, and several that fall short."""
+    took_ms = middle(times_ms)
+    return which((before_mb - after_mb) / took_ms, before_mb / (hidden_ms + took_ms))
 
 
 _calls = 0
-REFERENCES = dict(zip(EXERCISES, (accumulated, sparse, by_place, fastest, smallest), strict=True))
+REFERENCES = dict(zip(EXERCISES, (accumulated, sparse, by_place, fastest, balanced), strict=True))
 
 
 @pytest.mark.again
@@ -244,10 +239,12 @@ def test_the_reference_passes(name):
         ),
         ("experiment", second_best, "you chose"),
         ("experiment", lambda measure, settings: None, "you chose None"),
-        ("smallest_batch", functools.partial(smallest, whole=math.floor), "right is"),
-        ("smallest_batch", functools.partial(smallest, hidden_each_time=True), "right is"),
-        ("smallest_batch", lambda c, m, most, overlap: smallest(c, m, most, False), "True) is"),
-        ("smallest_batch", lambda c, m, most, overlap: smallest(c, m, c + 1, overlap), "right is"),
+        ("break_even", functools.partial(balanced, middle=statistics.mean), "right is"),
+        ("break_even", functools.partial(balanced, which=max), "right is"),
+        ("break_even", functools.partial(balanced, which=lambda both, one: both), "right is"),
+        ("break_even", functools.partial(balanced, which=lambda both, one: one), "right is"),
+        ("break_even", lambda times, b, a, hidden: balanced(times, b, a, 0), "right is"),
+        ("break_even", lambda *case: float("nan"), "right is"),
     ],
 )
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
