@@ -11,7 +11,7 @@
 #
 # *About an hour, and another for the exercises. You need chapters 03 and 07. No GPU is needed.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours. A device fails, a machine is taken away, a cable comes loose, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
 #
 # So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. Let a save stop training for a minute, and let it take five minutes to come back (we assume both). How many minutes between two checkpoints lose the least time?
 
@@ -217,7 +217,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The dashed line is how far the weights move in these twenty steps when nothing is disturbed. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers alone take the weights some way, too, though nothing is wrong with them. So only a distance of 0 tells you that nothing is broken.
+# The dashed line is how far undisturbed weights move in these steps. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers take the weights some way, too, though nothing is wrong with them. So only a distance of 0 tells you that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -245,7 +245,8 @@ found = torch.load(file, weights_only=False)
 try:
     torch.load(file)
 except pickle.UnpicklingError as error:
-    print(next(line for line in str(error).splitlines() if "Unsupported" in line))
+    lines = str(error).splitlines()
+    print(next(line.split(". ")[0] for line in lines if "Unsupported" in line))
 
 # %% [markdown] sections="10.5.1"
 # The first call loads as old versions of torch did. The second is the default since 2.6: it reads only tensors, numbers, strings, lists and dicts. `torch.distributed.checkpoint` still unpickles its file `.metadata`, so our `checkpoint` lets it write safetensors files instead, in which there is nothing to run.
@@ -253,7 +254,7 @@ except pickle.UnpicklingError as error:
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
 #
-# The checkpoint of a large model is large. If rank 0 collected all of it (*plain*), it might not fit into its memory. So each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, so that the next step can't change them, and a thread writes the copy.
+# A large checkpoint might not fit into rank 0's memory, so each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
 #
 # We try it with [FSDP](GLOSSARY.md#fsdp), where each of two ranks holds half of the parameters and of Adam's two moments.
 
@@ -318,7 +319,7 @@ lab.bars(still, unit="ms", title="Training stands still: median of ten, on two r
 lab.show(beside[0][1], title="A thread writes beside the steps")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Only the small gap before them, for the copy, is left of the wait. But the thread shares the cores with the steps above it and may make them longer; steps here vary by more than that, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
+# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a small gap is left, for the copy. The thread shares the cores with the steps above it, and may slow them; but steps here vary by more than a save costs, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -329,7 +330,7 @@ lab.show(beside[0][1], title="A thread writes beside the steps")
 # %% [markdown]
 # ## When is it worth it?
 #
-# Now we know what a save costs training: only the time for which it stands still. Call it C seconds (the [save time](GLOSSARY.md#save-time)), and let a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint every T seconds we pay twice:
+# What a save costs is the time for which training stands still. Call it C seconds (the [save time](GLOSSARY.md#save-time)), and let a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint every T seconds we pay twice:
 #
 # - Each interval pays one save: C/T of the time.
 # - Each failure loses half an interval on average: T/2 of M seconds, or T/2M of the time.
@@ -358,7 +359,7 @@ lab.curves(
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# That makes 19.3 minutes; the exact curve, that of the first picture without the time to come back, has its lowest point at 18.6. They part on the left, because Young takes a save as short beside the interval. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
+# That makes 19.3 minutes; the exact curve, that of the first picture without the time to come back, has its lowest point at 18.6. They part on the left, because Young takes a save as short beside the interval. And the valley is flat: twice or half of the best interval costs some 2 percentage points more. Of 16,384 GPUs, though, that is more than 300.
 #
 # <details><summary>The exact formula</summary>
 #
@@ -368,7 +369,7 @@ lab.curves(
 #
 # ### Llama 3's own saves
 #
-# So what was C? The largest Llama 3 has 405 B parameters, which makes 4.9 TB to save. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. Let it take five minutes to come back, as before. How much of the time is lost when all ranks write, and training waits?
+# So what was C? The largest Llama 3 has 405 B parameters, which makes 4.9 TB to save. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, as before, how much of the time is lost when all ranks write, and training waits?
 
 # %%
 least = lab.guess("share of all time lost, when all ranks write", unit="share")
@@ -391,7 +392,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The paper reports "higher than 90 % effective training time", so less than 10 % was lost. Saves by all ranks agree with that; our minute for a save, with its eighth, does not. What is left in the last two bars is mostly the time to come back: 300 s in every three hours are 2.7 %. So what costs most now is not the save but the failure itself, and to that we turn.
+# The paper reports "higher than 90% effective training time", so less than 10 % was lost. Saves by all ranks agree with that; the minute of our first picture, with an eighth lost, does not. What the last two bars lose is mostly the time to come back: 300 s in every three hours are 2.7 %. So let's turn to that.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
@@ -461,9 +462,9 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.6.4"
-# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all the work that is lost here. The second launch costs the seconds printed above: new processes, the load, ten steps.
+# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all the work that is lost here. The second launch took the seconds printed above.
 #
-# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close. A rank on GPUs that hangs, or whose machine is gone, may keep the others in a collective until a watchdog ends them: ten minutes later by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)`. Then a new machine must be found, torch imported, and the checkpoint read.
+# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close. A rank on GPUs that hangs, or whose machine is gone, may keep the others in a collective until a watchdog ends them: ten minutes later by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)`.
 
 # %% [markdown]
 # ### A rank dies while it saves
@@ -496,7 +497,7 @@ at_20.score(sum(kill["begins again"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The rename happens or does not, so at every moment a whole checkpoint is there. A draft with a dot is not even looked at.
+# The rename happens or does not, so at every moment a whole checkpoint is there.
 #
 # What is `fsync` for, then? A killed process loses nothing that it has handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it must come before the rename. The new name itself is safe after an `fsync` of its folder. All this is `seal`.
 #
@@ -627,7 +628,7 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 lab.difference(saved, loaded)
 
 # %% [markdown] sections="19.6.4"
-# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor do the data: our `train` counts steps, and each step takes one batch for each rank. With half the ranks, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch, or change the learning rate. Sums are then added in another order, so losses agree closely, and not to the bit.
+# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor does the data position: each step takes one batch for each rank, so with half the ranks step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
 #
 # ### The same in your library
 #
@@ -673,7 +674,7 @@ functions = map(inspect.getsource, (warm_up, start, train, train_and_save))
 script = FOLDER / "train.py"
 num_written = script.write_text(SCRIPT.format(functions="\n".join(functions)))
 ran = lab.launch_script(script, FOLDER / "restarted", ranks=2, max_restarts=2)
-print(*(line.split()[0] for line in ran.logs[0].splitlines()))
+print(*(line.split()[0] for line in ran.logs[0].splitlines() if line[0].isdigit()))
 
 # %% [markdown]
 # These are the steps that rank 0 printed. After step 24 the second start begins at 20, the last save.
