@@ -245,8 +245,7 @@ found = torch.load(file, weights_only=False)
 try:
     torch.load(file)
 except pickle.UnpicklingError as error:
-    lines = str(error).splitlines()
-    print(next(line.split(". ")[0] for line in lines if "Unsupported" in line))
+    print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
 
 # %% [markdown] sections="10.5.1"
 # The first call loads as old versions of torch did. The second is the default since 2.6: it reads only tensors, numbers, strings, lists and dicts. `torch.distributed.checkpoint` still unpickles its file `.metadata`, so our `checkpoint` lets it write safetensors files instead, in which there is nothing to run.
@@ -509,12 +508,11 @@ file = max(newest.glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-print(Path(checkpoint.fault(newest)).name)
 again = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
 min(printed(again.logs))
 
 # %% [markdown]
-# The bit is found, its file is named, and training begins at step 20, from the checkpoint before.
+# The bit is found, so training begins at step 20, from the checkpoint before.
 
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
@@ -625,7 +623,7 @@ def load_in_ddp(folder):
 # %%
 saved = lab.launch(save_shards, FOLDER / "shards", ranks=4)[0]
 loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
-lab.difference(saved, loaded)
+all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
 # Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor does the data position: each step takes one batch for each rank, so with half the ranks step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
