@@ -318,7 +318,7 @@ lab.bars(still, unit="ms", title="Training stands still: median of ten, on two r
 lab.show(beside[0][1], title="A thread writes beside the steps")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a small gap is left, for the copy. The thread shares the cores with the steps above it, and may slow them; but steps here vary by more than a save costs, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
+# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a small gap is left, for the copy. The thread shares the cores with the steps above it, and may slow them; but steps on a busy machine vary too much to tell, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -368,7 +368,7 @@ lab.curves(
 #
 # ### Llama 3's own saves
 #
-# So what was C? The largest Llama 3 has 405 B parameters, which makes 4.9 TB to save. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, as before, how much of the time is lost when all ranks write, and training waits?
+# So what was C? The largest Llama 3 has 405 B parameters, with 12 bytes to save for each (the weight and Adam's moments), so 4.9 TB. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, as before, how much of the time is lost when all ranks write, and training waits?
 
 # %%
 least = lab.guess("share of all time lost, when all ranks write", unit="share")
