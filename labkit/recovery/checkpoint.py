@@ -42,6 +42,7 @@ __all__ = [
     "save",
     "save_async",
     "spent_s",
+    "whole",
 ]
 
 KINDS = ("plain", "sharded", "incremental")
@@ -184,6 +185,12 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         "rng": is_same_size,
         "skipped": skipped,
     }
+
+
+def whole(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, torch.Tensor]:
+    """Copies of all tensors of model and optimizer, gathered on rank 0 by their names in the bare
+    model; other ranks get an empty dict. Called by every rank."""
+    return training_state.collect(model, optimizer, whole=True)[0]
 
 
 @contextlib.contextmanager

@@ -11,14 +11,17 @@
 #
 # *About an hour, and another for the exercises. You need chapters 03 and 07. No GPU is needed.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours. A device fails, a machine is taken away, a cable comes loose, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
 #
 # So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. Let a save stop training for a minute, and let it take five minutes to come back (we assume both). How many minutes between two checkpoints lose the least time?
 
 # %%
+import contextlib
+import inspect
 import os
-import random
+import pickle
 import signal
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -43,7 +46,7 @@ interval.score(how_often.cheapest_s(60, mtbf_s) / 60)
 widgets.how_often()
 
 # %% [markdown]
-# This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost. For your own cluster, move the first slider.
+# This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost. The five minutes to come back only lift the curve; they don't move its lowest point.
 #
 # **When you are done** you can write a checkpoint that no crash can spoil, resume a training so that nobody can tell, and say how often to save.
 
@@ -127,14 +130,15 @@ is_same = losses["undisturbed"] == losses["from the file"]
 same.score("yes" if is_same else "no")
 
 # %%
-lab.curves(
-    measured=losses, x="training step", y="loss of rank 1", title="Step 30 and on"
-)
+resumed, undisturbed = losses["from the file"], losses["undisturbed"]
+apart = {"resumed - undisturbed": {i: resumed[i] - undisturbed[i] for i in resumed}}
+axes = {"x": "training step", "y": "difference of the loss", "marks": {"the same": 0}}
+lab.curves(measured=apart, **axes, title="Step 30 and on, rank 1")
 
 # %% [markdown] sections="10.5.1"
-# Compare the two points of one step, since each step has another batch. They part at the very first one, although weights, Adam and data are right. What did we forget? Look at `start` once more before you read on.
+# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` once more before you read on.
 #
-# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine. But if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. On a GPU these are two: dropout draws from the GPU's, and most DataLoaders shuffle with the CPU's.
+# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine. But if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. On a GPU these are two: dropout draws from the GPU's, and a plain `DataLoader` shuffles with the CPU's. (DDP's `DistributedSampler` needs neither: it draws from seed + epoch.)
 
 
 # %%
@@ -162,7 +166,7 @@ losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
 # %% [markdown] sections="10.5.1"
-# Now it is the same training. If you draw from Python's `random` or NumPy, their generators are parts, too.
+# Now it is the same training, to the bit. That holds on a CPU; some GPU kernels differ from run to run, unless you ask for deterministic ones. If you draw from Python's `random` or NumPy, their generators are parts, too.
 
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
@@ -213,7 +217,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The dashed line is how far the weights move in these twenty steps when nothing is disturbed. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers alone take the weights some way, too, though nothing is wrong with them. So a distance doesn't tell you whether something is broken. With nothing left out it is 0, and then you need not ask.
+# The dashed line is how far undisturbed weights move in these steps. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers take the weights some way, too, though nothing is wrong with them. So only a distance of 0 tells you that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -237,25 +241,19 @@ file = FOLDER / "trap.pt"
 torch.save({"step": 20, "args": Trap()}, file)
 found = torch.load(file, weights_only=False)
 
+# %%
+try:
+    torch.load(file)
+except pickle.UnpicklingError as error:
+    print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
+
 # %% [markdown] sections="10.5.1"
-# That is how old versions of torch load. Since 2.6, `torch.load(file)` by default reads only tensors, numbers, strings, lists and dicts, and refuses the trap. `torch.distributed.checkpoint` still unpickles its file `.metadata`. Our `checkpoint` lets it write safetensors files instead, in which names, shapes and bare numbers stand, and nothing to run.
-#
-# <details><summary>Erratum 10.5.1: what a checkpoint holds</summary>
-#
-# The textbook's list has model, optimizer, scheduler, epoch and step. Two things are missing: the random generators, of every rank, and the place *within* the epoch. Our first run lacked only the first of them, and `is_same` was False. (With a `DataLoader`, torchdata's `StatefulDataLoader` keeps the place: it has a `state_dict`.)
-#
-# </details>
-#
-# <details><summary>Erratum 10.5.1: command-line arguments in the checkpoint</summary>
-#
-# The textbook puts `args`, an `argparse.Namespace`, into the file. `torch.load` refuses it like our trap: try `torch.load(file)`. `vars(args)` is a dict of the same content, and is harmless.
-#
-# </details>
+# The first call loads as old versions of torch did. The second is the default since 2.6: it reads only tensors, numbers, strings, lists and dicts. `torch.distributed.checkpoint` still unpickles its file `.metadata`, so our `checkpoint` lets it write safetensors files instead, in which there is nothing to run.
 
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
 #
-# The checkpoint of a large model is large. If rank 0 collected all of it (*plain*), it might not fit into its memory. So each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, so that the next step can't change them, and a thread writes the copy.
+# A large checkpoint might not fit into rank 0's memory, so each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
 #
 # We try it with [FSDP](GLOSSARY.md#fsdp), where each of two ranks holds half of the parameters and of Adam's two moments.
 
@@ -281,89 +279,124 @@ def one_step(net, optimizer, seed):
 
 
 # %% [markdown]
-# Twelve steps, and a sharded save after two of them. Once training waits until the save is done, and once the thread writes beside the steps. What share of the first stop is the second?
+# We save after every fourth step. In one run training waits until each save is done, in the other the thread writes beside the steps. How long does training stand still in the second, as a share of the first?
 
 # %%
-stop = lab.guess("the stop without waiting, over the stop with it", unit="share")
+stop = lab.guess("standing still for the copy, over the whole save", unit="share")
 
 
 # %%
-def steps_and_a_save(folder, waits):
-    """Twelve steps with a save after two of them, as rank 0 spent the time."""
+def saves(folder, waits):
+    """How long training stood still for each save, and a picture of the last steps."""
     net, optimizer = sharded_model()
-    for step in range(3):  # warm-up, not timed
-        one_step(net, optimizer, step)
-        checkpoint.save_async(folder, step, net, optimizer).result()
-    steps_s = []
-    for step in range(12):
+    steps_s, still_s = [], []
+    for step in range(24):
         began_s = time.perf_counter()
         one_step(net, optimizer, step)
         steps_s.append((began_s, time.perf_counter()))
-        if step == 1:
-            saving = checkpoint.save_async(folder, 3, net, optimizer)
+        if step % 4 == 0:
+            saving = checkpoint.save_async(folder, step, net, optimizer)
             if waits:
                 saving.result()
+            still_s.append(time.perf_counter() - steps_s[-1][1])
     saving.result()
-    return checkpoint.beside(steps_s)
+    return still_s[1:], checkpoint.beside(steps_s[-6:])  # the first save warms up
 
 
 # %%
-waiting = lab.launch(steps_and_a_save, FOLDER / "waits", True, ranks=2)[0]
-beside = lab.launch(steps_and_a_save, FOLDER / "beside", False, ranks=2)[0]
-stop_us = [line.start_us[2] - line.end_us[1] for line in (waiting, beside)]
-stop.score(stop_us[1] / stop_us[0])
+waiting = lab.launch(saves, FOLDER / "waits", True, ranks=2)
+beside = lab.launch(saves, FOLDER / "beside", False, ranks=2)
+whole_s = statistics.median(waiting[0][0] + waiting[1][0])
+copy_s = statistics.median(beside[0][0] + beside[1][0])
+stop.score(copy_s / whole_s)
 
 # %%
-lab.show(waiting, title="Training waits for the save")
+still = {"the whole save": 1000 * whole_s, "only the copy": 1000 * copy_s}
+lab.bars(still, unit="ms", title="Training stands still: median of ten, on two ranks")
 
 # %%
-lab.show(beside, title="Training goes on")
+lab.show(beside[0][1], title="A thread writes beside the steps")
 
-# %% [markdown] sections="10.5.1"
-# Above are the steps, below the thread. Where training waits, the gap lasts until the thread is done: `write` writes the files, and `seal` makes them a checkpoint (we come to that). Where it goes on, only the gap for the copy is left. But the thread shares the cores with the steps above it, and what the gap has lost comes back in part as longer steps. How much differs from run to run; it is least where a GPU trains and the CPU has time to write.
+# %% [markdown] sections="10.5.1, 19.6.4"
+# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a small gap is left, for the copy. The thread shares the cores with the steps above it, and may slow them; but steps on a busy machine vary too much to tell, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
 #
-# The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
-
-# %% [markdown] sections="19.6.4"
-# ### What incremental saves
+# <details><summary>What incremental saves</summary>
 #
-# A save writes 12 bytes for each parameter, 4 for the weight and 8 for Adam's two moments. An *incremental* save writes only what has changed since the last one. How much of the first save is written again in the second, if all is trained, and if all but the head, the last layer, is frozen?
-
-
-# %%
-def what_changes(folder, frozen):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 64, 4, max_len=32)
-    net.layers[:-1].requires_grad_(not frozen)
-    trained = [weight for weight in net.parameters() if weight.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=0.001)
-    written = []
-    for step in range(2):
-        one_step(net, optimizer, step)
-        path = checkpoint.save(folder, step, net, optimizer, kind="incremental")
-        written.append(checkpoint.about(path)["written_bytes"])
-    return written[1] / written[0]
-
-
-# %%
-every = lab.launch(what_changes, FOLDER / "every", False, ranks=1)[0]
-last = lab.launch(what_changes, FOLDER / "last", True, ranks=1)[0]
-again = {"all is trained": every, "only the head": last}
-lab.bars(again, unit="share", title="What the second save writes, over the first")
-
-# %% [markdown] sections="19.6.4"
-# When all is trained, nothing is spared: Adam moves every trained parameter in every step, with its moments and its count of steps. What is frozen has no state of Adam, so it costs 4 bytes the first time and none the second. Incremental saves are for fine-tuning a part of a model.
-#
-# <details><summary>Erratum 19.6.4: store only the changed parameters "to reduce I/O"</summary>
-#
-# When all of a model is trained, all of it changes (the first bar above). The textbook's code also keeps a second copy of the model to compare with, and each of its deltas needs all the ones before. A digest of each tensor (a short number made from all of its bytes) needs no copy, and here every checkpoint is complete: what has not changed is a hard link, a second name of the same file.
+# A save writes 12 bytes for each parameter, 4 for the weight and 8 for Adam's two moments. An *incremental* save (`kind="incremental"`) writes only the tensors that have changed since the last one. When all is trained, nothing is spared, because something changes in every trained tensor. When all but the last layer is frozen, and that has 10 % of the parameters, the second save writes 12 · 10 / (12 · 10 + 4 · 90) = 25 % of the first: what is frozen has no state of Adam, so it costs 4 bytes the first time and none the second. So incremental saves are for fine-tuning a part of a model.
 #
 # </details>
+
+# %% [markdown]
+# ## When is it worth it?
+#
+# What a save costs is the time for which training stands still. Call it C seconds (the [save time](GLOSSARY.md#save-time)), and let a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint every T seconds we pay twice:
+#
+# - Each interval pays one save: C/T of the time.
+# - Each failure loses half an interval on average: T/2 of M seconds, or T/2M of the time.
+
+# %%
+minutes = [2 * 1.25**i for i in range(19)]
+saving = {t: 1 / t for t in minutes}  # C is one minute, as in the first picture
+redone = {t: 60 * t / (2 * mtbf_s) for t in minutes}
+both = {t: saving[t] + redone[t] for t in minutes}
+exact = {t: how_often.lost_share(60 * t, 60, mtbf_s) for t in minutes}
+
+# %%
+young = (2 * 60 * mtbf_s) ** 0.5 / 60
+lab.curves(
+    predicted={"C/T": saving, "T/2M": redone, "their sum": both, "exact": exact},
+    at={"C/T = T/2M": young},
+    x="minutes between two checkpoints",
+    y="share of all time that is lost",
+    unit="share",
+    log_x=True,
+    title="What saves and failures cost",
+)
+
+# %% [markdown]
+# The sum is least where both are equal, which is Young's result (1974):
+#
+# $$T = \sqrt{2\,C\,M}$$
+#
+# That makes 19.3 minutes; the exact curve, that of the first picture without the time to come back, has its lowest point at 18.6. They part on the left, because Young takes a save as short beside the interval. And the valley is flat: twice or half of the best interval costs some 2 percentage points more. Of 16,384 GPUs, though, that is more than 300.
+#
+# <details><summary>The exact formula</summary>
+#
+# Young leaves out that a failure may come while we save, or come back. Daly (2006) does not: one second of training takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back, and `how_often.lost_share` is 1 - 1 / that. He takes failures to come at random; real ones may come in clusters.
+#
+# </details>
+#
+# ### Llama 3's own saves
+#
+# So what was C? The largest Llama 3 has 405 B parameters, with 12 bytes to save for each (the weight and Adam's moments), so 4.9 TB. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, as before, how much of the time is lost when all ranks write, and training waits?
+
+# %%
+least = lab.guess("share of all time lost, when all ranks write", unit="share")
+
+# %%
+save_s = {"one rank": 4860 / 2, "all ranks": 4.86 / 2, "all, asynchronous": 4 / 20}
+lost = {}
+for name, each_s in save_s.items():
+    best_s = how_often.cheapest_s(each_s, mtbf_s)
+    lost[name] = how_often.lost_share(best_s, each_s, mtbf_s, 300)
+least.score(lost["all ranks"])
+
+# %%
+lab.bars(
+    lost,
+    unit="share",
+    title="Time lost at the best interval",
+    marks={"Llama 3 says: less than": 0.1},
+    badge="predicted",
+)
+
+# %% [markdown]
+# The paper reports "higher than 90% effective training time", so less than 10 % was lost. Saves by all ranks agree with that; the minute of our first picture, with an eighth lost, does not. What the last two bars lose is mostly the time to come back: 300 s in every three hours are 2.7 %. So let's turn to that.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed, as the system does when memory runs out. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The error below is meant.)
+# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed, as the system does when the host's memory runs out. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The error below is meant.)
 
 
 # %%
@@ -406,6 +439,7 @@ def printed(logs):
 # %%
 after = lab.launch(train_and_save, FOLDER / "dying", ranks=2)
 before, recovered = printed(killed.logs), printed(after.logs)
+round(after.seconds, 1)  # from the call to the end
 
 # %%
 run = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
@@ -427,81 +461,46 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.6.4"
-# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all that is lost here.
+# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all the work that is lost here. The second launch took the seconds printed above.
 #
-# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close; ranks on GPUs may wait in a collective until a watchdog ends them, ten minutes later by default. So shorten that timeout, or our five minutes to come back won't do: with a failure every three hours, ten minutes alone are 5 % of all time. Then a new machine must be found, torch imported, a hundred gigabytes read.
+# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close. A rank on GPUs that hangs, or whose machine is gone, may keep the others in a collective until a watchdog ends them: ten minutes later by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)`.
 
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So a save writes under another name, here one that begins with a dot, and gets its real name by one `rename`, when every rank's files are written. Rank 0 has saved step 5, and is killed in the save of step 10: at its first `fsync`, just before the `rename`, and just after it. How many of the three come back to step 10?
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So a save writes under another name, here one that begins with a dot, and gets its real name by one `rename`, when every rank's files are written. (A file system has that; an object store has not.) Rank 0 has saved step 10, and is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. Then we launch again. How many of the three begin at step 20?
 
 # %%
-to_ten = lab.guess("how many come back to step 10", between=(0, 3))
-
-
-# %%
-def die_at(call, is_done):
-    """Lets os's function of this name kill: instead of its work, or after it."""
-    whole = getattr(os, call)
-
-    def deadly(*args):
-        if is_done:
-            whole(*args)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(os, call, deadly)
+at_20 = lab.guess("how many begin again at step 20", between=(0, 3))
 
 
 # %%
-def die_in_the_save(folder, call, is_done):
-    net, optimizer, rate = start()
-    train(net, optimizer, rate, range(5))
-    checkpoint.save(folder, 5, net, optimizer)
-    train(net, optimizer, rate, range(5, 10))
-    if dist.get_rank() == 0:
-        die_at(call, is_done)
-    checkpoint.save(folder, 10, net, optimizer)
+def die_in_the_save(folder, moment):
+    recovery.die_in_save(moment, number=2)  # rank 0, in its second save
+    train_and_save(folder)
 
 
 # %%
-def come_back(folder):
-    net, optimizer, _ = start()
-    found = checkpoint.load(folder, net, optimizer)
-    return {
-        "step": found["step"],
-        "skipped": [Path(why).name for why in found["skipped"]],
-    }
-
-
-# %%
-def after_a_kill(name, call, is_done):
-    folder = FOLDER / name
-    try:
-        lab.launch(die_in_the_save, folder, call, is_done, ranks=2)
-    except lab.RankFailed:
-        names = sorted(path.name for path in folder.iterdir())
-    step = lab.launch(come_back, folder, ranks=2)[0]["step"]
-    return {"killed": name, "in the folder": ", ".join(names), "back to step": step}
-
-
-# %%
-kills = [
-    after_a_kill("at an fsync", "fsync", False),
-    after_a_kill("before the rename", "rename", False),
-    after_a_kill("after the rename", "rename", True),
-]
-to_ten.score(sum(kill["back to step"] == 10 for kill in kills))
+kills = []
+names = ("at an fsync", "before the rename", "after the rename")
+for name, moment in zip(names, ("fsync", "rename", "renamed")):
+    with contextlib.suppress(lab.RankFailed):
+        lab.launch(die_in_the_save, FOLDER / moment, moment, ranks=2)
+    found = ", ".join(sorted(path.name for path in (FOLDER / moment).iterdir()))
+    again = lab.launch(train_and_save, FOLDER / moment, ranks=2)
+    first = min(printed(again.logs))
+    kills.append({"killed": name, "in the folder": found, "begins again": first})
+at_20.score(sum(kill["begins again"] == 20 for kill in kills))
 
 # %%
 lab.table(kills)
 
 # %% [markdown]
-# The rename happens or does not, so at every moment a whole checkpoint is there. A draft with a dot is not even looked at.
+# The rename happens or does not, so at every moment a whole checkpoint is there.
 #
 # What is `fsync` for, then? A killed process loses nothing that it has handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it must come before the rename. The new name itself is safe after an `fsync` of its folder. All this is `seal`.
 #
-# Disks sometimes return other bytes than were written, without an error. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each of its files, a short number made from all of its bytes. Even one flipped bit is found and named, and the checkpoint before it is taken:
+# Disks sometimes return other bytes than were written, without an error. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each of its files, a short number made from all of its bytes. Let's flip one bit in the checkpoint of step 30, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -509,14 +508,11 @@ file = max(newest.glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-lab.launch(come_back, FOLDER / "calm", ranks=2)[0]
+again = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
+min(printed(again.logs))
 
-# %% [markdown] sections="19.6.4"
-# <details><summary>Erratum 19.6.4: catch the error and go on</summary>
-#
-# The textbook catches an `NCCLError` and continues in the same process. torch has no such class; it raises `DistBackendError`: `hasattr(torch.distributed, "NCCLError")` is False. And when a rank is gone, the others stand deep in a collective, in an unknown state. To end all of them and start anew is what torchrun does, too.
-#
-# </details>
+# %% [markdown]
+# The bit is found, so training begins at step 20, from the checkpoint before.
 
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
@@ -597,60 +593,47 @@ recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %%
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import state_dict
-
-
-# %%
-def state_of(net, optimizer, **options):
-    options = state_dict.StateDictOptions(**options)
-    weights, moments = state_dict.get_state_dict(net, optimizer, options=options)
-    return {"model": weights, "optimizer": moments}
-
-
-# %%
-def whole(net, optimizer):
-    """Every tensor, whole, on rank 0."""
-    state = state_of(net, optimizer, full_state_dict=True, cpu_offload=True)
-    return [state["model"], state["optimizer"].get("state")]
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 
 # %%
 def save_shards(folder):
     net, optimizer = sharded_model(64)
     one_step(net, optimizer, 0)
-    dcp.save(state_of(net, optimizer), checkpoint_id=folder)
-    return whole(net, optimizer)
+    weights, moments = get_state_dict(net, optimizer)
+    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+    return checkpoint.whole(net, optimizer)  # all tensors, on rank 0
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. `dcp.load` fills the tensors that it is given. So we take the state of the new model, let it be filled, and put it back. We take it by `get_state_dict`, because this names every tensor, Adam's moments too, as the bare model would, so another wrapper can read them.
+# Two ranks load, and into DDP. `dcp.load` fills the tensors that it is given, so `get_state_dict` first makes Adam's moments, as zeros. It names every tensor as the bare model would, so another wrapper can read them.
 
 
 # %%
 def load_in_ddp(folder):
     net = nn.parallel.DistributedDataParallel(model.Transformer(1, 64, 4, max_len=32))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
-    state = state_of(net, optimizer)
-    dcp.load(state, checkpoint_id=folder)
-    state_dict.set_model_state_dict(net, state["model"])
-    state_dict.set_optimizer_state_dict(net, optimizer, state["optimizer"])
-    return whole(net, optimizer)
+    weights, moments = get_state_dict(net, optimizer)
+    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+    states = {"model_state_dict": weights, "optim_state_dict": moments}
+    set_state_dict(net, optimizer, **states)
+    return checkpoint.whole(net, optimizer)
 
 
 # %%
 saved = lab.launch(save_shards, FOLDER / "shards", ranks=4)[0]
 loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
-lab.difference(saved, loaded)
+all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
-# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor do the data: our `train` counts steps, and each step takes one batch for each rank. With half the ranks, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch, or change the learning rate. Sums are then added in another order, so losses agree closely, and not to the bit.
+# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor does the data position: each step takes one batch for each rank, so with half the ranks step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
 #
 # ### The same in your library
 #
 # | library | save | load | other ranks | generators |
 # | --- | --- | --- | --- | --- |
 # | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes | add them |
-# | Accelerate | `save_state` | `load_state` | as the engine below | each rank's |
+# | Accelerate | `save_state` | `load_state` | depends on the backend | each rank's |
 # | DeepSpeed | `save_checkpoint` | `load_checkpoint` | after a conversion | add them |
 #
 # <details><summary>DeepSpeed's conversion, step by step</summary>
@@ -666,48 +649,33 @@ lab.difference(saved, loaded)
 # %% [markdown] sections="19.6.4"
 # ## torchrun restarts
 #
-# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends. This one saves after every third step (to be short, only the weights, and without `fsync`); rank 1 is killed after four steps of the first start.
+# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script is our functions from above, started from outside:
 
 # %%
-TRAIN = """
+SCRIPT = """
 import os, signal, sys
-from pathlib import Path
 import torch
 import torch.distributed as dist
+from torch import nn
+from labkit import model
+from labkit.recovery import checkpoint
 
-file = Path(sys.argv[1])
-is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+{functions}
 dist.init_process_group()
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 4)
-first = 0
-if file.exists():
-    saved = torch.load(file)
-    net.load_state_dict(saved["net"])
-    first = saved["step"]
-print("begins at step", first, flush=True)
-for step in range(first, 6):
-    if step == 4 and dist.get_rank() == 1 and is_first:
-        os.kill(os.getpid(), signal.SIGKILL)
-    net.zero_grad()
-    net(torch.ones(2, 4)).sum().backward()
-    for weight in net.parameters():
-        dist.all_reduce(weight.grad)
-        weight.data -= 0.01 * weight.grad
-    if step % 3 == 2 and dist.get_rank() == 0:
-        torch.save({"net": net.state_dict(), "step": step + 1}, f"{file}.part")
-        os.replace(f"{file}.part", file)
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+train_and_save(sys.argv[1], 25 if is_first else None)
 dist.destroy_process_group()
 """
-script = FOLDER / "train.py"
-num_written = script.write_text(TRAIN)
 
 # %%
-ran = lab.launch_script(script, FOLDER / "last.pt", ranks=2, max_restarts=2)
-[line for line in ran.logs[0].splitlines() if "begins" in line]
+functions = map(inspect.getsource, (warm_up, start, train, train_and_save))
+script = FOLDER / "train.py"
+num_written = script.write_text(SCRIPT.format(functions="\n".join(functions)))
+ran = lab.launch_script(script, FOLDER / "restarted", ranks=2, max_restarts=2)
+print(*(line.split()[0] for line in ran.logs[0].splitlines() if line[0].isdigit()))
 
 # %% [markdown]
-# The second start began at step 3, after the last save.
+# These are the steps that rank 0 printed. After step 24 the second start begins at 20, the last save.
 #
 # <details><summary>The variable in front of the command, and fewer machines</summary>
 #
@@ -719,91 +687,21 @@ ran = lab.launch_script(script, FOLDER / "last.pt", ranks=2, max_restarts=2)
 #
 # ### On a real cluster
 #
-# - **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. Let `signal.signal(signal.SIGTERM, ...)` set a flag, all-reduce it so that all ranks agree, and save after the step.
-# - **Delete the old ones.** A checkpoint of a 7 B model is 84 GB, 12 bytes for each parameter. Every 19 minutes, the first picture's best, that makes 6 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
-# - **Try it.** Kill a rank yourself, before the cluster does.
-
-# %% [markdown]
-# ## When is it worth it?
+# **Delete the old ones.** A checkpoint of 4.9 TB every 19 minutes makes 370 TB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
 #
-# Back to the first picture. Let a save take C seconds (the [save time](GLOSSARY.md#save-time)), and let a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint every T seconds we pay twice:
+# **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. A signal sets a flag; the all-reduce lets all ranks see it after the same step:
 #
-# - Each interval pays one save: C/T of the time. That is the left end of the picture.
-# - Each failure loses half an interval on average: T/2 of M seconds, or T/2M of the time. That is the right end.
-#
-# The sum is least where both are equal, which is Young's result (1974):
-#
-# $$T = \sqrt{2\,C\,M}$$
-#
-# Both terms take a save as short beside the interval, and the interval as short beside M.
-#
-# ### What a save costs
-#
-# What is C? The 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, whose ranks write for all machines, since the others hold copies; and that a rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
+# ```python
+# asked = torch.zeros(1)
+# signal.signal(signal.SIGTERM, lambda *_: asked.fill_(1))
+# for step in range(first, last):
+#     train_step(step)
+#     dist.all_reduce(asked)
+#     if asked > 0:
+#         checkpoint.save(folder, step + 1, net, optimizer)
+#         break
+# ```
 
-# %%
-least = lab.guess("share of all time lost, asynchronous", unit="share")
-
-# %%
-save_s = {
-    "one rank": 84 / 2,
-    "eight ranks": 84 / 8 / 2,
-    "eight ranks, asynchronous": 84 / 8 / 20,
-}
-lost = {}
-for name, each_s in save_s.items():
-    best_s = (2 * each_s * mtbf_s) ** 0.5
-    lost[name] = how_often.lost_share(best_s, each_s, mtbf_s, 300)
-least.score(lost["eight ranks, asynchronous"])
-
-# %%
-lab.bars(
-    lost,
-    unit="share",
-    title="Time lost at the best interval",
-    marks={"to come back": 300 / mtbf_s},
-    badge="predicted",
-)
-
-# %% [markdown]
-# A save that stops training for a shorter time may come more often, and then a failure loses less. The asynchronous one comes every 1.8 minutes, which is 67 TB a day: your disks may set the interval before the formula does. And the formula counts neither the seconds until the copy is on the disk nor the longer steps. What remains is the time to come back, which does not move the valley, but lifts it.
-#
-# ### Is the algebra right?
-#
-# The first picture, like `lost` above, uses `how_often.lost_share`, Daly's formula of 2006. It needs neither approximation, and also counts the time to come back (exercise 2 prints it). Let's play some thousand intervals through, with failures at random moments, as Daly takes them to be:
-
-
-# %%
-def played(interval_s, save_s=60, restart_s=300, num_intervals=4000):
-    """Share of all time lost, with failures at random moments."""
-    draw = random.Random(0)
-    clock_s, next_s = 0.0, draw.expovariate(1 / mtbf_s)
-    for _ in range(num_intervals):
-        end_s = clock_s + interval_s + save_s
-        while next_s < end_s:  # what was done since the last checkpoint is lost
-            end_s = next_s + restart_s + interval_s + save_s
-            next_s += draw.expovariate(1 / mtbf_s)
-        clock_s = end_s
-    return 1 - num_intervals * interval_s / clock_s
-
-
-# %%
-minutes = [2 * 1.25**i for i in range(19)]
-young = {m: 1 / m + 60 * m / (2 * mtbf_s) + 300 / mtbf_s for m in minutes}
-daly = {m: how_often.lost_share(60 * m, 60, mtbf_s, 300) for m in minutes}
-chance = {m: played(60 * m) for m in minutes}
-lab.curves(
-    predicted={"Young's sum": young, "Daly": daly, "played": chance},
-    x="minutes between two checkpoints",
-    y="share of all time that is lost",
-    unit="share",
-    log_x=True,
-    title="Two formulas, and random failures",
-    badge="calculated, and played with random numbers",
-)
-
-# %% [markdown]
-# The third line stays within one percentage point of Daly's, so the algebra is right. Whether your failures come at random is another question: real ones may come in clusters. Young's sum, here with the time to come back, is too high at both ends, but its lowest point is in nearly the same place, and that is all we need of it. And the valley is flat: at twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
@@ -814,11 +712,9 @@ lab.curves(
 #
 # You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows a training 1.01 times as long as with the best interval. At the largest sizes, Young's root is no longer good enough.
 #
-# <details><summary>A first hint, and the formula behind lost_share</summary>
+# <details><summary>A first hint</summary>
 #
 # Draw `lost_share` against the interval for a million GPUs: where is its lowest point, and where is Young's root?
-#
-# Young leaves out that a failure may come while we save, or come back. Daly (2006) does not: one second of training takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back.
 #
 # </details>
 
@@ -919,11 +815,42 @@ check.elastic(my_elastic)
 #
 # - Young 1974, *A first order approximation to the optimum checkpoint interval*, Communications of the ACM 17 (9)
 # - Daly 2006, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation Computer Systems 22 (3)
-# - Interruptions: Llama Team 2024, *The Llama 3 Herd of Models*, [arXiv 2407.21783](https://arxiv.org/abs/2407.21783)
+# - Interruptions, storage, effective training time: Llama Team 2024, *The Llama 3 Herd of Models*, [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), sections 3.3.1 and 3.3.4
 # - [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html), [DeepSpeed's universal checkpoints](https://www.deepspeed.ai/tutorials/universal-checkpointing/)
 # - The shared store of torchrun's restarts: [pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)
 #
 # **Next:** [debugging](14_debugging.ipynb), for trainings that neither die nor live.
+
+# %% [markdown] sections="10.5.1, 19.6.4"
+# ## Errata of the textbook
+#
+# <details><summary>Four errata, for readers of that textbook</summary>
+#
+# <details><summary>Erratum 10.5.1: what a checkpoint holds</summary>
+#
+# The textbook's list has model, optimizer, scheduler, epoch and step. Two things are missing: the random generators, of every rank, and the place *within* the epoch. Our first run lacked only the first of them, and `is_same` was False. (With a `DataLoader`, torchdata's `StatefulDataLoader` keeps the place: it has a `state_dict`.)
+#
+# </details>
+#
+# <details><summary>Erratum 10.5.1: command-line arguments in the checkpoint</summary>
+#
+# The textbook puts `args`, an `argparse.Namespace`, into the file. `torch.load(file)` refuses it like our trap. `vars(args)` is a dict of the same content, and is harmless.
+#
+# </details>
+#
+# <details><summary>Erratum 19.6.4: store only the changed parameters "to reduce I/O"</summary>
+#
+# When all of a model is trained, something changes in every tensor. The textbook's code also keeps a second copy of the model to compare with, and each of its deltas needs all the ones before. A digest of each tensor needs no copy, and with `checkpoint.save(..., kind="incremental")` every checkpoint is complete: what has not changed is a hard link, a second name of the same file.
+#
+# </details>
+#
+# <details><summary>Erratum 19.6.4: catch the error and go on</summary>
+#
+# The textbook catches an `NCCLError` and continues in the same process. torch has no such class; it raises `DistBackendError`: `hasattr(torch.distributed, "NCCLError")` is False. And when a rank is gone, the others stand deep in a collective, in an unknown state. To end all of them and start anew is what torchrun does, too.
+#
+# </details>
+#
+# </details>
 #
 # *Sections 10.5.1, 19.6.4 and 19.8.5 of the source material.*
 

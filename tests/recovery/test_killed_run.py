@@ -1,0 +1,50 @@
+"""A rank that dies in its second save leaves the first one, or both."""
+
+import pytest
+from small_training import build, train
+
+import labkit as lab
+from labkit.recovery import checkpoint, killed_run
+
+
+def saved_twice(folder, moment):
+    net, optimizer = build("ddp")
+    killed_run.die_in_save(moment)
+    for step in (1, 2):
+        train(net, optimizer, [step])
+        checkpoint.save(folder, step, net, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("moment", "steps"), [("fsync", [1]), ("rename", [1]), ("renamed", [2, 1])]
+)
+def test_only_after_the_rename_there_is_a_second_checkpoint(tmp_path, moment, steps):
+    with pytest.raises(lab.RankFailed, match="rank 0 was killed by SIGKILL"):
+        lab.launch(saved_twice, tmp_path, moment, ranks=2, backend="gloo", timeout_s=40)
+    left = checkpoint.checkpoints(tmp_path)
+    assert [checkpoint.about(path)["step"] for path in left] == steps
+    assert [checkpoint.fault(path) for path in left] == ["" for _ in steps]
+    drafts = list(tmp_path.glob(".*-step-2"))
+    assert len(drafts) == 2 - len(steps)
+
+
+@pytest.mark.parametrize(("moment", "number"), [("open", 1), ("fsync", 0)])
+def test_a_moment_that_no_save_has_is_refused(moment, number):
+    with pytest.raises(ValueError, match="a moment of a save is one of fsync, rename, renamed"):
+        killed_run.die_in_save(moment, number)
+
+
+def gathered():
+    import torch.distributed as dist
+
+    net, optimizer = build("fsdp2")
+    train(net, optimizer, [0])
+    found = checkpoint.whole(net, optimizer)
+    return dist.get_rank(), {name: tuple(each.shape) for name, each in found.items()}
+
+
+def test_whole_gathers_every_tensor_on_rank_0_alone():
+    run = lab.launch(gathered, ranks=2, backend="gloo", timeout_s=40)
+    assert run[1] == (1, {})
+    shapes = run[0][1]
+    assert shapes["model/1.weight"] == shapes["optimizer/1.weight/exp_avg"] == (7, 10)
