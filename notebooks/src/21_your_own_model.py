@@ -279,7 +279,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # The plan is 23 % too high, 20.2 MB where this run has 16.4. It comes from two rows, since the other differences nearly cancel:
 #
 # - **Gradients**: the plan has all of them. The run is highest early in the backward, where nearly all activations are still there and no gradient is finished.
-# - **Gathered for a while**: the run has one layer, 0.79 MB, and the 0.55 MB outside of the layers. The plan takes one number for the whole step, even for the forward, with the next layer, which FSDP fetches early, and gradients before they are sent.
+# - **Gathered for a while**: the run has one layer, 0.79 MB, and the 0.55 MB outside of the layers. The plan takes one number for the whole step, even the forward: also the next layer, which FSDP fetches early, and gradients before they are sent.
 #
 # So the plan adds up tensors that are not there at the same time, and a peak has to be measured. Trust parameters and optimizer. In the large plan both rows are only 1.8 of 42.3 GB, so shards alone still end above our 36.
 #
@@ -359,7 +359,7 @@ lab.table(your_own.losses(ran))
 # %% [markdown]
 # ## Where does it run out of memory?
 #
-# A plan is there to say what fits. On a pretend card of 17.2 MiB, which are 18.0 MB, neither does by the plan. Shards need 20.2 MB, and copies 24.2: 16 bytes of states for each of 0.93 million parameters, nothing gathered, and the same 7.62 + 1.73 MB of activations and temporary tensors. Who does run out of memory?
+# A plan is there to say what fits. By the plan neither way fits on a pretend card of 18 MiB, which are 18.9 MB. Shards need 20.2 MB, and copies 24.2: 16 bytes of states for each of 0.93 million parameters, nothing gathered, and the same 7.62 + 1.73 MB of activations and temporary tensors. Who does run out of memory?
 
 # %%
 names = ("copies", "shards", "both", "nobody")
@@ -367,7 +367,7 @@ dies = lab.guess("who runs out of memory on the card", choices=names)
 
 # %%
 copies = step.but(engine="ddp")
-card = lab.pretend(memory_mib=17.2)
+card = lab.pretend(memory_mib=18)
 dead = your_own.out_of_memory({"copies": copies, "shards": step}, card)
 dies.score("both" if len(dead) == 2 else dead[0] if dead else "nobody")
 
@@ -381,7 +381,7 @@ looks["marks"] = {"the card": card.memory_mib * 2**20}
 lab.bars(your_own.peaks(found), unit="bytes", **looks)
 
 # %% [markdown]
-# The plan is right about copies and too careful about shards, for the two reasons above. That costs a try. Too low a plan costs more, so look at the forward of copies:
+# The plan is right about copies and too careful about shards, for the reasons above. That costs a try. Too low a plan costs more, so look at the forward of copies:
 
 # %%
 lab.table(your_own.beside(found["copies"], "forward"))
@@ -391,7 +391,7 @@ lab.table(your_own.beside(found["copies"], "forward"))
 #
 # <details><summary>What do copies hold in the forward?</summary>
 #
-# **Gradients**: # DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more.
+# **Gradients**: DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more.
 #
 # **More activations**, 7.99 MB where shards had 7.42: the loss keeps 0.50 MB itself, and shards have their highest point before it.
 #
@@ -403,7 +403,7 @@ lab.table(your_own.beside(found["copies"], "forward"))
 # %% [markdown]
 # ## The second time through
 #
-# Put your model in place of ours and your cards into `machine`, as the fold below says, with what to skip with `leaner = {}`. A double click opens this cell for your column:
+# Put your model in place of ours and your cards into `machine`, as the fold below says, which lists what `leaner = {}` lets you skip. A double click opens this cell for your column:
 #
 # | write down | ours | yours |
 # | --- | --- | --- |
