@@ -60,7 +60,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown]
 # It doesn't: a copy needs 63.1 GB, and the thick frame shows what is too much. The largest part is yellow, 36.1 GB of activations.
 #
-# For this plan nothing of 6 GB was built. The planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. What it counted went into the formulas of [chapter 18](18_which_layout.ipynb).
+# For this plan nothing was built: the planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. What it counted went into the formulas of [chapter 18](18_which_layout.ipynb).
 #
 # `Step` is one training step, and its `plan(...)` plans it for your cards:
 #
@@ -96,7 +96,7 @@ stages = whole.but(pp=machine["gpus"])
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Neither cure is enough, because all three bars have the same activations. How can a first stage of 6 layers keep as much as all 48? Under 1F1B (chapter 08), count the forwards of rank 0 before its first backward:
+# Neither cure is enough, because all three bars have the same activations. (Shards: 3.1 GB of states, 36.1 + 2.1 for their sequences, and, violet, 1.0 of gathered parameters are 42.3.) How can a first stage of 6 layers keep as much as all 48? Under 1F1B (chapter 08, whose `Step` draws it), count the forwards of rank 0 before its first backward:
 
 # %%
 from labkit import pipeline
@@ -107,7 +107,7 @@ lab.show(order.predict(), title="Eight stages, eight microbatches")
 # %% [markdown]
 # It starts all eight before the first one comes back, and 8 x 6 layers are 48 again.
 #
-# The bar of stages ends only a little above our 40 billion bytes, and a card sold as 40 GB has about 42 billion. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth free and end by 36.
+# Stages end only a little above the line. But a plan leaves out what CUDA, NCCL and gaps between tensors take, so as a rule of thumb it should leave a tenth free and end by 36.
 #
 # ### What helps?
 #
@@ -140,9 +140,13 @@ longer.score(recomputed / shards.time().step_us)
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# The constants of these times come from other programs and machines, so each may be off by a fifth or more, and only large differences count. Stages are the slowest, because they wait for each other and for the last one, which computes the output layer too.
+# The constants of these times come from other programs and machines, so each may be off by a fifth or more, and only large differences count. Stages are the slowest: the last one also computes the output layer, and products of one sequence use a card less well (blue, 231 ms more). The bubble adds 183 ms, 15 % and not the picture's 46.7 %, because there are 32 microbatches.
 #
-# All this is for products in TF32, which torch uses only after `torch.set_float32_matmul_precision("high")`. Else the blue parts are several times as long. And it is for cards joined by NVLink, so messages hide behind computing (chapter 11).
+# <details><summary>What these times take for granted</summary>
+#
+# Products are in TF32, which torch uses only after `torch.set_float32_matmul_precision("high")`. Else the blue parts are several times as long. And the cards are joined by NVLink, so messages hide behind computing (chapter 11).
+#
+# </details>
 #
 # ### What are the activations?
 #
@@ -168,7 +172,7 @@ ways["one operator"] = your_own.recorded(Sequential(GELU("tanh"), down))
 lab.show(your_own.operators(ways))
 
 # %% [markdown]
-# GELU's result is kept in both rows, for the product behind it. In the large model each yellow box of the upper row takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
+# `x` is the result of the addmm before, and GELU's own is kept in both rows for the addmm behind. In the large model each yellow box of the upper row takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
@@ -190,7 +194,7 @@ both_ways = {"as it is": shards, "leaner": lean}
 lab.show(planner.memory_bars(both_ways, spare=0.1))
 
 # %% [markdown]
-# It fits, and at 27.2 GB much of the card stays free. (`torch.compile` often fuses such operators, too.)
+# It fits, at 27.2 GB: three of the five boxes are gone, 3 x 5.03 = 15.1 GB.
 #
 # ### Is it slower?
 #
@@ -200,9 +204,9 @@ lab.show(planner.memory_bars(both_ways, spare=0.1))
 lab.show(planner.time_bars(both_ways))
 
 # %% [markdown]
-# By the plan the step even gets shorter. Each plain operator reads wide tensors from memory and writes another, which takes far longer than its arithmetic, and the one operator does so once. Were traffic only half as dear, the step as it is would take 620 ms, and the one with `leaner` 523.
+# By the plan the step even gets shorter. In a layer's forward the plain operators read and write wide tensors 18 times, the one operator twice, and the plan doubles that for the backward: 48 times 5.03 GB less, at 1,244 GB/s (80 % of the card's 1,555), are 194 ms. Were traffic only half as dear, `leaner` would still win, with 523 ms against 620.
 #
-# ### Is it faster in a run?
+# ### Is GELU itself faster?
 #
 # We time GELU alone, both ways, on one CPU core. A GPU has other times, so only the order counts:
 
@@ -217,7 +221,7 @@ for name, act in {"as it is": NewGELUActivation(), "leaner": GELU("tanh")}.items
 lab.bars(took, unit="us", title="GELU, forward and backward")
 
 # %% [markdown]
-# It is. `leaner` is the fastest of all that we planned, so look at what a module keeps before you pay for room with time.
+# It is. That `leaner` is the fastest of all ways is still the plan's word. Look at what a module keeps before you pay for room with time.
 #
 # <details><summary>What a module doesn't show</summary>
 #
@@ -232,13 +236,7 @@ lab.bars(took, unit="us", title="GELU, forward and backward")
 # %% [markdown]
 # ## Run it and count
 #
-# Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank). `Step` has an `engine` for it: `"ddp"`, `"fsdp"` or `"pipeline"`, where a plan has `zero=0`, `zero=3` or `pp`. It has three more methods:
-#
-# | method | what it does |
-# | --- | --- |
-# | `predict()` | plans the bytes of each part |
-# | `run()` | trains three steps, counts the bytes of all tensors, and returns an entry for each rank |
-# | `compare()` | does both and draws them; its `.run` has the entries |
+# Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank). `Step` has an `engine` for it: `"ddp"`, `"fsdp"` or `"pipeline"`, where a plan has `zero=0`, `zero=3` or `pp`. Its `run()` trains three steps, counts the bytes of all tensors, and returns an entry for each rank. `compare()` plans the bytes too and draws both; its `.run` has the entries. And `but(...)` changes a step as it changes a plan.
 #
 # <details><summary>Shards in your script</summary>
 #
@@ -270,7 +268,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Before the step there are only states, which depend on nothing but the number of parameters, so the plan is right. At the update it is 0.5 MB too low, because Adam makes two temporary tensors as large as its largest shard. In the middle it is too high, most of all in the backward:
+# Before the step there are only states, and the plan is right. At the update it is 0.5 MB too low, for Adam's temporary tensors. In the middle it is too high, most of all in the backward:
 
 # %%
 lab.table(your_own.beside(sharded, "backward"))
@@ -280,14 +278,14 @@ lab.table(your_own.beside(sharded, "backward"))
 #
 # The plan is 23 % too high, 20.2 MB where this run has 16.4. It comes from two rows, since the other differences nearly cancel:
 #
-# - **Gradients**: the plan has all of them. At its highest point the run had finished none.
-# - **Gathered for a while**: the run has one layer, 0.79 MB, and the 0.55 MB outside of the layers. The plan adds the next layer, which FSDP fetches early, and gradients before they are sent.
+# - **Gradients**: the plan has all of them. The run is highest early in the backward, where nearly all activations are still there and no gradient is finished.
+# - **Gathered for a while**: the run has one layer, 0.79 MB, and the 0.55 MB outside of the layers. The plan takes one number for the whole step, even the forward: also the next layer, which FSDP fetches early, and gradients before they are sent.
 #
-# So the plan adds up tensors that are not there at the same time, and a peak has to be measured. You can trust the sizes of the states. In the large plan both rows are only 1.8 of 42.3 GB, so shards alone still end above our 36.
+# So the plan adds up tensors that are not there at the same time, and a peak has to be measured. Trust parameters and optimizer. In the large plan both rows are only 1.8 of 42.3 GB, so shards alone still end above our 36.
 #
 # ### Does `leaner` keep less in a run?
 #
-# By the plan `leaner` saves 41.9 % of the large module's activations. Here are those of the small one at the forward's highest point, with the share that is saved:
+# By the plan it saves 41.9 % of the large module's activations. Here are the small one's at the forward's highest point:
 
 # %%
 lighter = step.but(make=partial(small, **leaner)).compare()
@@ -307,15 +305,16 @@ both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
 # %%
 cut = step.but(engine="pipeline", optimizer="sgd")
 halves = cut.run()
-in_both = sum(rank["parameters_bytes"] for rank in halves)
-both.score(in_both / (step.shape().itemsize * step.shape().params))
+in_stages = sum(rank["parameters_bytes"] for rank in halves)
+in_shards = sum(rank["parameters_bytes"] for rank in sharded.run)  # the whole, once
+both.score(in_stages / in_shards)
 
 # %% [markdown]
 # Both stages have the table. Each finds only its own part of the table's gradient, so before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
 #
 # <details><summary>Two stages in your script</summary>
 #
-# Here `tokens` is the tensor of the batch, `table` this stage's copy of the table, and `loss` takes the output and tokens:
+# Here `tokens` is the tensor of the batch, `table` this stage's copy of the table, `losses` an empty list, and `loss` takes the output and tokens:
 #
 # ```python
 # point = {"transformer.h.2": SplitPoint.BEGINNING}
@@ -334,7 +333,7 @@ both.score(in_both / (step.shape().itemsize * step.shape().params))
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Shards and stages should change where numbers lie, and not what they are. So from the same seed all losses should agree. A wrong gradient only shows after an update, so look at the third loss too. We train with SGD here, because Adam divides each gradient by its size, and would hide gradients that are all twice as large. In the last row we leave out that the two parts of the table's gradient are added:
+# Shards and stages should change where numbers lie, and not what they are. So from the same seed all losses should agree. A wrong gradient only shows after an update, so look at the third loss too. We train with SGD here, because Adam divides each gradient by its size, and would hide gradients that are all twice as large. (Shards report the mean over both ranks, and of stages only the last, `[1]`, has a loss.) In the last row we leave out that the two parts of the table's gradient are added:
 
 # %%
 sgd = step.but(optimizer="sgd")
@@ -345,7 +344,7 @@ ran["stages, not added"] = cut.but(add_tied=False).run()[1]
 lab.table(your_own.losses(ran))
 
 # %% [markdown]
-# All but the last agree up to rounding: between 4 and 8, two numbers of fp32 are at least 4.77e-07 apart. The last one begins with the right loss and is off by 0.002 after two updates. So it is the same module, as far as three losses can show.
+# All but the last agree up to rounding: between 4 and 8, neighbouring numbers of fp32 are 4.77e-07 apart, so runs differ by the last bit. The last row looks right to three digits, but is off by 0.002 after two updates. So it is the same module, as far as three losses can show.
 #
 # <details><summary>What if yours differ by more?</summary>
 #
@@ -360,7 +359,7 @@ lab.table(your_own.losses(ran))
 # %% [markdown]
 # ## Where does it run out of memory?
 #
-# A plan is there to say what fits. We take a pretend card of 21.2 MiB, which are 22.2 MB. It needs no tenth, because it has no CUDA and no gaps. Shards are planned with 20.2 MB. Copies have 16 bytes of states for each of 0.93 million parameters, nothing gathered, and the same 7.62 + 1.73 MB of activations and temporary tensors. Who runs out of memory?
+# A plan is there to say what fits. By the plan neither way fits on a pretend card of 18 MiB, which are 18.9 MB. Shards need 20.2 MB, and copies 24.2: 16 bytes of states for each of 0.93 million parameters, nothing gathered, and the same 7.62 + 1.73 MB of activations and temporary tensors. Who does run out of memory?
 
 # %%
 names = ("copies", "shards", "both", "nobody")
@@ -368,12 +367,12 @@ dies = lab.guess("who runs out of memory on the card", choices=names)
 
 # %%
 copies = step.but(engine="ddp")
-card = lab.pretend(memory_mib=21.2)
+card = lab.pretend(memory_mib=18)
 dead = your_own.out_of_memory({"copies": copies, "shards": step}, card)
 dies.score("both" if len(dead) == 2 else dead[0] if dead else "nobody")
 
 # %% [markdown]
-# Did the plan say so? The dashed line is the card:
+# Plans and runs, with the card as the dashed line:
 
 # %%
 found = {"copies": copies.compare(), "shards": sharded}
@@ -382,23 +381,40 @@ looks["marks"] = {"the card": card.memory_mib * 2**20}
 lab.bars(your_own.peaks(found), unit="bytes", **looks)
 
 # %% [markdown]
-# It did, for both. (We chose the card between the two plans, so this tests little.) On a card of 18 MB it would be wrong about shards, which is harmless. The opposite mistake isn't, so look at the forward of copies:
+# The plan is right about copies and too careful about shards, for the reasons above. That costs a try. Too low a plan costs more, so look at the forward of copies:
 
 # %%
 lab.table(your_own.beside(found["copies"], "forward"))
 
 # %% [markdown]
-# Here 5 % more is counted than planned, above all in the last row: the loss copies the logits in the forward already, and the plan has the copies in the backward only. The peak, 23.9 MB, is still under the planned 24.2. That is also what the tenth is for.
+# Here 5 % more is counted than planned, above all in the last row: the loss copies the logits in the forward already, and the plan has these in the backward only. So this forward is the peak, 23.9 MB, while the planned one, 24.2, is the backward's. Only 0.3 MB lie between them, and the tenth is for that, too.
 #
-# <details><summary>Why do copies hold gradients in the forward?</summary>
+# <details><summary>What do copies hold in the forward?</summary>
 #
-# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more.
+# **Gradients**: DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it they are a second copy, and you need their bytes once more.
+#
+# **More activations**, 7.99 MB where shards had 7.42: the loss keeps 0.50 MB itself, and shards have their highest point before it.
 #
 # </details>
 #
-# **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36. Without `leaner`, two at a time would fit. Nothing was run at this size.
+# **Can GPT-2 XL be trained on eight cards of 40 GB, with four sequences at a time?** By the plan yes, in fp32 without dropout, in shards and with `leaner`: it needs 27.2 GB, and our rule allows 36. Without `leaner`, two at a time would fit. Nothing was run at this size.
 #
-# **The second time through**, put your model in place of ours, and your cards into `machine`. The plan is for fp32 without autocast and dropout, products in TF32, and NVLink:
+
+# %% [markdown]
+# ## The second time through
+#
+# Put your model in place of ours and your cards into `machine`, as the fold below says, which lists what `leaner = {}` lets you skip. A double click opens this cell for your column:
+#
+# | write down | ours | yours |
+# | --- | --- | --- |
+# | largest part of a copy | activations, 36.1 GB | |
+# | first row of `kept` | mul, 10.1 GB | |
+# | fastest plan, a tenth free | shards with `leaner`, 27.2 GB | |
+# | shards' peak, planned and counted | 20.2 and 16.4 MB | |
+# | part farthest from its plan, and why | gathered; planned for the whole step | |
+# | largest difference of losses | 4.77e-07 | |
+#
+# <details><summary>What to bring</summary>
 #
 # ```python
 # def small(**more):
@@ -411,13 +427,10 @@ lab.table(your_own.beside(found["copies"], "forward"))
 # leaner = {}  # or a setting of yours
 # ```
 #
-# 1. Without a loss, labkit takes the output if it is one number, and else the mean of its squares.
-# 2. With `leaner = {}`, put `.but(recompute="full")` at the end of the line `lean = ...`, if your layers have no side effects.
-# 3. Note the part that is farthest from its plan, and find out why.
-#
-# <details><summary>What to bring</summary>
-#
-# - If your module can't be cut, leave out what uses `stages` or `halves`. For the small card, take a size between your two plans.
+# - With `leaner = {}`, put `.but(recompute="full")` at the end of the line `lean = ...`, if your layers have no side effects. Skip the cells with `recorded`, `Timer` and `lighter`, and the line of `"shards, leaner"`.
+# - Without a loss, labkit takes the output if it is one number, and else the mean of its squares.
+# - The plan is for fp32 without autocast and dropout, products in TF32, and NVLink.
+# - If your module can't be cut, leave out what uses `stages` or `halves`. For the small card, take a size between the counted and the planned peak of your shards.
 # - Both functions return the module and a batch: a tensor, a tuple of them, or a dict by the names that `forward` takes, samples first.
 # - Layers are modules of one class and size, side by side. If there are several such rows, labkit takes the one with the most parameters. `large` needs at least as many layers as you have cards.
 # - Leave out what the loss doesn't reach, such as an untrained head, or DDP stops.
@@ -453,7 +466,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. You can find what is kept with `your_own.recorded`, as for GELU. The backward of `exp` needs its result, so it keeps 4 numbers for each number of `x`. And `1 / t` is a reciprocal and a product with 1, whose results are both kept. In all that makes five tensors as wide as `h` and two as wide as `x`: 5 x 4 + 2 = 22.
+# Here `up` and `down` are `torch.nn.Linear`. The backward of `exp` needs its result, and `1 / t` is a reciprocal and a product with 1, whose results are both kept (`your_own.recorded` shows it). In all, five tensors as wide as `h` and two as wide as `x` are kept, 5 x 4 + 2 = 22 numbers for each of `x`.
 #
 # Write a forward that keeps half of that, 11 at most:
 #
@@ -515,7 +528,7 @@ check.hint("odd_module")
 # %% [markdown]
 # ## Exercise 3. What is wrong with this engine?
 #
-# You see only the losses of an engine for two ranks. It is of one of four kinds. Say that a weight's gradient is 2 on one rank and 4 on the other:
+# You see only the losses of an engine for two ranks, of one of four kinds. Say that a weight's gradient is 2 on one rank and 4 on the other:
 #
 # - `"right"`: both ranks update with the mean, 3.
 # - `"sum"`: both ranks update with the sum, 6.
@@ -555,7 +568,7 @@ check.hint("which_fault")
 # ## Summary
 #
 # - GPT-2 XL fits on the eight cards in shards and with `leaner`, by a plan of 27.2 GB.
-# - You can plan a module from one forward with fake tensors. You trust its states, leave a tenth of the card free and measure the peak, and of its times only large differences count.
+# - You can plan a module from one forward with fake tensors. You trust its parameters and optimizer, leave a tenth of the card free and measure the peak, and of its times only large differences count.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
 # - When you shard or cut a module, you compare its losses with those of one process, after updates too, and with SGD.
 #
