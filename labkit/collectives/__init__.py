@@ -63,6 +63,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "call": ["NETWORKS", "Call"],
         "overview.picture": ["Six"],
+        "overview.ways": ["Ways"],
         "run": ["START_S", "execute", "launch", "library", "start"],
     },
 )
