@@ -45,10 +45,10 @@ class Ways(Shown):
         check_whole(2, 6, ranks=self.ranks)
 
     def _picture(self, language: str) -> Sketch:
-        return ways(self, language=language)
+        return _ways(self, language=language)
 
 
-def ways(drawn: Ways, *, language: str | None = None) -> Sketch:
+def _ways(drawn: Ways, *, language: str | None = None) -> Sketch:
     """A panel per algorithm: a box is a rank, and an arrow a message with the number of its
     step."""
     plans = [plan("all_reduce", name, drawn.ranks) for name in drawn.algorithms]
@@ -70,7 +70,7 @@ def ways(drawn: Ways, *, language: str | None = None) -> Sketch:
     return speaking(language, build)
 
 
-def arrows(steps: Plan) -> dict[tuple[int, int], list[int]]:
+def _arrows(steps: Plan) -> dict[tuple[int, int], list[int]]:
     """(source, destination) -> the steps, from 1, in which it sends something to be added."""
     found = defaultdict(list)
     for number, messages in enumerate(steps.steps, start=1):
@@ -80,7 +80,7 @@ def arrows(steps: Plan) -> dict[tuple[int, int], list[int]]:
     return dict(found)
 
 
-def places(steps: Plan) -> list[Place]:
+def _places(steps: Plan) -> list[Place]:
     """Where each rank stands: on a circle, in rows of islands, or below the rank it sends to."""
     size = steps.num_ranks
     if steps.algorithm == "ring":
@@ -92,7 +92,7 @@ def places(steps: Plan) -> list[Place]:
             (_spread(rank % across, across), _spread(rank // across, size // across))
             for rank in range(size)
         ]
-    return _levels(list(arrows(steps)), size)
+    return _levels(list(_arrows(steps)), size)
 
 
 def _levels(edges: Iterable[tuple[int, int]], size: int) -> list[Place]:
@@ -123,11 +123,11 @@ def _panel(steps: Plan, left_px: float, code: str) -> Iterator[Shape]:
         left_px + _PANEL_PX / 2, _TOP_PX, called((steps.algorithm,), code), "middle", 13, True
     )
     at = []
-    for x, y in places(steps):
+    for x, y in _places(steps):
         at.append(
             (left_px + _INSET_PX + x * (_PANEL_PX - 2 * _INSET_PX), _TOP_PX + 28 + y * _HIGH_PX)
         )
-    found = arrows(steps)
+    found = _arrows(steps)
     for (src, dst), numbers in found.items():
         both = (dst, src) in found
         yield from _arrow(np.array(at[src]), np.array(at[dst]), _run(numbers), both)
@@ -157,7 +157,7 @@ def _table(plans: list[Plan], words: dict[str, str]) -> tuple[tuple[str, ...], .
     """Per algorithm, who sends to whom in which step."""
     lines = [("", words["step"], "")]
     for steps in plans:
-        pairs = sorted(arrows(steps).items(), key=lambda pair: pair[1])
+        pairs = sorted(_arrows(steps).items(), key=lambda pair: pair[1])
         for numbers, group in itertools.groupby(pairs, key=lambda pair: _run(pair[1])):
             told = ", ".join(f"{src} → {dst}" for (src, dst), _ in group)
             lines.append((called((steps.algorithm,), words["code"]), numbers, told))
