@@ -83,7 +83,7 @@ lab.table(
 # - **All-to-all**: rank r gets everyone's r-th number. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# A reduce-scatter and then an all-gather give an all-reduce, and so we will build one. (Before torch 2.13, say `all_gather_into_tensor` and `reduce_scatter_tensor`.)
+# A reduce-scatter and then an all-gather give an all-reduce; that is how we will build one. (Before torch 2.13, say `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
@@ -156,7 +156,7 @@ check.hint("tree_broadcast")
 collectives.Ways(algorithms=["ring"])
 
 # %% [markdown] sections="8.3.2"
-# Three steps shall make the sums. All ranks send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
+# Three steps must make the sums. All ranks send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
 
 
 # %%
@@ -187,7 +187,7 @@ def own_chunk():
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what came.
+# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received.
 #
 # ### The cure is an index
 #
@@ -382,7 +382,7 @@ lab.curves(
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# So, from four ranks on, the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For usual links, the formulas let the ring win from so many bytes on:
+# Fewer steps win with small buffers, fewer bytes with large ones. So, from four ranks on, ring and tree must cross. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For usual links, the formulas let the ring win from so many bytes on:
 
 # %%
 links = {
@@ -568,16 +568,13 @@ line = collectives.calibrate_run.fit(points[3::4])
 times_us = {each.num_bytes: each.time_us for each in points}
 fitted = {each.num_bytes: each.time_us for each in points[3::4]}
 others = {size: us for size, us in times_us.items() if size not in fitted}
+axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 lab.curves(
     measured={"all-reduce": others},
     fitted={"all-reduce": fitted},
     predicted={"all-reduce": {size: line.us(size) for size in times_us}},
     title="All-reduce on this machine, 4 ranks",
-    x="buffer",
-    x_unit="bytes",
-    unit="us",
-    log_x=True,
-    log_y=True,
+    **axes,
 )
 
 # %%
