@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "call": ["NETWORKS", "Call"],
         "overview.picture": ["Six"],
-        "overview.ways": ["Ways"],
+        "overview.ways_picture": ["Ways"],
         "run": ["START_S", "execute", "launch", "library", "start"],
     },
 )

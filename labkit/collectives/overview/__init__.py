@@ -1,2 +1,2 @@
 """All at a glance: ``picture`` draws what every rank holds before and after each of six
-collectives, ``ways`` who sends to whom in an all-reduce."""
+collectives, ``ways_picture`` who sends to whom in an all-reduce."""

@@ -4,8 +4,8 @@ import pytest
 from drawn import faults
 
 from labkit.collectives import Ways, plan
-from labkit.collectives.overview import ways as pictured
-from labkit.collectives.overview.ways import ALGORITHMS
+from labkit.collectives.overview import ways_picture as pictured
+from labkit.collectives.overview.ways_picture import ALGORITHMS
 from labkit.pictures.sketch import Box, Line, Words
 
 
