@@ -7,8 +7,8 @@ given links, by simulation, by closed forms and by a line through measured times
 times that others measured. ``run`` executes a plan on real ranks, message by message, or calls
 torch's own; ``calibrate_run`` measures what the links of this machine do. ``picture`` draws a plan
 step by step, ``network_picture`` who is linked with whom, ``topology_picture`` the inside of a
-machine, ``overview`` six collectives before and after. ``board`` is the widget; ``check`` and
-``hints.json`` are the exercises.
+machine, ``overview`` six collectives before and after, and algorithms side by side. ``board`` is
+the widget; ``check`` and ``hints.json`` are the exercises.
 """
 
 import lazy_loader
@@ -63,6 +63,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "call": ["NETWORKS", "Call"],
         "overview.picture": ["Six"],
+        "overview.ways_picture": ["Ways"],
         "run": ["START_S", "execute", "launch", "library", "start"],
     },
 )

@@ -13,7 +13,7 @@ from labkit.collectives.plans import sent_bytes
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.timeline import Timeline
-from labkit.units import format_bytes, format_share, format_us
+from labkit.units import check_whole, format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
 from labkit.words import called
@@ -70,6 +70,13 @@ class CollectivesBoard(Trial):
 
     def _fit_player(self) -> None:
         self.player.max = len(self.controls["step"].options) - 1
+
+    def turn_to(self, step: int) -> "CollectivesBoard":
+        """Opens it after so many steps of the plan. Raises ValueError for a step that it lacks."""
+        check_whole(0, self.player.max, step=step)
+        self.player.value = step
+        self.controls["step"].index = step
+        return self
 
     def standing(self, name: str, step: Call) -> Any:
         """One control chooses the collective and its algorithm."""

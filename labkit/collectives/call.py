@@ -10,7 +10,7 @@ from labkit.collectives.network import Link, Network, formula_us, islands, simul
 from labkit.collectives.plans import Plan
 from labkit.experiment import Difference, Experiment
 from labkit.timeline import Timeline
-from labkit.units import check_real, check_word, format_bytes
+from labkit.units import check_real, check_word, format_bytes, format_us
 from labkit.words import called
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def network_name(network: str | Link | Network, language: str | None = None) -> 
     if isinstance(network, Network):
         return network.name
     if isinstance(network, Link):
-        return f"{network.alpha_us:g} us, {network.bandwidth_gb_per_s:g} GB/s"
+        return f"{format_us(network.alpha_us)}, {network.bandwidth_gb_per_s:g} GB/s"
     check_word(network, NETWORKS, "a network")
     return _WORDS[words.spoken_in(language)][network]
 

@@ -8,19 +8,20 @@ after another.
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import ceil, log2
+from math import ceil, log2, nan
+from numbers import Real
 from typing import Any
 
 from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import plan
-from labkit.collectives.network import Link, crossover_bytes, formula_us
+from labkit.collectives.network import Link, formula_us
 from labkit.collectives.plans import sent_bytes
 from labkit.words import say
 
 __all__ = [
-    "find_crossover",
     "halving_all_reduce",
     "hint",
+    "predicted_all_reduce",
     "status",
     "tree_broadcast",
     "which_algorithm",
@@ -28,7 +29,14 @@ __all__ = [
 
 _SLOW = Link(alpha_us=50.0, bandwidth_gb_per_s=1.0)
 _FAST = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
-MOST_MEASUREMENTS = 40
+_ASKED = (
+    (4, 4e6, Link(alpha_us=10_000.0, bandwidth_gb_per_s=0.1)),
+    (6, 1e3, _SLOW),
+    (6, 1e6, _SLOW),
+    (48, 64e6, _FAST),
+    (100, 256e3, _FAST),
+)
+"""ranks, bytes and a link each, as exercise 4 is asked"""
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
 Name = tuple[int, int, int]
@@ -287,44 +295,33 @@ def _settle(
 
 
 @exercise
-def find_crossover(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(measure, smallest, largest)`` finds the size from which on a ring is the faster
-    all-reduce, to 5 %.
-
-    ``measure(algorithm, num_bytes)`` gives the microseconds of "ring" and "tree" at sizes between
-    ``smallest`` and ``largest``, where the size lies. Budget: 40 measurements.
-    """
-    for num_ranks, link in ((8, _SLOW), (48, _FAST), (6, _SLOW), (16, _FAST)):
-        asked: list[str] = []
-        given = answer(_meter(num_ranks, link, asked), 1e3, 1e9)
-        right = crossover_bytes(num_ranks, link)
-        case = say("{num_ranks} ranks", num_ranks=num_ranks)
-        if not abs(given / right - 1) <= 0.05:
+def predicted_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes)`` is the faster all-reduce,
+    "ring" or "tree", and its time in microseconds, to 1 %, by the closed forms."""
+    for num_ranks, num_bytes, link in _ASKED:
+        times_us = {
+            name: formula_us("all_reduce", name, num_ranks, num_bytes, link)
+            for name in ("ring", "tree")
+        }
+        faster = min(times_us, key=times_us.get)
+        given = answer(link.alpha_us, link.bandwidth_gb_per_s, num_ranks, num_bytes)
+        name, time_us = _named_time(given)
+        if name != faster or not abs(time_us / times_us[faster] - 1) <= 0.01:
             yield wrong(
-                "{case}: the answer is {given:.4g} bytes, and the ring wins from {right:.4g} on",
-                case=case,
+                "answer({alpha:g}, {bandwidth:g}, {num_ranks}, {num_bytes:g}) is {given!r:.60}; "
+                "a ring takes {ring:.6g} us, a tree {tree:.6g} us",
+                alpha=link.alpha_us,
+                bandwidth=link.bandwidth_gb_per_s,
+                num_ranks=num_ranks,
+                num_bytes=num_bytes,
                 given=given,
-                right=right,
-            )
-        if len(asked) > MOST_MEASUREMENTS:
-            yield over_budget(
-                "{case}: {asked} measurements, {most} are enough",
-                case=case,
-                asked=len(asked),
-                most=MOST_MEASUREMENTS,
+                **times_us,
             )
 
 
-def _meter(num_ranks: int, link: Link, asked: list[str]) -> Callable:
-    """What an answer measures with; notes each use."""
-
-    def measure(algorithm: str, num_bytes: float) -> float:
-        if algorithm not in ("ring", "tree") or not 1e3 <= num_bytes <= 1e9:
-            raise ValueError(
-                'measure takes "ring" or "tree" and 1e3 to 1e9 bytes; got '
-                f"{algorithm!r}, {num_bytes!r}"
-            )
-        asked.append(algorithm)
-        return formula_us("all_reduce", algorithm, num_ranks, num_bytes, link)
-
-    return measure
+def _named_time(given: Any) -> tuple[Any, float]:
+    """An answer's name and time; not a number where it has none."""
+    match given:
+        case (name, Real() as time_us):
+            return name, float(time_us)
+    return None, nan

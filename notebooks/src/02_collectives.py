@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter, and more for exercise 3. You need chapter 00. No GPU is needed.*
 #
-# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step, while seven cards wait. There is a way that takes one second on the same network, and it is sixteen lines long.
+# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second on the same network, and it is sixteen lines long.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is called a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
 
@@ -27,25 +27,25 @@ lab.begin("en")
 collectives.Six(ranks=4)
 
 # %% [markdown]
-# Every column is a rank, and every box a quarter of its buffer. The number says which quarter, the colour whose; stripes are the sum of all four. Look at the last column of each picture: what does rank 3 know at the end?
+# A column is a rank, a box a quarter of its buffer. The number says which quarter, the colour whose; stripes are the sum of all four. What does rank 3, the last column, know at the end of each?
 #
 # **When you are done** you can
 #
 # - say what each of the six does, what it is for, and how many bytes it must send;
 # - write an all-reduce from `send` and `recv`, and know why no other sends less;
-# - predict how long a collective takes, from two numbers.
+# - estimate how long a collective takes, from two numbers.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
 #
-# Do four real processes do the same? To tell where every number comes from, let rank r bring 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of its four numbers it is, and its *place* from which rank it comes.
+# Do four real processes do the same? Let rank r bring 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of the four numbers it is, its *place* from which rank it comes.
 #
-# **Guess** before you read the code. In a reduce-scatter all four ranks add up, but each keeps only its own quarter. What does rank 2 end up with?
+# **Guess** before you read the code. In an all-to-all nobody adds. What does rank 2 end up with?
 
 # %%
-scattered = lab.guess(
-    "Rank 2 after the reduce-scatter",
-    choices=["300", "3333", "1111, 2222, 3333, 4444"],
+exchanged = lab.guess(
+    "Rank 2 after the all-to-all",
+    choices=["[100, 200, 300, 400]", "[1, 20, 300, 4000]", "[3, 30, 300, 3000]"],
 )
 
 
@@ -68,9 +68,7 @@ def six():
 
 # %%
 run = lab.launch(six, ranks=4)
-
-# %%
-scattered.score(str(run[2]["reduce_scatter"][0]))
+exchanged.score(str(run[2]["all_to_all"]))
 
 # %%
 lab.table(
@@ -78,27 +76,19 @@ lab.table(
 )
 
 # %% [markdown] sections="8.9.1"
-# The table, line by line:
-#
-# - **Broadcast**: all have what rank 0 brought, such as the weights at the start.
-# - **Reduce**: rank 0, the *root*, has the sum. On the others stands whatever the library left there.
+# - **Broadcast**: all have what rank 0 brought, such as the first weights.
+# - **Reduce**: rank 0, the *root*, has the sum. The others hold what the library left there.
 # - **All-reduce**: all have the sum. These are the gradients of data parallelism (chapter 03).
 # - **All-gather**: each rank brought one number, all have all four. These are the weights of FSDP (chapter 07).
-# - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
+# - **All-to-all**: rank r gets everyone's r-th number. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# A reduce-scatter and then an all-gather give exactly an all-reduce. We will build one that way.
-#
-# <details><summary>Older names</summary>
-#
-# `all_gather_single` and `reduce_scatter_single` are new in torch 2.13. The old ones, `all_gather_into_tensor` and `reduce_scatter_tensor`, still work, but are deprecated.
-#
-# </details>
+# A reduce-scatter and then an all-gather give an all-reduce; that is how we will build one. (Before torch 2.13, say `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
 #
-# All collectives can be made of messages between two ranks. One rank calls `send`, the other `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
+# All collectives can be made of messages between two ranks: one calls `send`, the other `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
 
 
 # %%
@@ -114,7 +104,7 @@ def pass_it_on():
 lab.launch(pass_it_on, ranks=2)
 
 # %% [markdown]
-# With two ranks it works. **Guess**: with three ranks, how many of them return? (Normally a silent rank is given a minute; here two seconds are enough.)
+# With two ranks it works. **Guess**: of three, how many return? (We wait two seconds for a silent rank.)
 
 # %%
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
@@ -124,22 +114,17 @@ try:
     lab.launch(pass_it_on, ranks=3, hang_s=2)
 except lab.Timeout as error:
     verdict = error
-returned = sum(each.how == "returned" for each in verdict.outcomes)
-
-# %%
-returning.score(returned)
+returning.score(sum(each.how == "returned" for each in verdict.outcomes))
 
 # %% tags=["raises-exception"]
 raise verdict
 
 # %% [markdown] sections="S11"
-# The launch ended in this error. It names the line where a rank still waits for a message that nobody sends. So the rule is: every `recv` needs its own `send`, and every `send` its own `recv`.
+# The error names the line where a rank still waits for a message that nobody sends. So the rule is: every `recv` needs its own `send`, and every `send` its own `recv`.
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and only what it had before that step. In all, every rank but the root receives exactly once.
-#
-# Where your answer falls short, the check draws who sends to whom.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps, and every rank but the root receives exactly once. As steps the check counts the longest chain of messages of which each waits for the one before; a rank sends one at a time. Where your answer falls short, it draws who sends to whom.
 
 
 # %%
@@ -165,7 +150,13 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
+# Let us put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour and receives from its left one.
+
+# %%
+collectives.Ways(algorithms=["ring"])
+
+# %% [markdown] sections="8.3.2"
+# Three steps must make the sums. All ranks send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
 
 
 # %%
@@ -196,11 +187,11 @@ def own_chunk():
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. A rank that sends the same chunk each time never passes on what it has received.
+# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received.
 #
 # ### The cure is an index
 #
-# A rank must send what it has just added to. So in step s, rank r sends chunk $(r - 1 - s) \bmod N$, at first its left neighbour's. After N - 1 steps rank r holds the finished sum of chunk r; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# A rank must send what it has just added to. The sum of chunk r begins on rank r + 1 and makes N - 1 hops to the right, so it ends on rank r. For that, rank r sends chunk $(r - 1 - s) \bmod N$ in step s. That is a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
 
 
 # %%
@@ -216,62 +207,54 @@ def ring(tensor):
         chunks[(rank - 1 - step) % size].copy_(received)
 
 
+# %%
+def our_ring():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gradients = torch.arange(1, size + 1) * 10**rank
+    with traffic.count() as counted:
+        ring(gradients)
+    buffers = counted.payload_bytes["send"] / gradients.nbytes
+    return {"after six steps": gradients.tolist(), "buffers sent": buffers}
+
+
+lab.launch(our_ring, ranks=4)
+
 # %% [markdown]
-# Here it is with 4 MB, on the slow link of the race below. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds.
+# Now all ranks have all sums. Here are the six steps with 4 MB, over a slow link: 10 ms for a message, and 10 ms more for every megabyte. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. After step 3 each rank has one whole chunk. Move the step, and follow one.
 
 # %%
 link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
 base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
-base.board()
+base.board().turn_to(3)
 
 # %% [markdown]
-# In every step each rank sends a quarter of the buffer and receives a quarter, so no link is ever idle. Is the result the library's, and how much did each rank send?
-
-
-# %%
-def ring_and_library(num_bytes):
-    tensor = torch.rand(num_bytes // 4)
-    expected = tensor.clone()
-    dist.all_reduce(expected)
-    with traffic.count() as counted:
-        ring(tensor)
-    return {
-        "largest error": (tensor - expected).abs().max().item(),
-        "sent_bytes": counted.payload_bytes["send"],
-    }
-
-
-lab.launch(ring_and_library, 4_000_000, ranks=4)
-
-# %% [markdown]
-# The numbers agree to rounding, because the ring adds in another order. Each rank sent one and a half times the buffer. Could a cleverer algorithm send less?
+# In every step each rank sends a quarter of the buffer, so in all one and a half buffers, as the run has counted. Could a cleverer algorithm send less?
 
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# Take a single number of the buffer. Its sum has N parts, which lie on N ranks. Count the messages that carry it, in the order in which they arrive, until some rank is the *first* to know the finished sum:
+# Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, as they arrive, until a *first* rank knows the finished sum:
 #
-# - By then each of the N - 1 other ranks has sent its part, alone or in a sum, and that message has arrived. That is N - 1 messages at least.
-# - Each of these others still lacks something, so at least one more message must arrive there. That is N - 1 more.
+# - By then each of the N - 1 other ranks has sent its part, alone or in a sum. That is N - 1 messages at least.
+# - Each of these others still lacks something, so one more message must arrive there. That is N - 1 more.
 #
-# So each number travels $2(N-1)$ times at least, and all S bytes of the buffer cause $2(N-1)S$ bytes of messages. N ranks share this work, so the busiest one sends at least
+# So all S bytes of the buffer cause at least $2(N-1)S$ bytes of messages. N ranks share this work, so the busiest one sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S, so the bytes per rank hardly grow with N. No cleverer algorithm sends less, as long as only ranks add. (Some switches can add, too.)
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S. No cleverer algorithm sends less, as long as only ranks add and every number travels at full size. (Some switches can add, too.)
 
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The same counting works for the others. A broadcast and a reduce need S: the root of a broadcast sends each number at least once, and so does every other rank in a reduce. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter.
+# The same counting works for the others. A broadcast and a reduce need S: in the one the root sends each number once, in the other everyone else does. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter.
 #
-# Does the library send more? On the CPU and on pretend devices it is gloo, and its broadcast is a tree like that of exercise 1. **Guess**: four ranks broadcast 4 MB. How much does the root send?
+# Does the library send more? Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) really leave its process, as the system's sockets count them.
+#
+# **Guess**: four ranks broadcast 4 MB. Our library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
 # %%
 roots = lab.guess("What the root sends to broadcast 4 MB, in MB", unit="mb")
-
-# %% [markdown]
-# Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really left its process, read from the system's sockets, headers included. Here are both for rank 0, the root of the broadcast. (The reduce ends on rank 1, since its root need not send.)
 
 
 # %%
@@ -280,7 +263,7 @@ def bytes_of_each(num_bytes):
     part, other = torch.zeros(num_bytes // 16), torch.empty_like(whole)
     calls = {
         "broadcast": lambda: dist.broadcast(whole, 0),
-        "reduce": lambda: dist.reduce(whole, 1),
+        "reduce": lambda: dist.reduce(whole, 0),
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_gather": lambda: dist.all_gather_single(other, part),
         "reduce_scatter": lambda: dist.reduce_scatter_single(part, other),
@@ -295,27 +278,29 @@ def bytes_of_each(num_bytes):
 
 
 # %%
-counts = lab.launch(bytes_of_each, 4_000_000, ranks=4)[0]
-least = {name: collectives.lower_bound_bytes(name, 4, 4e6) for name in counts}
-
-# %%
-roots.score(counts["broadcast"][1] / 1e6)
+counts = lab.launch(bytes_of_each, 4_000_000, ranks=4)
+roots.score(counts[0]["broadcast"][1] / 1e6)
 
 # %%
 lab.table(
-    {"name": name, "payload_bytes": of, "wire_bytes": on, "least_bytes": least[name]}
-    for name, (of, on) in counts.items()
+    {
+        "name": name,
+        "payload_bytes": counts[0][name][0],
+        "wire_bytes": max(rank[name][1] for rank in counts),
+        "least_bytes": collectives.lower_bound_bytes(name, 4, 4e6),
+    }
+    for name in counts[0]
 )
 
 # %% [markdown] sections="8.9.1"
-# Compare the last two columns. Four of the six send no more than they must. In the broadcast's tree the root sends its whole buffer in each of two steps. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say whether they are payload or what the wire carried.
+# The wire is that of the busiest rank. In four of the six it sends no more than it must. In the broadcast's tree the root sends its whole buffer twice. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter.
 
 # %% [markdown] sections="8.3.2"
 # ## The race: server, ring and tree
 #
-# Back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back.
+# Back to the eight seconds. The first idea is called a [parameter server](GLOSSARY.md#parameter-server): all send to rank 0, which sends the sum back.
 #
-# On one machine there is no slow link, so we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes at least the time that its link states, 10 ms, and 10 ms more for every megabyte. Only the speed is stated; processes, messages and their order are real. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$. A rank sends one and receives one message at a time; others have to wait.
+# On one machine there is no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least the time that its link states. A message of n bytes takes $T(n) = \alpha + n/B$, with the [latency](GLOSSARY.md#latency) $\alpha$, here 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$, here 0.1 GB/s. A rank sends one and receives one message at a time.
 #
 # **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
 
@@ -324,37 +309,29 @@ slower = lab.guess("Parameter server over ring, 4 ranks, 4 MB", unit="ratio")
 
 # %%
 server = base.but(algorithm="parameter_server")
-
-# %%
 slower.score(server.formula_us() / base.formula_us())
 
 # %%
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran*: some message took longer than its link states, since a process waits for a processor, too.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
+# Above is what theory predicts, below what four processes did. Rank 0 is always busy, and the others stand in line. (*Overran*: some message took longer than its link states.) Now the ring. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
 
 # %%
 base.compare()
 
 # %% [markdown]
-# By prediction everybody works all the time. Both ways take six steps, one after another, but the ring's messages are a quarter as long.
+# By prediction everybody works all the time. Both ways take six steps, but the ring's messages are a quarter as long.
 #
 # ### Two more ways
 #
-# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. Predicted:
+# In a **tree** the ranks add in pairs, then those that hold a sum, and so on up; then the result comes down again. The **hierarchical** way works inside small groups first, where partners exchange halves, then between the groups, where they exchange quarters, and inside again. The numbers are steps:
 
 # %%
-base.but(algorithm="tree").predict()
+collectives.Ways()
 
 # %% [markdown]
-# Four steps are enough, but every message is a whole buffer. The **hierarchical** way works inside small groups first, here 0 with 1 and 2 with 3, then between them:
-
-# %%
-base.but(algorithm="hierarchical").predict()
-
-# %% [markdown]
-# In all four ways the ranks *together* send the same, $2(N-1)S$; only who carries it differs, and in how many steps. And now the clock:
+# The way back takes as many steps again. In all four ways the ranks *together* send $2(N-1)S$. Now the clock:
 
 # %%
 names = ["parameter_server", "ring", "tree", "hierarchical"]
@@ -362,13 +339,21 @@ race = lab.sweep(base, algorithm=names, run=names)
 title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
+# %%
+steps = {name: len(base.but(algorithm=name).plan().steps) for name in names}
+more_us = {name: race.measured[name] - us for name, us in race.line.items()}
+lab.table(
+    {"way": name, "steps": steps[name], "more in each_us": more_us[name] / steps[name]}
+    for name in names
+)
+
 # %% [markdown]
-# Go by the predictions; on a busy machine the measured order may be another. The hierarchical way is the fastest here: each rank sends 1.5 S, as in the ring, but in four steps instead of six.
+# The tree sends whole buffers. In the hierarchical way a rank sends 1.5 S, as in the ring, but in four steps instead of six, so by prediction it wins. Every measured bar is longer, because a real process must also be woken, copy and add; the table divides that by the steps.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# By prediction the ring beats server and tree with 4 MB. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+# With 4 MB the ring beats the tree. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -379,8 +364,6 @@ latency = {
     name: lab.sweep(small.but(algorithm=name), ranks=[2, 4, 8, 16, 32, 64], run=[2, 8])
     for name in ("ring", "tree")
 }
-
-# %%
 grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 
 # %%
@@ -389,16 +372,17 @@ lab.curves(
     measured={name: each.measured for name, each in latency.items()},
     x="ranks",
     unit="us",
+    log_x=True,
     title="All-reduce of 4 kB",
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send. A tree has only $2\lceil\log_2 N\rceil$ steps. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$ steps. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Small buffers want few steps, and large ones want small messages. So, from four ranks on, the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For links of the usual order of magnitude, the formulas let the ring win from so many bytes on:
+# Fewer steps win with small buffers, fewer bytes with large ones. So, from four ranks on, ring and tree must cross. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For usual links, the formulas let the ring win from so many bytes on:
 
 # %%
 links = {
@@ -418,33 +402,22 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. So no constant can be right. (The formulas let one kind of link join all ranks, and a tree send its buffer in one piece.)
+# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. Which way is fastest depends on buffer, ranks and link. So no constant can be right, and a library has several ways.
 #
-# A third way is best in between. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so almost every rank sends and receives all the time. Here are 64 ranks on InfiniBand, predicted:
-
-# %%
-wide = base.but(ranks=64, network=links["InfiniBand: 5 us, 25 GB/s"])
-sizes = [1e3 * 4**k for k in range(8)]
-axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
-lines = {
-    name: lab.sweep(wide.but(algorithm=name), num_bytes=sizes).line
-    for name in ("ring", "tree", "double_tree")
-}
-lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
-
-# %% [markdown]
-# Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. Which way is fastest depends on buffer, ranks and link, so a library has several.
+# <details><summary>More ways, and what your cluster chooses</summary>
 #
-# <details><summary>What does your cluster choose?</summary>
+# The formulas let one kind of link join all ranks, and a tree send its buffer in one piece. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as the fastest from about 0.35 to about 5 MB. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
 #
-# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you; `nvidia-smi topo -m` prints the links inside a machine as a table. On newer NVSwitches there is one more way, NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
+# On newer NVSwitches there is NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
+#
+# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you what it chooses; `nvidia-smi topo -m` prints the links inside a machine as a table.
 #
 # </details>
 
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
 #
-# So far all links were alike, and in a cluster they are not: inside a machine every GPU reaches every other over NVLink, and between machines there is the network. Machines like these are [islands](GLOSSARY.md#island). Here are two small ones, with our link between them and ten times its bandwidth inside:
+# So far all links were alike. In a cluster they are not: inside a machine there is often NVLink, between machines the network. Such machines are [islands](GLOSSARY.md#island). Here are two, with our link between them and ten times its bandwidth inside:
 
 # %%
 inside = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=1)
@@ -452,46 +425,43 @@ islands = collectives.islands(4, 2, inside=inside, between=link)
 islands
 
 # %% [markdown] sections="19.1.1"
-# Every rank has its own link to each rank across, as where each GPU has a network card, so two messages can cross side by side. **Guess** which way wins with 4 MB. Two of the four we also run.
+# Every rank has its own link to each rank across. Two of the ring's four links lie inside. **Guess**: now that they are ten times as fast, how many times as fast is the ring with 4 MB?
 
 # %%
-winner = lab.guess("By prediction, the fastest on two islands", choices=names)
+gain = lab.guess("The ring: time on equal links over time on islands", unit="ratio")
 
 # %%
 apart = base.but(network=islands)
 on_islands = lab.sweep(apart, algorithm=names, run=["ring", "hierarchical"])
-
-# %%
-winner.score(min(on_islands.line, key=on_islands.line.get))
+gain.score(race.line["ring"] / on_islands.line["ring"])
 
 # %%
 title = "All-reduce of 4 MB on two islands"
 lab.bars(on_islands.readings, unit="us", title=title, badge=on_islands.badge)
 
 # %% [markdown]
-# A ring crosses in every one of its six steps, so it always waits for a slow link, and the fast ones gain it nothing. The hierarchical way adds inside the islands first. Only two of its four steps cross, with a quarter of the buffer each, so its predicted time is about half of the ring's. (That rests on the prediction. If your run says otherwise, the machine was busy: run it again when nothing else runs.)
-#
-# This is what "topology-aware" buys you: the same call, another plan.
+# A ring crosses in every one of its six steps, so it always waits for a slow link. The hierarchical way adds inside the islands first: two of its steps stay inside with half of the buffer, two cross with a quarter, and it takes $2\cdot 12 + 2\cdot 20 = 64$ ms. But it must know the islands. If it took 0 with 2 and 1 with 3 as its groups, the halves would cross, in $2\cdot 30 + 2\cdot 11 = 82$ ms. That is what a *topology-aware* library gains.
 
 # %% [markdown]
 # ## Three rules, and the eight seconds
 #
 # You will rarely write a collective, but you choose which one is called:
 #
-# - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
+# - A few large collectives beat many small ones, since each pays $\alpha$. Hence the buckets of chapter 03.
 # - A reduce-scatter need cost only half of an all-reduce (gloo's sends as much), and ZeRO and FSDP (chapters 06 and 07) live on that.
 # - Let little cross between machines.
 #
-# And the eight seconds? Now you can predict them: 14 GB, eight ranks, 25 GB/s.
+# And the eight seconds? 14 GB, eight ranks, 25 GB/s:
 
 # %%
-opening = wide.but(ranks=8, num_bytes=14e9)
+infiniband = links["InfiniBand: 5 us, 25 GB/s"]
+opening = base.but(ranks=8, num_bytes=14e9, network=infiniband)
 seconds = lab.sweep(opening, algorithm=["parameter_server", "ring"])
 title = "All-reduce of 14 GB, 8 ranks"
-lab.bars(seconds.readings, unit="us", title=title, badge=seconds.badge)
+lab.bars(seconds.line, unit="us", title=title, badge=seconds.badge)
 
 # %% [markdown]
-# The server's rank 0 receives seven times 14 GB, and then sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB, and at 25 GB/s that takes about one second.
+# The server's rank 0 receives seven times 14 GB, and then sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB, and at 25 GB/s that is about one second.
 
 # %% [markdown]
 # ## Exercises
@@ -521,7 +491,7 @@ check.hint("which_algorithm")
 # %% [markdown]
 # ### 3. Build one that has both
 #
-# A ring sends the least but takes many steps; a tree takes few steps but sends too much. For a power of two there is an all-reduce that has the best of both: $2\log_2 N$ steps, and no more than $2\frac{N-1}{N}S$ bytes from any rank. Write it with `send`, `recv`, `isend` or `irecv`. The length of the tensor is a multiple of the number of ranks.
+# A ring takes many steps; a tree sends too much. For a power of two there is an all-reduce that has the best of both: $2\log_2 N$ steps, and no more than $2\frac{N-1}{N}S$ bytes from any rank. Write it with `send`, `recv`, `isend` or `irecv`. The length of the tensor is a multiple of the number of ranks.
 #
 # To begin with: if you exchange half of your buffer with one partner and both add, how much is left to be summed by each of you?
 
@@ -557,27 +527,30 @@ check.halving_all_reduce(my_all_reduce)
 check.hint("halving_all_reduce")
 
 # %% [markdown]
-# ### 4. A tuner (if you like)
+# ### 4. Which way, and how long?
 #
-# NCCL predicts which algorithm is the faster one for which size. Write a tuner that measures instead. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about, the same each time you ask. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds; 1 GB/s is 1000 bytes per microsecond. First work out our paced link with four ranks and 4 MB on paper. The check asks about other networks, too.
 
 
 # %%
-def my_tuner(measure, smallest, largest):
-    """The size in bytes from which on the ring is the faster one."""
+def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
+    """The faster way, "ring" or "tree", and its time in microseconds."""
+
     ### BEGIN SOLUTION
-    while largest / smallest > 1.02:
-        middle = (smallest * largest) ** 0.5
-        if measure("ring", middle) <= measure("tree", middle):
-            largest = middle
-        else:
-            smallest = middle
-    return largest
+    def message_us(size):
+        return alpha_us + size / (1000 * bandwidth_gb_per_s)
+
+    ring_us = 2 * (num_ranks - 1) * message_us(num_bytes / num_ranks)
+    tree_us = 2 * (num_ranks - 1).bit_length() * message_us(num_bytes)
+    return ("ring", ring_us) if ring_us < tree_us else ("tree", tree_us)
     ### END SOLUTION
 
 
 # %%
-check.find_crossover(my_tuner)
+check.predicted_all_reduce(my_prediction)
+
+# %%
+check.hint("predicted_all_reduce")
 
 # %% [markdown]
 # ---
@@ -587,14 +560,15 @@ check.find_crossover(my_tuner)
 # %% [markdown] sections="8.9.1"
 # ## A model for your machine
 #
-# How long does the library's all-reduce take on *this* machine, without stated links? We take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$, measure 28 sizes, and fit the line through every fourth of them, the hollow dots. How well does it predict the other 21?
+# How long does the library's all-reduce take on *this* machine? We take it for one straight line, $T(S) = \alpha + S/B$, measure 28 sizes, and fit the line through every fourth of them, the hollow dots. How well does it predict the other 21?
 
 # %%
-points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1)
+points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1, num_repeats=8)
 line = collectives.calibrate_run.fit(points[3::4])
 times_us = {each.num_bytes: each.time_us for each in points}
 fitted = {each.num_bytes: each.time_us for each in points[3::4]}
 others = {size: us for size, us in times_us.items() if size not in fitted}
+axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 lab.curves(
     measured={"all-reduce": others},
     fitted={"all-reduce": fitted},
@@ -605,21 +579,25 @@ lab.curves(
 
 # %%
 off = torch.tensor([abs(line.us(size) / us - 1) for size, us in others.items()])
-lab.table([{"sizes": len(others), "median error_share": off.median().item()}])
+lab.table(
+    [{"median error_share": off.median().item(), "worst error_share": off.max().item()}]
+)
 
 # %% [markdown]
-# The line is straight, and looks bent because both axes are logarithmic. For half of the other sizes it is off by no more than the table says. A dot far above it is probably a moment in which the machine was busy. The line holds for this machine and for *one* number of ranks.
+# The line is straight, and looks bent because both axes are logarithmic. Half of the other sizes are off by no more than the median, but the worst may be far off: where a fitted dot was caught in a busy moment, the line is wrong beside it, too. And it holds for *one* number of ranks.
 #
 # ### Bandwidth, as libraries report it
 #
-# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)):
+# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
+nvlink = base.but(ranks=8, network=links["NVLink: 2 us, 300 GB/s"])
 lab.table(
     {
         "size_bytes": size,
-        "time_us": time_us,
+        "predicted_us": nvlink.but(num_bytes=size).formula_us(),
+        "measured_us": time_us,
         "algbw (GB/s)": round(size / time_us / 1e3, 1),
         "busbw (GB/s)": round(2 * 7 / 8 * size / time_us / 1e3, 1),
     }
@@ -627,25 +605,27 @@ lab.table(
 )
 
 # %% [markdown]
-# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s.
+# Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what it can do in one direction, 300 GB/s. So two round numbers give an estimate, no more: it is short by more than half at 16.8 MB, and by a fifth at 8.59 GB. For better ones, fit $\alpha$ and $B$ to measured times.
 
 # %% [markdown]
 # ## Summary
 #
-# - An all-reduce is a reduce-scatter and an all-gather.
-# - Where only ranks add, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
+# - An all-reduce can be made of a reduce-scatter and an all-gather.
+# - Where only ranks add, and at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
 # - A tree takes $2\lceil\log_2 N\rceil$ steps. Where ring and tree cross depends on latency, bandwidth and N, so no constant is right.
 # - What was asked for and what went out may differ: gloo's reduce-scatter sends twice what it must.
-# - A message takes $\alpha + n/B$. From these two numbers you can predict how long each way takes, and so choose.
+# - A message takes $\alpha + n/B$. From these two numbers you can estimate how long each way takes, and so choose.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
-# **Further reading**
+# <details><summary>Further reading</summary>
 #
 # - The ring and its bound: Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms for clusters of workstations*
 # - Trees, halving and doubling, and what they cost: Thakur, Rabenseifner and Gropp 2005, *Optimization of collective communication operations in MPICH*
 # - Two trees: Sanders, Speck and Träff 2009, *Two-tree algorithms for full bandwidth broadcast, reduction and scan*
 # - algbw and busbw: nccl-tests, [PERFORMANCE.md](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)
+#
+# </details>
 #
 # **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
 

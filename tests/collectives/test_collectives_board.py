@@ -49,6 +49,13 @@ def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(s
     assert sorted(set(pictures_sent(board, sent))) == list(range(steps + 1))
 
 
+def test_a_board_can_open_at_a_later_step():
+    board = widgets.collectives(num_ranks=4).turn_to(3)
+    assert board.at == board.controls["step"].index == board.player.value == 3
+    with pytest.raises(ValueError, match="step"):
+        board.turn_to(7)
+
+
 def test_the_player_moves_the_slider_in_the_browser_alone(sent):
     board = widgets.collectives()
     (link,) = board.links

@@ -1,5 +1,6 @@
 """The exercises of chapter 02: right answers pass; faults, deadlocks and waste get their words."""
 
+import math
 import time
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from labkit import check as room
 from labkit.collectives import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("halving_all_reduce", "tree_broadcast", "which_algorithm", "find_crossover")
+EXERCISES = ("halving_all_reduce", "tree_broadcast", "which_algorithm", "predicted_all_reduce")
 
 
 def swap(send, received, right, left):
@@ -73,18 +74,18 @@ def which(num_bytes, sent_bytes):
     return "parameter_server" if in_order[-2] == num_bytes else "tree"
 
 
-def bisect(measure, smallest, largest):
-    """The reference for find_crossover."""
-    while largest / smallest > 1.02:
-        middle = (smallest * largest) ** 0.5
-        if measure("ring", middle) <= measure("tree", middle):
-            largest = middle
-        else:
-            smallest = middle
-    return largest
+def predicted(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes, bytes_per_us=1000, steps=None):
+    """The reference for predicted_all_reduce."""
+
+    def message(size):
+        return alpha_us + size / (bytes_per_us * bandwidth_gb_per_s)
+
+    ring_us = 2 * (num_ranks - 1) * message(num_bytes / num_ranks)
+    tree_us = 2 * (steps or math.ceil)(math.log2(num_ranks)) * message(num_bytes)
+    return min(("ring", ring_us), ("tree", tree_us), key=lambda way: way[1])
 
 
-REFERENCES = dict(zip(EXERCISES, (halving, tree, which, bisect), strict=True))
+REFERENCES = dict(zip(EXERCISES, (halving, tree, which, predicted), strict=True))
 
 
 @pytest.mark.again
@@ -146,8 +147,9 @@ def same_half(rank, num_ranks, tensor):
     lower.add_(received)
 
 
-def tuner(answer):
-    return lambda measure, smallest, largest: answer
+def turned_round(*asked):
+    name, time_us = predicted(*asked)
+    return {"ring": "tree", "tree": "ring"}[name], time_us
 
 
 def library(rank, num_ranks, tensor):
@@ -199,16 +201,22 @@ def from_anyone(rank, num_ranks, tensor, root):
         ),
         ("which_algorithm", lambda *_: None, "is None; it was a ring"),
         (
-            "find_crossover",
-            tuner(256e3),
-            "8 ranks: the answer is 2.56e+05 bytes, and the ring wins from 9.412e+04 on",
+            "predicted_all_reduce",
+            lambda *asked: predicted(*asked, bytes_per_us=1),
+            "answer(10000, 0.1, 4, 4e+06) is ('ring', 60060000.0); a ring takes 120000 us, a tree",
         ),
-        ("find_crossover", tuner(float("nan")), "8 ranks: the answer is nan bytes"),
         (
-            "find_crossover",
-            lambda measure, *_: measure("mesh", 1e4),
-            'measure takes "ring" or "tree" and 1e3 to 1e9 bytes; got \'mesh\'',
+            "predicted_all_reduce",
+            lambda *asked: predicted(*asked, steps=math.floor),
+            "answer(50, 1, 6, 1000) is ('tree', 204.0); a ring takes 501.667 us, a tree 306 us",
         ),
+        (
+            "predicted_all_reduce",
+            turned_round,
+            "answer(10000, 0.1, 4, 4e+06) is ('tree', 120000.0)",
+        ),
+        ("predicted_all_reduce", lambda *_: ("ring", float("nan")), "is ('ring', nan); a ring"),
+        ("predicted_all_reduce", lambda *_: ("tree", "soon"), "is ('tree', 'soon'); a ring"),
     ],
 )
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
@@ -225,14 +233,6 @@ def whole_buffer(rank, num_ranks, tensor):
         swap(tensor.clone(), received, rank ^ distance, rank ^ distance)
         tensor += received
         distance *= 2
-
-
-def scanned(measure, smallest, largest):
-    """Tries size after size."""
-    size = smallest
-    while measure("ring", size) > measure("tree", size):
-        size *= 1.04
-    return size
 
 
 def in_turns(rank, num_ranks, tensor):
@@ -297,7 +297,6 @@ def around(rank, num_ranks, tensor, root):
             star,
             "rank 0 sends  >1  >2  >3\nrank 1 sends  .   .   .",
         ),
-        ("find_crossover", scanned, "8 ranks: 234 measurements, 40 are enough"),
     ],
 )
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):

@@ -1,2 +1,2 @@
-"""The six collectives beside each other: what every rank holds before and after. ``picture`` draws
-them."""
+"""All at a glance: ``picture`` draws what every rank holds before and after each of six
+collectives, ``ways_picture`` who sends to whom in an all-reduce."""
