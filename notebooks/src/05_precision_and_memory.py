@@ -328,14 +328,14 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs no scale. But with 1024 times as many tokens each has a gradient $2^{10}$ times smaller; by that estimate the dot at -10 would stand at `no scale`.
+# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs none. But with 1024 times as many tokens each has a gradient $2^{10}$ times smaller; by that estimate the dot at -10 would stand at `no scale`.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0's own batch is fine. Does rank 0 update its weights in this step?
+# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Does rank 0 update its weights in this step?
 
 # %%
 takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
