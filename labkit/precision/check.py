@@ -15,12 +15,13 @@ from labkit.check import (
     unlike,
     wrong,
 )
+from labkit.precision.scaler_check import scaler_step
 from labkit.words import say, to_say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "scaled_step", "status"]
+__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "scaled_step", "scaler_step", "status"]
 
 
 class _Step(NamedTuple):

@@ -11,7 +11,7 @@
 #
 # *About 95 minutes, in two halves; the last section is optional. You need chapters 01 and 03, and no GPU.*
 #
-# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16: 56 GB, it fits. But the small model that we train below learns a little worse that way.
+# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16, and these 56 GB fit. But the small model that we train below learns a little worse that way.
 #
 # What gets lost? The picture shows the gap between a number and the next larger one. A weight changes only if its update is at least about half a gap.
 
@@ -33,16 +33,17 @@ torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 lines = {name: formats.gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
-lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
+axes |= {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
+lab.curves(predicted=lines, **axes, title="The gap to the next number")
 
 # %% [markdown]
-# At 0.1, the vertical line, the gap of bf16 is $2^{16}$ times that of fp32. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
+# Where a line is above the dashed one, an update of 0.0001 is under half a gap. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
 #
 # **When you are done** you can choose a format for weights, sums and messages, train in 16 bits on several ranks, and cut the memory of a step.
 #
 # ## The formats
 #
-# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. Here are the bits of each:
+# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. The bits of each:
 
 # %%
 import math
@@ -113,38 +114,41 @@ lab.curves(measured=lines, **axes, title="A weight and its master")
 moves.score((path[:, 0].diff() != 0).sum().item())
 
 # %% [markdown]
-# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. A training needs two functions for this:
+# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. A training needs this:
 
 
 # %%
 @torch.no_grad()
-def copy(sources, targets):
-    """Each source into its target, rounded to the target's type."""
-    for source, target in zip(sources, targets):
-        target.copy_(source)
-
-
 def update(weights, masters, optimizer):
     """One step of an optimizer that owns the masters."""
     for weight, master in zip(weights, masters):
         master.grad = weight.grad.to(master.dtype)
     optimizer.step()
-    copy(masters, weights)
+    for weight, master in zip(weights, masters):
+        weight.copy_(master)  # rounded to its type
+
+
+# %%
+def flat(tensors):
+    """Many tensors as one long copy."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP in four ways, with three seeds each: in fp32, in pure bf16, with only Adam's moments in fp32, and with masters.
+# We train a small transformer on two ranks with DDP: in fp32, in pure bf16, and in bf16 with masters. Each loss is rank 0's, the mean of three seeds.
 
 
 # %%
 def train(kind, seed, num_steps=36):
+    """The losses, and the share of weights that end where they began."""
     torch.manual_seed(seed)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
-    if kind in ("bf16, fp32 moments", "bf16 + masters"):
+    if kind == "bf16 + masters":
         masters = [weight.detach().float() for weight in weights]
     optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
+    began = flat(masters)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
         ddp.zero_grad()
@@ -152,30 +156,37 @@ def train(kind, seed, num_steps=36):
         loss.backward()
         losses.append(loss.detach())
         update(weights, masters, optimizer)
-        if kind == "bf16, fp32 moments":
-            copy(weights, masters)  # they forget what rounding cut off
-    return torch.stack(losses[-12:]).mean().item()
+    return torch.stack(losses), (flat(masters) == began).float().mean()
 
 
 def seeds(kind):
-    return [train(kind, seed) for seed in range(3)]
+    losses, still = zip(*[train(kind, seed) for seed in range(3)])
+    return torch.stack(losses).mean(0).tolist(), torch.stack(still).mean().item()
 
 
 # %%
-KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
+KINDS = ("fp32", "pure bf16", "bf16 + masters")
 runs = {kind: lab.launch(seeds, kind)[0] for kind in KINDS}
 
 # %%
-rows = []
-for kind, losses in runs.items():
-    above = [loss / right - 1 for loss, right in zip(losses, runs["fp32"])]
-    rows.append((kind, *above))
-heads = ["training", "seed 0", "seed 1", "seed 2"]
-units = dict.fromkeys(heads[1:], "share")
-lab.table(rows, heads=heads, units=units, title="The loss above that of fp32")
+right = runs["fp32"][0]
+above = {
+    kind: {step: loss - right[step] for step, loss in enumerate(runs[kind][0])}
+    for kind in KINDS[1:]
+}
+axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
+lab.curves(measured=above, **axes, title="The loss above that of fp32")
 
 # %% [markdown]
-# In this short run fp32 moments help little, so most is lost in the weights; with masters the loss is that of fp32. Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier.
+# Pure bf16 falls behind; with masters the loss stays at that of fp32. How many weights end where they began?
+
+# %%
+rows = [(kind, losses[-1], still) for kind, (losses, still) in runs.items()]
+heads = ["training", "last loss", "weights where they began"]
+lab.table(rows, heads=heads, units={heads[2]: "share"})
+
+# %% [markdown]
+# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier.
 #
 # ### What masters cost
 #
@@ -197,9 +208,11 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and it falls behind. (During a step autocast also keeps its weights in 16 bits, up to 14 GB more.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
+# Only pure bf16 is half as large, and it falls behind. (Within a step there is more: our `update` holds gradients in fp32, 28 GB, and autocast its weights in 16 bits.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
 #
-# <details><summary>More: when masters do not fit</summary>
+# <details><summary>More: fp32 moments, when masters do not fit</summary>
+#
+# Why are the moments in fp32? Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
 #
 # *Stochastic rounding* goes up or down at random, so that small updates arrive on average. Optimizers with 8-bit moments (Dettmers et al. 2022) take 2 bytes for both moments instead of 8: `mixed` would be 10 bytes a parameter, 70 GB. We trained with neither.
 #
@@ -208,7 +221,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones?
+# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
 
 
 # %%
@@ -229,10 +242,11 @@ def results():
 
 
 # %%
-lab.table(lab.launch(results, ranks=1)[0], heads=["operator", "result"])
+made = lab.launch(results, ranks=1, devices=lab.pretend())[0]
+lab.table(made, heads=["operator", "result"])
 
 # %% [markdown]
-# Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32 on GPUs, and on pretend ones. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
+# Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
 # We count the bytes that are kept for the backward, and those that are sent, in four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which sends gradients in fp16; and a model in bf16. What share of fp32's bytes is kept under autocast?
 
@@ -269,7 +283,7 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3, 19.2.3"
-# Why not half? All four ways keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps casts of weights, and the residual stream in fp32. Its messages stay as large, because the gradients are fp32.
+# Why not half? All four ways keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. The casts don't grow with the batch, so a larger one comes nearer to the bf16 model. Its messages stay as large, because the gradients are fp32.
 #
 # <details><summary>More: messages in fp16</summary>
 #
@@ -288,11 +302,6 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 def off(ours, theirs):
     """The norm of the difference, over that of the right answer."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
-
-
-def flat(tensors):
-    """Many tensors as one long copy."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 # %%
@@ -319,14 +328,14 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs no scale. With more tokens in a batch each has smaller gradients, so the window begins further right.
+# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs none. But with 1024 times as many tokens each has a gradient $2^{10}$ times smaller; by that estimate the dot at -10 would stand at `no scale`.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
 #
-# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Rank 0's own batch is fine. Does rank 0 update its weights in this step?
+# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Does rank 0 update its weights in this step?
 
 # %%
 takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
@@ -337,7 +346,7 @@ def overflow(num_steps=6):
     torch.manual_seed(0)
     ddp, log = DDP(model.Transformer(2, 32, 2, max_len=32)), []
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    device = torch.get_default_device().type
+    device = next(ddp.parameters()).device.type
     scaler = torch.amp.GradScaler(device, init_scale=2.0**12, growth_interval=3)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
@@ -372,6 +381,37 @@ takes.score(run[0][3][1])
 # ### Clipping, once and at the right place
 #
 # Clip as in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by its own factor.
+#
+# ### Exercise 1. A scaler of your own
+#
+# Do what `GradScaler` does after a backward, on one rank. Some weights have no `.grad`; the other gradients are fp32, still multiplied by `scale`.
+#
+# - All finite: divide by `scale` and let the optimizer step.
+# - `num_good` counts such steps in a row; at `interval` double the scale.
+# - Otherwise skip the step and halve the scale.
+# - A new scale begins with `num_good` at 0.
+
+
+# %%
+def my_scaler_step(optimizer, scale, num_good, interval):
+    """Steps or skips; returns the next scale and the next num_good."""
+    ### BEGIN SOLUTION
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    if not all(grad.isfinite().all() for grad in grads):
+        return scale / 2, 0
+    for grad in grads:
+        grad.div_(scale)
+    optimizer.step()
+    return (scale * 2, 0) if num_good + 1 == interval else (scale, num_good + 1)
+    ### END SOLUTION
+
+
+# %%
+check.scaler_step(my_scaler_step)
+
+# %%
+check.hint("scaler_step")
 
 # %% [markdown] sections="10.2.3, 19.4.2"
 # *Here the first half ends: time for a break.*
@@ -401,7 +441,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. If there is an error, is it rounding or a bug? fp64 tells:
+# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. Is an error rounding or a bug? fp64 tells:
 
 
 # %%
@@ -417,14 +457,14 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch. (Small products fill a GPU less well, which we don't time.)
+# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
 # In three common cases the result differs:
 #
 # 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
-# 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 1 mends it.
+# 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
 # 3. The sum has too few digits. Here the gradients of 64 microbatches, rounded to bf16, are added up in bf16 or in fp32:
 
 # %%
@@ -449,11 +489,16 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. (Whether that harms a training we have not tested.) With autocast `.grad` is fp32 already. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. With autocast `.grad` is fp32 already. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
 #
-# ### Exercise 1. The mean over all real tokens
+# ### Exercise 2. The mean over all real tokens
 #
-# `ddp` is a model in DDP, with logits of [batch, tokens, vocabulary]; `microbatches` is a list of (tokens, targets) of this rank, the same number on every rank. Targets of -100 do not count: `model.loss` skips them, but a microbatch may have no others, and then its mean loss is NaN. Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. (DDP averages over ranks.) Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
+# Leave in each `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks.
+#
+# - `ddp`: a model in DDP, which averages over ranks; its logits are [batch, tokens, vocabulary].
+# - `microbatches`: this rank's list of (tokens, targets), as long on every rank.
+# - Targets of -100 are not real. A microbatch may have no others; then the mean loss of `model.loss` is NaN.
+# - Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
 
 
 # %%
@@ -520,7 +565,7 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# We recompute the first k of eight blocks, and count what autograd holds over a step. With how few do you get the lowest peak?
+# We recompute the first k of eight blocks, and count what autograd holds over a step. What is the smallest k with the lowest peak?
 
 # %%
 best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
@@ -556,7 +601,7 @@ best.score(min(peaks, key=peaks.get))
 lab.curves(
     measured={"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))},
     at={"recompute: backward begins": 8},
-    x="tensors saved or let go",
+    x="events: a tensor is saved or let go",
     y="activations",
     unit="bytes",
     joined=True,
@@ -566,7 +611,7 @@ lab.curves(
 # %% [markdown] sections="19.4.2"
 # The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing: its backward follows at once.
 #
-# ### Exercise 2. Recompute within a budget
+# ### Exercise 3. Recompute within a budget
 #
 # Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. List as few blocks as possible to recompute, such that the peak of the step is at most `budget_bytes`; `None` if that can't be done. There are at most eight blocks.
 
@@ -624,7 +669,7 @@ lab.table([layers])
 reached_by.score(layers["ours"])
 
 # %% [markdown] sections="S4, 19.4.2"
-# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Torch's old way (`use_reentrant=True`) has the same fault and only warns, so always write `use_reentrant=False`.
+# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`; so `batch` above had `requires_grad=True`. Torch's old way (`use_reentrant=True`) has the same fault and only warns, so always write `use_reentrant=False`.
 #
 # ### The price
 #
@@ -651,7 +696,7 @@ lab.table([{name: products(way) / keep for name, way in ways.items()}])
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# Does the step fit now? This is the one to copy (for padded sequences take the loss of exercise 1):
+# Does the step fit now? This is the one to copy, for bf16; fp16 needs the scaler. (For padded sequences take the loss of exercise 2.)
 
 
 # %%
@@ -661,7 +706,7 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
     for number, (tokens, targets) in enumerate(microbatches, start=1):
         last = number == len(microbatches)
         with contextlib.nullcontext() if last else ddp.no_sync():
-            with autocast(enabled=mixed):
+            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=mixed):
                 loss = model.loss(ddp(tokens), targets) / len(microbatches)
             loss.backward()
         total += loss.detach()
@@ -672,7 +717,7 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two [pretend devices](GLOSSARY.md#pretend-device) take sixteen sequences each, and each reports two peaks: one before the update, and one in it. The dashed line is a device of 40 MB.
+# Two pretend devices take sixteen sequences each, and report a peak before the update and one in it.
 
 
 # %%
@@ -704,8 +749,9 @@ def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
 
 
 # %%
-plans = {"fp32": (1, False, False), "autocast": (1, False), "accumulate": (4, False)}
-plans |= {"recompute": (1, True), "both": (4, True)}
+plans = {"fp32": (1, False, False), "autocast": (1, False)}
+plans |= {"autocast, accumulate": (4, False), "autocast, recompute": (1, True)}
+plans |= {"all three": (4, True)}
 free = lab.pretend()
 peaks = {k: lab.launch(on_device, *plan, devices=free)[0] for k, plan in plans.items()}
 
@@ -714,7 +760,7 @@ marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
 # %% [markdown] sections="10.7.4"
-# With autocast alone the step does not fit; if it accumulates or recomputes as well, it does. But all three lower the first peak only; with both, the update is the higher one.
+# With autocast alone the step does not fit; if it accumulates or recomputes as well, it does. But all lower the first peak only; with all three the update's is higher.
 #
 # <details><summary>More: the update's peak, <em>selective</em> recomputation</summary>
 #
@@ -728,7 +774,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # Usually in this order:
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. Activations shrink, and products are faster.
+# - **bf16 with fp32 masters:** always, on hardware that has it.
 # - **Accumulation:** when the batch doesn't fit.
 # - **Recomputation:** if it still doesn't fit, for up to a third more FLOPs in each step.
 #
@@ -750,13 +796,11 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # ## Sharded gradients: the others must be told
 #
 # With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone skips the step, its slice stays behind the others; if it alone halves its scale, a later sum over the ranks means nothing.
-#
-# So each rank sends a 1 if it sees an infinity, else a 0, and an all-reduce takes the MAX. If you clip, you need no extra message: the norm takes a SUM of the *squares* of the slices' norms, in fp32, and an infinity or a NaN in one is in the sum.
 
 # %% [markdown] sections="10.7.4"
-# ### Exercise 3. One step of sharded mixed precision
+# ### Exercise 4. One step of sharded mixed precision
 #
-# Make one step of SGD in place, and return the loss scale of the next step.
+# Make one step of SGD.
 #
 # - `grad`: this rank's slice of the gradient, in fp16, averaged over the ranks already, and still multiplied by the loss scale `scale`.
 # - `master`: the same slice of the weights, in fp32. Slices differ in length, and one may be empty.
@@ -789,7 +833,7 @@ check.hint("scaled_step")
 # ## Summary
 #
 # - An update under half a gap is lost; an fp32 master keeps it. So mixed precision saves activations, but no states.
-# - fp16 may need a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
+# - fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
 # - The order: all microbatches, all-reduce, unscale, clip, step.
 # - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
 # - A recomputed block keeps only its input; the price is up to one more forward. Write `use_reentrant=False`.

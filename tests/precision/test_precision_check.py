@@ -291,3 +291,57 @@ def test_a_microbatch_without_tokens_may_be_left_out_where_the_last_one_reduces(
 @pytest.mark.parametrize("rubbish", [3, "0F0", None])
 def test_rubbish_is_wrong(rubbish):
     assert check.checkpoint_blocks(lambda *_: rubbish).state == "wrong"
+
+
+def scaler(
+    optimizer, scale, num_good, interval, first=False, zeros=False, forgets=True, grown=True
+):
+    """The reference for scaler_step; looking at the first gradient only, stepping with zeros,
+    keeping its count over an infinity, or after it has doubled."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    if not all(grad.isfinite().all() for grad in grads[: 1 if first else None]):
+        if zeros:
+            optimizer.zero_grad(set_to_none=False)
+            optimizer.step()
+        return scale / 2, 0 if forgets else num_good
+    for grad in grads:
+        grad.div_(scale)
+    optimizer.step()
+    if num_good + 1 < interval:
+        return scale, num_good + 1
+    return scale * 2, 0 if grown else num_good + 1
+
+
+def torchs(optimizer, scale, num_good, interval):
+    """What torch's own scaler does."""
+    grads = [weight.grad for group in optimizer.param_groups for weight in group["params"]]
+    given = torch.amp.GradScaler(
+        torch.get_default_device().type, init_scale=scale, growth_interval=interval
+    )
+    given.scale(torch.ones(()))
+    given._growth_tracker.fill_(num_good)
+    given.step(optimizer)
+    given.update()
+    assert len(grads) == 3
+    return given.get_scale(), given._get_growth_tracker()
+
+
+@pytest.mark.parametrize("answer", [scaler, torchs])
+def test_a_scaler_passes_and_so_does_torchs(answer):
+    assert check.scaler_step(answer).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ({"first": True}, "gradients good, good, inf: the weights are not the right ones"),
+        ({"zeros": True}, "gradients good, good, inf: the weights are not the right ones"),
+        ({"forgets": False}, "you return (32.0, 2.0); it should be (32.0, 0.0)"),
+        ({"grown": False}, "you return (2048.0, 2.0); it should be (2048.0, 0.0)"),
+    ],
+)
+def test_a_scaler_with_a_mistake_is_told_its_step(mistake, words):
+    verdict = check.scaler_step(lambda *args: scaler(*args, **mistake))
+    assert verdict.state == "wrong"
+    assert words in verdict.counterexample, verdict.counterexample
