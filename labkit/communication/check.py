@@ -223,7 +223,8 @@ def break_even(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     chance = random.Random(11)
     for number in range(40):
-        took_ms, before_mb = chance.uniform(1, 20), chance.uniform(20, 400)
+        took_ms = chance.uniform(1, 20)
+        before_mb = chance.uniform(20, 400)
         after_mb = before_mb * chance.choice((1 / 2, 1 / 4, 1 / 50))
         hidden_ms = chance.choice((0.0, 5.0, 40.0)) if number else 0.0
         once = functools.partial(_measure, {(1, ""): took_ms}, Counter(), chance)

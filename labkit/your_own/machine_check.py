@@ -99,7 +99,11 @@ def yours(answer: Callable) -> Iterator[tuple[str, str]]:
     The part is a key of ``before.parts_us()``; in the second record it and the whole step are
     shorter. Nothing runs here.
     """
-    part, before, after = answer()
+    said = answer()
+    if not isinstance(said, (tuple, list)) or len(said) != 3:
+        yield wrong("the answer is (part, before, after); got {said!r}", said=said)
+        return
+    part, before, after = said
     for each in (before, after):
         if not isinstance(each, Record) or not each.steps:
             yield wrong("before and after are what record(...) gives of a script with steps")

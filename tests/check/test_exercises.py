@@ -101,6 +101,7 @@ def test_an_exception_is_a_verdict_with_its_place(name):
 CALLED_BARE = {
     "honest_check": "your check found nothing",
     "case_three": "the answer is (cure, bytes at step); got None",
+    "yours": "the answer is (part, before, after); got None",
 }
 """Exercises whose answer is called without anything -> what is said of one that returns nothing."""
 

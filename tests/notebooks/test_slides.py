@@ -95,7 +95,7 @@ def test_no_slide_and_no_handout_has_a_line_of_a_solution(chapters, language):
 @pytest.mark.parametrize(
     ("language", "said", "next_word"),
     [
-        ("en", "In the next one every rank adds 1", "We launch it"),
+        ("en", "The next function adds 1", "We launch it"),
         ("zh", "加 1", "我们在四个 rank"),
     ],
 )

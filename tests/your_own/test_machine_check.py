@@ -118,6 +118,7 @@ def test_a_pair_of_records_passes_where_the_longest_wait_became_shorter():
         (lambda: (longest, before, before), "the step: 60.0 ms before, 60.0 ms after"),
         (lambda: (longest, before, recorded(False, 60e3)), "before"),
         (lambda: (longest, before, 3), "what record"),
+        (lambda: longest, "the answer is .part, before, after."),
     ):
         verdict = check.yours(answer)
         assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
