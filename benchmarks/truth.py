@@ -38,9 +38,12 @@ EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
     "collectives.topology": "boxes of one size are counted; nothing is as long as a number",
+    "debugging.all_reduced": "numbers stand in boxes of one size, in digits",
+    "debugging.calls": "boxes of one size are counted: which call met which; no quantity",
     "overview.six": "boxes of one size, coloured by whose numbers they hold; no quantity",
     "pictures.diagnosis": "who waits for whom: states and arrows, no quantity",
     "pictures.renamed": "the same picture under another heading",
+    "your_own.operators": "boxes of one size, one for each operator; which are kept has a colour",
     "widgets.report": "shows pictures.diagnosis",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
