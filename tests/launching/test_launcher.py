@@ -269,9 +269,11 @@ def test_a_healthy_run_is_watched_without_reading_its_logs(tmp_path):
         import torch
         import torch.distributed as dist
 
-        while not go.exists():
+        seen = torch.zeros(1)
+        while not seen:  # by all in the same round, or one would call once more than the others
             print("still here")
-            dist.all_reduce(torch.ones(1))
+            seen.fill_(go.exists())
+            dist.all_reduce(seen)
             time.sleep(0.02)
         if dist.get_rank() == 0:
             time.sleep(1)  # now the others wait, and are asked what for
