@@ -321,7 +321,7 @@ server.compare()
 base.compare()
 
 # %% [markdown]
-# By prediction everybody works all the time. Both ways take six steps, but the ring's messages are a quarter as long.
+# By prediction everybody works all the time. Both ways take six steps, but the ring's messages have a quarter of the bytes.
 #
 # ### Two more ways
 #
@@ -348,7 +348,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The tree sends whole buffers. In the hierarchical way a rank sends 1.5 S, as in the ring, but in four steps instead of six, so by prediction it wins. Every measured bar is longer, because a real process must also be woken, copy and add; the table divides that by the steps.
+# The tree sends whole buffers. In the hierarchical way a rank sends 1.5 S, as in the ring, but in four steps instead of six, so by prediction it wins. Every measured bar is longer: a real process must also be woken, copy and add, and a step waits for its slowest rank. The table divides what is left over by the steps; we have not measured its parts.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
@@ -402,7 +402,7 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. Which way is fastest depends on buffer, ranks and link. So no constant can be right, and a library has several ways.
+# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. Which way is fastest depends on buffer, ranks and link. So no constant can be right, and a library has several ways. (Exercise 3 builds one that in this model loses to neither.)
 #
 # <details><summary>More ways, and what your cluster chooses</summary>
 #
@@ -440,7 +440,7 @@ title = "All-reduce of 4 MB on two islands"
 lab.bars(on_islands.readings, unit="us", title=title, badge=on_islands.badge)
 
 # %% [markdown]
-# A ring crosses in every one of its six steps, so it always waits for a slow link. The hierarchical way adds inside the islands first: two of its steps stay inside with half of the buffer, two cross with a quarter, and it takes $2\cdot 12 + 2\cdot 20 = 64$ ms. But it must know the islands. If it took 0 with 2 and 1 with 3 as its groups, the halves would cross, in $2\cdot 30 + 2\cdot 11 = 82$ ms. That is what a *topology-aware* library gains.
+# A ring crosses in every one of its six steps, so it always waits for a slow link. The hierarchical way adds inside the islands first: two of its steps stay inside with half of the buffer, two cross with a quarter, and it takes $2\cdot 12 + 2\cdot 20 = 64$ ms. But it must know the islands. If it took 0 with 2 and 1 with 3 as its groups, the halves would cross, in $2\cdot 30 + 2\cdot 11 = 82$ ms. That is what a *topology-aware* library gains by prediction. Measured on processes that share a few cores, their own work may be longer than the gain.
 
 # %% [markdown]
 # ## Three rules, and the eight seconds
@@ -584,7 +584,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The line is straight, and looks bent because both axes are logarithmic. Half of the other sizes are off by no more than the median, but the worst may be far off: where a fitted dot was caught in a busy moment, the line is wrong beside it, too. And it holds for *one* number of ranks.
+# The line is straight, and looks bent because both axes are logarithmic. Half of the other sizes are off by no more than the median, but the worst may be far off: a busy moment spoils a single dot, or, where it meets a fitted one, the line beside it. And it holds for *one* number of ranks.
 #
 # ### Bandwidth, as libraries report it
 #

@@ -104,7 +104,7 @@ step.but(overlap=True, link=narrow).predict()
 #
 # <details><summary>What that takes</summary>
 #
-# A card's 8 sequences must be one microbatch, since messages leave with the last one. By the planner that is 63 GB, with recomputation. Our count leaves out the 0.8 s that this adds to the computing; the messages, still longer, would hide them.
+# A card's 8 sequences must be one microbatch, since messages leave with the last one. By the planner that is 63 GB, with recomputation. Our count leaves out the 0.8 s that this adds to the computing. On our slow network the messages are still longer and would hide them; on the fast one computing would be the longer of the two.
 #
 # </details>
 
@@ -698,7 +698,7 @@ smallest_m.score(next(enough))
 # %% [markdown] sections="10.7.3"
 # Of 23.6 + 23.6 seconds 44 are exposed, and each 64 sequences pay 44/m. That batch has 2.9 million tokens, fewer than LLaMA's.
 #
-# Each 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. Only the fast network with overlap keeps them busy: there they wait 10 %.
+# Each 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. Of the ways in the chart only the fast network with overlap keeps them busy: there they wait 10 %.
 
 # %% [markdown]
 # ## Summary
