@@ -270,10 +270,9 @@ def test_a_healthy_run_is_watched_without_reading_its_logs(tmp_path):
         import torch.distributed as dist
 
         seen = torch.zeros(1)
-        while not seen:  # by all in the same round, or one would call once more than the others
+        while not seen:  # all leave in the same round
             print("still here")
-            seen.fill_(go.exists())
-            dist.all_reduce(seen)
+            dist.all_reduce(seen.fill_(go.exists()))
             time.sleep(0.02)
         if dist.get_rank() == 0:
             time.sleep(1)  # now the others wait, and are asked what for
