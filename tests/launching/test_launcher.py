@@ -40,9 +40,8 @@ def test_results_come_back_by_rank(backend, num_ranks):
 
     run = lab.launch(total, 10, ranks=num_ranks, backend=backend)
     assert [run[r][0] for r in range(num_ranks)] == list(range(num_ranks))
-    assert all(
-        run[r][1].tolist() == [5.0 * num_ranks * (num_ranks - 1)] * 3 for r in range(num_ranks)
-    )
+    sums = [5.0 * num_ranks * (num_ranks - 1)] * 3
+    assert all(x.tolist() == sums for _, x in run.results)
     assert run.backend == backend and backend in run.notes and len(run) == num_ranks
 
 
