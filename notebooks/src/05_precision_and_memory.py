@@ -37,7 +37,7 @@ axes |= {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
 lab.curves(predicted=lines, **axes, title="The gap to the next number")
 
 # %% [markdown]
-# Where a line is above the dashed one, an update of 0.0001 is under half a gap. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
+# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
 #
 # **When you are done** you can choose a format for weights, sums and messages, train in 16 bits on several ranks, and cut the memory of a step.
 #
@@ -178,7 +178,7 @@ axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
 lab.curves(measured=above, **axes, title="The loss above that of fp32")
 
 # %% [markdown]
-# Pure bf16 falls behind; with masters the loss stays at that of fp32. How many weights end where they began?
+# Pure bf16, in which Adam's moments are bf16 too, falls behind; with masters the loss stays at that of fp32. How many weights end where they began?
 
 # %%
 rows = [(kind, losses[-1], still) for kind, (losses, still) in runs.items()]
@@ -186,7 +186,7 @@ heads = ["training", "last loss", "weights where they began"]
 lab.table(rows, heads=heads, units={heads[2]: "share"})
 
 # %% [markdown]
-# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier.
+# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier. (Among them is AdamW's decay of the rows of the embedding whose token never came.)
 #
 # ### What masters cost
 #
@@ -208,7 +208,7 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and it falls behind. (Within a step there is more: our `update` holds gradients in fp32, 28 GB, and autocast its weights in 16 bits.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
+# Only pure bf16 is half as large, and it falls behind. (There is more: our `update` holds gradients in fp32, 28 GB, until the next one, and autocast in a step its weights in 16 bits.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
 #
 # <details><summary>More: fp32 moments, when masters do not fit</summary>
 #
