@@ -79,7 +79,7 @@ def _drawn(told: Ladder, code: str) -> Sketch:
     for column, left in zip(COLUMNS, _LEFTS_PX, strict=True):
         shapes.append(Words(left + 8 + _shift(column, 0), _TOP_PX - 10, say[column], opacity=0.8))
     table = [tuple(say[column] for column in COLUMNS)]
-    rungs = [name for name in RUNGS if name in (told.here, *set(RUNGS) - {ASKED_FOR})]
+    rungs = [name for name in RUNGS if name != ASKED_FOR or name == told.here]
     for row, name in enumerate(rungs):
         shapes += _rung(name, row, name == told.here, say)
         table.append(_texts(name, say))

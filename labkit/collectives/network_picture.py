@@ -133,9 +133,8 @@ def _single(found: dict[tuple[int, int], _Kind], home: dict[int, Island]) -> set
     """The links between islands, where they are few enough to be drawn one by one."""
     between = {(a, b): kind for (a, b), kind in found.items() if home[a] != home[b]}
     is_few = len({frozenset(pair) for pair in between}) <= _FEW
-    return (
-        set(between) if is_few and not any(kind.is_shared for kind in between.values()) else set()
-    )
+    is_shared = any(kind.is_shared for kind in between.values())
+    return set(between) if is_few and not is_shared else set()
 
 
 def _joined(

@@ -77,8 +77,11 @@ def _told(
         if not all(map(torch.allclose, weights, right)):
             return number, say("the weights are not the right ones")
         if after != state:
-            told = "you return {after}; it should be {state}"
-            return number, say(told, after=after, state=tuple(map(float, state)))
+            return number, say(
+                "you return {after}; it should be {state}",
+                after=after,
+                state=tuple(map(float, state)),
+            )
     return len(grads), ""
 
 

@@ -48,8 +48,8 @@ __all__ = [
 KINDS = ("plain", "sharded", "incremental")
 REST = "rest.pt"
 _background: dict[str, Any] = {}  # of saves under way: their process "group", and the "last" one
-_spent_s: dict[str, float] = {}  # by part of this rank's latest asynchronous save
-_began_s: dict[str, float] = {}  # when each of these parts began
+_parts_s: dict[str, tuple[float, float]] = {}
+"""when each part of this rank's latest asynchronous save began, and when it ended"""
 
 
 def save(
@@ -101,7 +101,7 @@ def save_async(
     takes many times as long.)
     """
     _settle(KINDS[1:], kind, keep)
-    _spent_s.clear()
+    _parts_s.clear()
     with _spending("group"):
         if "group" not in _background:  # two threads must not send through one group
             _background["group"] = dist.new_group(backend="gloo")
@@ -131,7 +131,7 @@ def spent_s() -> dict[str, float]:
     stood still for "group" (the first save makes one for the thread's messages), "list" (the
     tensors by their names) and "copy"; the thread took "write" and "seal" (digests, the disk, the
     rename), which are there once the save is done."""
-    return dict(_spent_s)
+    return {part: ended_s - began_s for part, (began_s, ended_s) in _parts_s.items()}
 
 
 def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
@@ -140,7 +140,7 @@ def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
     ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``. Between them
     training stood still. Raises ValueError where no asynchronous save has come to its end.
     """
-    if "seal" not in _spent_s:
+    if "seal" not in _parts_s:
         raise ValueError(
             "the thread's lane needs an asynchronous save that is done: save_async(...).result()"
         )
@@ -149,8 +149,8 @@ def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
         for step, (start_s, end_s) in enumerate(steps_s)
     ]
     for part in ("write", "seal"):
-        start_us = 1e6 * _began_s[part]
-        rows.append((0, "thread", "save", part, start_us, start_us + 1e6 * _spent_s[part], 0))
+        start_s, end_s = _parts_s[part]
+        rows.append((0, "thread", "save", part, 1e6 * start_s, 1e6 * end_s, 0))
     return from_rows(rows, num_ranks=1, origin="measured")
 
 
@@ -195,10 +195,10 @@ def whole(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, tor
 
 @contextlib.contextmanager
 def _spending(part: str) -> Iterator[None]:
-    """Adds what the block takes to ``spent_s``."""
-    _began_s[part] = time.perf_counter()
+    """Notes when the block began and ended, for ``spent_s`` and ``beside``."""
+    began_s = time.perf_counter()
     yield
-    _spent_s[part] = time.perf_counter() - _began_s[part]
+    _parts_s[part] = (began_s, time.perf_counter())
 
 
 def _settle(kinds: tuple[str, ...] = KINDS, kind: str = "sharded", keep: int = 1) -> None:

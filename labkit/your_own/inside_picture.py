@@ -13,7 +13,6 @@ from labkit.words import catalogue, speaking
 WORDS = catalogue(
     [
         ("heading", "Operators in their order"),
-        ("badge", "measured"),
         ("kept", "kept for the backward"),
         ("gone", "made and let go"),
         ("count", "{} kept"),
@@ -43,7 +42,7 @@ def operators(ways: Mapping[str, Sequence[tuple[str, bool]]]) -> Sketch:
     found = {str(name): list(row) for name, row in ways.items()}
 
     def build(words: dict[str, str]) -> Sketch:
-        return _drawn(found, WORDS[words["code"]], words["code"])
+        return _drawn(found, WORDS[words["code"]], words)
 
     return speaking(None, build)
 
@@ -56,7 +55,9 @@ def _is_row(row: object) -> bool:
     return len(pairs) == len(row) and all(isinstance(name, str) for name, _ in pairs)
 
 
-def _drawn(found: dict[str, list[tuple[str, bool]]], own: dict[str, str], language: str) -> Sketch:
+def _drawn(
+    found: dict[str, list[tuple[str, bool]]], own: dict[str, str], words: dict[str, str]
+) -> Sketch:
     left_px = 8 + max(text_px(name) for name in found)
     step_px = (WIDTH_PX - left_px - _RIGHT_PX) / max(map(len, found.values()))
     shapes: list[Shape] = []
@@ -81,9 +82,9 @@ def _drawn(found: dict[str, list[tuple[str, bool]]], own: dict[str, str], langua
         shapes=(*shapes, *keys),
         height_px=end_px,
         heading=own["heading"],
-        badge=own["badge"],
+        badge=words["measured"],
         table=tuple(table),
-        language=language,
+        language=words["code"],
         summary=f"{own['heading']}.",
     )
 

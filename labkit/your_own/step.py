@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 ENGINES = ("ddp", "fsdp", "pipeline")
 """Copies, shards, stages."""
-OPTIMIZERS = ("adamw", "sgd")
-"""What updates the weights; plain SGD, at LEARNING_RATES, holds nothing of its own."""
 LEARNING_RATES = {"adamw": 1e-3, "sgd": 0.1}
-"""SGD's is large enough that a gradient with a wrong factor shows in the third loss"""
+"""of what updates the weights. Plain SGD holds nothing of its own; its rate is large enough that a
+gradient with a wrong factor shows in the third loss."""
 PRECISIONS = {2: "bf16", 4: "fp32"}
 """bytes of an element -> how a plan calls the module's own type"""
 TEMPORARY = to_say("logits, other temporary tensors")
@@ -98,7 +97,7 @@ class Step(Experiment):
     ranks: int = 2
     """how many ranks"""
     optimizer: str = "adamw"
-    """one of OPTIMIZERS; bytes are only planned of "adamw" """
+    """one of LEARNING_RATES; bytes are only planned of "adamw" """
     microbatches: int = 2
     """of a pipeline's step"""
     split: bool = False
@@ -126,7 +125,7 @@ class Step(Experiment):
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")
-        check_word(self.optimizer, OPTIMIZERS, "an optimizer")
+        check_word(self.optimizer, LEARNING_RATES, "an optimizer")
         check_whole(1, 1_000_000, ranks=self.ranks, microbatches=self.microbatches)
         if not callable(self.make):
             raise ValueError(

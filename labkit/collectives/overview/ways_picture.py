@@ -105,9 +105,8 @@ def _levels(edges: Iterable[tuple[int, int]], size: int) -> list[Place]:
     found: list[Place] = []
     for rank, level in enumerate(depth):
         count = depth.count(level)
-        x = found[parents[rank]][0] if rank and count == 1 else 0.5
-        if count > 1:
-            x = depth[:rank].count(level) / (count - 1)
+        is_alone = rank and count == 1
+        x = found[parents[rank]][0] if is_alone else _spread(depth[:rank].count(level), count)
         found.append((x, level / max(depth)))
     return found
 
