@@ -16,7 +16,7 @@ from labkit.units import check_real, check_whole
 if TYPE_CHECKING:
     import torch
 
-ROUNDS = 5
+ROUNDS = 3
 """of every measurement; the quickest counts"""
 
 

@@ -24,7 +24,7 @@ from labkit.machine import resources
 from labkit.units import check_real, check_whole
 from labkit.words import say
 
-PATIENCE_S = 3
+PATIENCE_S = 2
 """seconds without a sign of a node after which torchrun's rendezvous gives it up"""
 
 

@@ -297,7 +297,7 @@ lab.bars(
 #
 # - A checkpoint that the others can read.
 # - A launcher that goes on with fewer machines ([elastic launch](GLOSSARY.md#elastic-launch)). `torchrun --nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint=...` says "from one to two". With `--master-addr`, as above, it is not elastic.
-# - Somebody who notices. Here the other end of the link is gone, so the next all-reduce of the ranks that are left fails, and their `torchrun` starts them anew, as a smaller world. First its meeting point (torchrun says *rendezvous*) has to miss the dead machine's sign of life for three seconds, as we set it here. (A real machine that dies closes no connection: the ranks then wait for a timeout, with NCCL ten minutes if you don't set it. And if the first machine dies, where all meet, only a new start helps.)
+# - Somebody who notices. Here the other end of the link is gone, so the next all-reduce of the ranks that are left fails, and their `torchrun` starts them anew, as a smaller world. First its meeting point (torchrun says *rendezvous*) has to miss the dead machine's sign of life for two seconds, as we set it here. (A real machine that dies closes no connection: the ranks then wait for a timeout, with NCCL ten minutes if you don't set it. And if the first machine dies, where all meet, only a new start helps.)
 #
 # `lose_node` trains on both nodes with a checkpoint at every step, and kills node 1. How many seconds pass until the next step is done?
 
@@ -312,7 +312,7 @@ lab.table([lost.row()])
 away.score(lost.recovery_s)
 
 # %% [markdown]
-# Three seconds of that are the waiting, and most of the rest is Python: the new ranks import torch, meet, and load the checkpoint. (Where a step is missing between the two in the table: it ended, and was saved, while the node was being killed.) The world is smaller now. A step with half the ranks has half the batch, or takes twice as long; which one is for the script to say.
+# Two seconds of that are the waiting, and most of the rest is Python: the new ranks import torch, meet, and load the checkpoint. (Where a step is missing between the two in the table: it ended, and was saved, while the node was being killed.) The world is smaller now. A step with half the ranks has half the batch, or takes twice as long; which one is for the script to say.
 #
 # On a real cluster the scheduler has a say, too. When Slurm gives a node up, after its own patience (`SlurmdTimeout`), it ends the whole job, elastic or not. With `#SBATCH --no-kill` (and `srun --no-kill`, without `--kill-on-bad-exit`) the other machines stay yours, and elastic `torchrun` goes on with them. With `#SBATCH --requeue` the job goes back to the queue, and starts again when there are enough machines. Either way the script begins at the last checkpoint.
 #
