@@ -136,7 +136,7 @@ axes = {"x": "training step", "y": "difference of the loss", "marks": {"the same
 lab.curves(measured=apart, **axes, title="Step 30 and on, rank 1")
 
 # %% [markdown] sections="10.5.1"
-# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` once more before you read on.
+# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` again before you read on.
 #
 # Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine, but if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. With a GPU these are two, the GPU's and the CPU's.
 
@@ -359,7 +359,7 @@ lab.curves(
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: at twice or half of the best interval you lose some 2 percentage points more of all time. Of 16,384 GPUs, though, that is more than 300.
+# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: twice or half of the best interval costs some 2 percentage points more of all time. Of 16,384 GPUs, though, that is more than 300.
 #
 # <details><summary>The exact formula</summary>
 #
@@ -521,7 +521,7 @@ longest.score(max(recovery_s, key=recovery_s.get))
 
 # %%
 title = "From the kill to the same point again"
-lab.bars({"rank 1": recovery_s}, stacked=True, unit="s", title=title)
+lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 
 # %% [markdown]
 # Each rank is a new Python, which has to import torch before it can do anything. Our steps are short, so doing five again hardly counts.
@@ -577,7 +577,7 @@ lab.table(kills)
 #
 # </details>
 #
-# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit in the checkpoint of step 30, and begin again:
+# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest one, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -594,7 +594,7 @@ min(printed(again.logs))
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
 #
-# Now write one. Every rank calls your function; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
+# Every rank calls your function; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
 #
 # - that `torch.load(file, weights_only=True)` reads, as a dict of six keys:
 #   - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
@@ -671,9 +671,9 @@ opened.score(len(file_of_row.chunk(3)[1].unique()))
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# So tensors carry over to the bit. What is counted by ranks does not:
+# So tensors carry over to the bit. What belongs to ranks does not:
 #
-# - There are more random generators than ranks: seed anew from (seed, step, rank).
+# - The file has more random generators than there are ranks: seed anew from (seed, step, rank).
 # - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
 #
 # *Here ends what most people need. The rest is about doing it without labkit, and optional.*
@@ -719,7 +719,7 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
-# They are. A script at work would add step, learning rate and random generators.
+# They are. A script at work adds step, learning rate and random generators. (`dcp.load` unpickles a file `.metadata`: load only what you trust.)
 #
 # <details><summary>Accelerate and DeepSpeed</summary>
 #
@@ -803,7 +803,7 @@ check.num_gpus(my_num_gpus)
 # %% [markdown] sections="19.8.5"
 # ### 3. A training that outlives its ranks
 #
-# `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one of the disturbances is a bug that comes back after each restart. Write two functions.
+# `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one disturbance is a bug that comes back each time. Write two functions.
 #
 # `my_rank(training)` runs in every rank, and returns the trained `state_dict` (names with or without `module.`):
 #
@@ -868,7 +868,7 @@ check.elastic(my_elastic)
 #
 # - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, and with deterministic operations, resumed training is then undisturbed training, to the bit.
 # - A checkpoint is read, not run: `weights_only=True`.
-# - Save it sharded, and asynchronous, so that training stops only for the copy.
+# - Save it sharded, and asynchronous: training stops only for the copy.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
 # - Recovery is a new start: notice, end all ranks, launch what is left, load and reshard. Give up when it does not help.
 # - Save every $\sqrt{2CM}$ seconds, while C is short beside M, C being only the time for which training stands still.
