@@ -11,7 +11,7 @@
 #
 # *About an hour, and another for the exercises. You need chapters 03 and 07, and no GPU.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past a day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. With nothing saved, training would hardly ever have got past a day.
 #
 # So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. We assume that a save stops training for a minute, and that it takes five to come back. How many minutes between two checkpoints lose the least time?
 
@@ -166,7 +166,7 @@ losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
 # %% [markdown] sections="10.5.1"
-# Now it is the same training, to the bit. On a GPU that takes deterministic kernels. If you draw from Python's `random` or NumPy, their generators are parts, too.
+# Now it is the same training, to the bit. On a GPU that takes deterministic kernels. Python's `random` and NumPy have generators, too.
 
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
@@ -319,7 +319,7 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 lab.show(beside[1], title="A thread writes beside the steps")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a gap is left, for the copy. But the thread takes cores from the steps beside it, so compare the whole bars, too. The model is tiny, and the gap may be mostly bookkeeping: the ratio is not yours. The price is memory for the copy, and while the thread writes, the newest checkpoint is the one before.
+# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a gap is left, for the copy. But the thread takes cores from the steps beside it, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. (Our model is tiny, so the gap may be mostly bookkeeping.) The price is memory for the copy, and while the thread writes, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -340,7 +340,8 @@ minutes = [2 * 1.25**i for i in range(19)]
 saving = {t: 1 / t for t in minutes}  # C is one minute, as in the first picture
 redone = {t: 60 * t / (2 * mtbf_s) for t in minutes}
 both = {t: saving[t] + redone[t] for t in minutes}
-exact = {t: how_often.slowdown(60 * t, 60, mtbf_s) - 1 for t in minutes}
+share = {t: how_often.lost_share(60 * t, 60, mtbf_s) for t in minutes}  # of all time
+exact = {t: lost / (1 - lost) for t, lost in share.items()}
 
 # %%
 young = (2 * 60 * mtbf_s) ** 0.5 / 60
@@ -359,11 +360,11 @@ lab.curves(
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: twice or half of the best interval costs some 2 percentage points more of all time. Of 16,384 GPUs, though, that is more than 300.
+# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part most on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: twice or half of the best interval costs some 2 percentage points more of all time.
 #
 # <details><summary>The exact formula</summary>
 #
-# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back (0 in this picture). That is `how_often.slowdown`. Of all time, 1 - 1 / that is lost, which the first picture shows. He takes failures to come at random; real ones may come in clusters.
+# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back (0 in this picture). The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`, which the first picture shows. He takes failures to come at random; real ones may come in clusters.
 #
 # </details>
 #
@@ -399,12 +400,12 @@ lab.bars(
 best_min
 
 # %% [markdown]
-# The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks keep within that; the minute of our first picture would not, with an eighth lost. In the last two bars, most is the time to come back. So let's take that apart.
+# The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that; the minute of our first picture would not, with an eighth lost. In the last two bars, most is the time to come back. Let's take that apart.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed, as when the host's memory runs out. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The clock is for later, and the error below is meant.)
+# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The clock is for later, and the error below is meant.)
 
 
 # %%
@@ -503,7 +504,8 @@ dist.destroy_process_group()
 # Five steps after loading, the new start is where rank 1 was killed. What takes the longest part of the time between?
 
 # %%
-names = ("notice", "import torch", "find each other", "load", "five steps again")
+names = ["notice, end all", "imports", "find each other"]
+names += ["build and load", "five steps again"]
 longest = lab.guess("what takes longest from the kill to the same point", choices=names)
 
 # %%
@@ -524,7 +526,7 @@ title = "From the kill to the same point again"
 lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 
 # %% [markdown]
-# Each rank is a new Python, which has to import torch before it can do anything. Our steps are short, so doing five again hardly counts.
+# Each rank is a new Python, which has to import torch and labkit before it can do anything. Our steps are short, so doing five again hardly counts. A cluster has other shares: measure yours the same way.
 #
 # Noticing is quick here, because a dead process closes its connections. If a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. With NCCL that takes ten minutes by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
 #
@@ -539,7 +541,7 @@ lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So we write a draft under another name, here one that begins with a dot. When every rank's files are written, one `rename` gives it the real name. Rank 0 is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. Then we launch again. How many of the three begin at step 20?
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So we write a draft under another name, here one that begins with a dot. When every rank's files are written, one `rename` gives it the real name. Rank 0 is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. How many of the three new starts begin at step 20?
 
 # %%
 at_20 = lab.guess("how many begin again at step 20", between=(0, 3))
@@ -577,7 +579,9 @@ lab.table(kills)
 #
 # </details>
 #
-# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest one, and begin again:
+# ### A disk that changes a bit
+#
+# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest checkpoint, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -594,7 +598,7 @@ min(printed(again.logs))
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
 #
-# Every rank calls your function; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
+# Write `my_save`. Every rank calls it; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
 #
 # - that `torch.load(file, weights_only=True)` reads, as a dict of six keys:
 #   - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
@@ -779,14 +783,14 @@ all(torch.equal(saved[name], loaded[name]) for name in saved)
 # %%
 def my_num_gpus(write_s, copy_s):
     """The fewest GPUs for which an asynchronous save saves 1 % of all time."""
-
     ### BEGIN SOLUTION
+    too_few, enough = 0, 1_000_000
+
     def lost(save_s, num_gpus):
         mtbf_s = how_often.mtbf_s(num_gpus)
         best_s = how_often.cheapest_s(save_s, mtbf_s)
         return how_often.lost_share(best_s, save_s, mtbf_s)
 
-    too_few, enough = 0, 1_000_000
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         if lost(write_s, middle) - lost(copy_s, middle) < 0.01:
@@ -810,7 +814,7 @@ check.num_gpus(my_num_gpus)
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one of `training.num_steps` steps (with the same batch for any number of ranks);
 # - after every `training.every` steps a checkpoint is due in `training.folder`;
-# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too. Nothing here draws random numbers.
+# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too.
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
@@ -870,7 +874,7 @@ check.elastic(my_elastic)
 # - A checkpoint is read, not run: `weights_only=True`.
 # - Save it sharded, and asynchronous: training stops only for the copy.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
-# - Recovery is a new start: notice, end all ranks, launch what is left, load and reshard. Give up when it does not help.
+# - Recovery is a new start: notice, end all ranks, launch what is left, load and reshard.
 # - Save every $\sqrt{2CM}$ seconds, while C is short beside M, C being only the time for which training stands still.
 #
 # **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), [resharding](GLOSSARY.md#resharding), [digest](GLOSSARY.md#digest).
