@@ -1,12 +1,14 @@
-"""The exercises of chapter 13: a save that cannot do harm, how often to save, and training that
-outlives its ranks."""
+"""The exercises of chapter 13: a save that cannot do harm, from how many GPUs on to copy instead
+of write, and training that outlives its ranks."""
 
 import argparse
 import os
 import signal
 import sys
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from labkit.recovery import how_often
 from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
 from labkit.words import say
 
-__all__ = ["Training", "elastic", "hint", "interval", "safe_save", "status"]
+__all__ = ["Training", "elastic", "hint", "num_gpus", "safe_save", "status"]
 
 KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
 
@@ -52,42 +54,38 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 @exercise
-def interval(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(save_s, num_gpus)``: the seconds between two checkpoints, a save not counted, that
-    cost so many GPUs least.
+def num_gpus(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(write_s, copy_s)``: the fewest GPUs, as reliable as Llama 3's, on which a save that
+    stops training for ``copy_s`` loses 1 % of all time less than one of ``write_s``.
 
-    The GPUs are as reliable as Llama 3's (``how_often.mtbf_s``). Judged by ``how_often.slowdown``;
-    budget: 1 % over the least there is.
+    Each at its best interval (``how_often``), no time to come back. May be 1 % off.
     """
-    for save_s, num_gpus in (
-        (40, 512),
-        (5, 16_384),
-        (0.5, 8),
-        (600, 16_384),
-        (300, 131_072),
-        (300, 1_000_000),
-    ):
-        given = float(answer(save_s, num_gpus))
-        case = say("{num_gpus:,} GPUs, a save of {save_s:g} s", num_gpus=num_gpus, save_s=save_s)
-        if not 0 < given < float("inf"):
-            yield wrong("{case}: an interval of {given:g} s is none", case=case, given=given)
+    for write_s, copy_s in ((60, 1), (5, 1), (2.4, 0.2), (600, 30)):
+        given = float(answer(write_s, copy_s))
+        case = say(
+            "{copy_s:g} s instead of {write_s:g} s for a save", copy_s=copy_s, write_s=write_s
+        )
+        if not 1 <= given <= 1_000_000:
+            yield wrong("{case}: {given:g} is no number of GPUs here", case=case, given=given)
             return
-        mtbf_s = how_often.mtbf_s(num_gpus)
-        mine = how_often.slowdown(given, save_s, mtbf_s)
-        least = how_often.slowdown(how_often.cheapest_s(save_s, mtbf_s), save_s, mtbf_s)
-        if mine > 1.01 * least:
-            state = "wrong" if mine > 1.5 * least else "over budget"
-            yield (
-                state,
-                say(
-                    "{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can "
-                    "be had",
-                    case=case,
-                    given=given,
-                    mine=mine,
-                    least=least,
-                ),
+        fewest = 1 + bisect_left(range(1, 1_000_000), 0.01, key=partial(_gained, write_s, copy_s))
+        if abs(given - fewest) > 0.01 * fewest:
+            yield wrong(
+                "{case}: with {given:,.0f} GPUs it saves {saved:.3%} of all time",
+                case=case,
+                given=given,
+                saved=_gained(write_s, copy_s, round(given)),
             )
+
+
+def _gained(write_s: float, copy_s: float, num_gpus: int) -> float:
+    """The share of all time that a save of ``copy_s`` loses less than one of ``write_s``."""
+    mtbf_s = how_often.mtbf_s(num_gpus)
+    written, copied = (
+        how_often.lost_share(how_often.cheapest_s(each_s, mtbf_s), each_s, mtbf_s)
+        for each_s in (write_s, copy_s)
+    )
+    return written - copied
 
 
 @exercise

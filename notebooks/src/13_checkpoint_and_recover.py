@@ -9,19 +9,19 @@
 # %% [markdown]
 # # Checkpoint and recover
 #
-# *About an hour, and another for the exercises. You need chapters 03 and 07. No GPU is needed.*
+# *About an hour, and another for the exercises. You need chapters 03 and 07, and no GPU.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. Had nothing been saved, training would hardly ever have got past its first day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. With nothing saved, training would hardly ever have got past a day.
 #
-# So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. Let a save stop training for a minute, and let it take five minutes to come back (we assume both). How many minutes between two checkpoints lose the least time?
+# So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. We assume that a save stops training for a minute, and that it takes five to come back. How many minutes between two checkpoints lose the least time?
 
 # %%
 import contextlib
 import inspect
+import itertools
 import os
 import pickle
 import signal
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -46,14 +46,14 @@ interval.score(how_often.cheapest_s(60, mtbf_s) / 60)
 widgets.how_often()
 
 # %% [markdown]
-# This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost. The five minutes to come back only lift the curve; they don't move its lowest point.
+# This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost.
 #
 # **When you are done** you can write a checkpoint that no crash can spoil, resume a training so that nobody can tell, and say how often to save.
 
 # %% [markdown]
 # ## By hand
 #
-# Let's train something small, with dropout, Adam and a learning rate that warms up, because all of these remember things.
+# We train something small, with dropout, Adam and a rate that warms up: all of these remember things.
 
 
 # %%
@@ -90,7 +90,7 @@ def train(net, optimizer, rate, positions):
 
 
 # %% [markdown] sections="10.5.1"
-# Thirty steps, a checkpoint, ten more. Then the last ten once again, from the file, in a new model, with the batches from 30 on. We save what one thinks of first: model, optimizer and learning rate.
+# Thirty steps, a checkpoint, ten more. Then the last ten once again in a new model, from the file. We save what one thinks of first: model, optimizer and learning rate.
 
 
 # %%
@@ -136,9 +136,9 @@ axes = {"x": "training step", "y": "difference of the loss", "marks": {"the same
 lab.curves(measured=apart, **axes, title="Step 30 and on, rank 1")
 
 # %% [markdown] sections="10.5.1"
-# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` once more before you read on.
+# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` again before you read on.
 #
-# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine. But if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. On a GPU these are two: dropout draws from the GPU's, and a plain `DataLoader` shuffles with the CPU's. (DDP's `DistributedSampler` needs neither: it draws from seed + epoch.)
+# Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine, but if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. With a GPU these are two, the GPU's and the CPU's.
 
 
 # %%
@@ -166,12 +166,12 @@ losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
 # %% [markdown] sections="10.5.1"
-# Now it is the same training, to the bit. That holds on a CPU; some GPU kernels differ from run to run, unless you ask for deterministic ones. If you draw from Python's `random` or NumPy, their generators are parts, too.
+# Now it is the same training, to the bit. On a GPU that takes deterministic kernels. Python's `random` and NumPy have generators, too.
 
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
 #
-# From here on we let `checkpoint.save` do it. It takes model and optimizer, keeps the random generators of each rank, and stores whatever you pass as `extra`. Now we forget one part at a time, and train twenty steps. Which one takes the weights furthest from those of undisturbed training?
+# From here on we let `checkpoint.save` do it. It keeps the random generators of each rank, too, and stores whatever you pass as `extra`. Now we forget one part at a time. Which one takes the weights furthest from undisturbed ones, twenty steps later?
 
 # %%
 parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
@@ -185,6 +185,7 @@ def resume(folder, without):
     found = checkpoint.load(folder, net, wanted)
     if without != "learning rate":
         rate.load_state_dict(found["extra"])
+        # without its state, Adam does not know the rate
         optimizer.param_groups[0]["lr"] = rate.get_last_lr()[0]
     if without == "random numbers":
         torch.manual_seed(99)
@@ -217,7 +218,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The dashed line is how far undisturbed weights move in these steps. Adam begins anew with a step of the full learning rate for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But other random numbers take the weights some way, too, though nothing is wrong with them. So only a distance of 0 tells you that nothing is broken.
+# The dashed line is how far undisturbed weights move in these steps (one seed). A new Adam begins with a full step for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But distance is not harm: other random numbers take the weights some way, too, and nothing is wrong with them. Only a distance of 0 says that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -228,7 +229,7 @@ lab.bars(
 # %% [markdown] sections="10.5.1"
 # ### A file that is read, not run
 #
-# Sometimes you open somebody else's checkpoint. A file of `torch.save` holds a pickle, and a pickle is a program: who wrote it decides what runs when you open it.
+# May you open somebody else's checkpoint? A file of `torch.save` holds a pickle, and a pickle is a program: who wrote it decides what runs when you open it.
 
 
 # %%
@@ -248,14 +249,14 @@ except pickle.UnpicklingError as error:
     print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
 
 # %% [markdown] sections="10.5.1"
-# The first call loads as old versions of torch did. The second is the default since 2.6: it reads only tensors, numbers, strings, lists and dicts. `torch.distributed.checkpoint` still unpickles its file `.metadata`, so our `checkpoint` lets it write safetensors files instead, in which there is nothing to run.
+# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads only tensors, numbers, strings, lists and dicts. So yes, with the default, and save nothing else.
 
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
 #
-# A large checkpoint might not fit into rank 0's memory, so each rank writes what it holds (*sharded*). Must training wait until the files are on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
+# Must training wait until a checkpoint is on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
 #
-# We try it with [FSDP](GLOSSARY.md#fsdp), where each of two ranks holds half of the parameters and of Adam's two moments.
+# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*), because rank 0 might have no room for all.
 
 
 # %%
@@ -287,7 +288,7 @@ stop = lab.guess("standing still for the copy, over the whole save", unit="share
 
 # %%
 def saves(folder, waits):
-    """How long training stood still for each save, and a picture of the last steps."""
+    """Seconds of training and of standing still, and a picture of the last steps."""
     net, optimizer = sharded_model()
     steps_s, still_s = [], []
     for step in range(24):
@@ -300,25 +301,25 @@ def saves(folder, waits):
                 saving.result()
             still_s.append(time.perf_counter() - steps_s[-1][1])
     saving.result()
-    return still_s[1:], checkpoint.beside(steps_s[-6:])  # the first save warms up
+    training_s = sum(end_s - began_s for began_s, end_s in steps_s[4:])
+    whole = {"20 steps": training_s, "standing still": sum(still_s[1:])}
+    return whole, checkpoint.beside(steps_s[-6:])  # the first save warms up
 
 
 # %%
-waiting = lab.launch(saves, FOLDER / "waits", True, ranks=2)
-beside = lab.launch(saves, FOLDER / "beside", False, ranks=2)
-whole_s = statistics.median(waiting[0][0] + waiting[1][0])
-copy_s = statistics.median(beside[0][0] + beside[1][0])
-stop.score(copy_s / whole_s)
+waiting = lab.launch(saves, FOLDER / "waits", True, ranks=2)[0]
+beside = lab.launch(saves, FOLDER / "beside", False, ranks=2)[0]
+stop.score(beside[0]["standing still"] / waiting[0]["standing still"])
 
 # %%
-still = {"the whole save": 1000 * whole_s, "only the copy": 1000 * copy_s}
-lab.bars(still, unit="ms", title="Training stands still: median of ten, on two ranks")
+both_runs = {"training waits": waiting[0], "a thread writes": beside[0]}
+lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank 0")
 
 # %%
-lab.show(beside[0][1], title="A thread writes beside the steps")
+lab.show(beside[1], title="A thread writes beside the steps")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a small gap is left, for the copy. The thread shares the cores with the steps above it, and may slow them; but steps on a busy machine vary too much to tell, so we compare only the gaps. The price is memory for the copy. And if a rank dies while the thread writes, the newest checkpoint is the one before.
+# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a gap is left, for the copy. But the thread takes cores from the steps beside it, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. (Our model is tiny, so the gap may be mostly bookkeeping.) The price is memory for the copy, and while the thread writes, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -329,17 +330,18 @@ lab.show(beside[0][1], title="A thread writes beside the steps")
 # %% [markdown]
 # ## When is it worth it?
 #
-# What a save costs is the time for which training stands still. Call it C seconds (the [save time](GLOSSARY.md#save-time)), and let a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint every T seconds we pay twice:
+# Let a save stop training for C seconds (the [save time](GLOSSARY.md#save-time)), and a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint after every T seconds of training we pay twice:
 #
-# - Each interval pays one save: C/T of the time.
-# - Each failure loses half an interval on average: T/2 of M seconds, or T/2M of the time.
+# - Each interval pays one save, C/T for every second of training.
+# - Each failure loses half an interval on average, T/2M for every second.
 
 # %%
 minutes = [2 * 1.25**i for i in range(19)]
 saving = {t: 1 / t for t in minutes}  # C is one minute, as in the first picture
 redone = {t: 60 * t / (2 * mtbf_s) for t in minutes}
 both = {t: saving[t] + redone[t] for t in minutes}
-exact = {t: how_often.lost_share(60 * t, 60, mtbf_s) for t in minutes}
+share = {t: how_often.lost_share(60 * t, 60, mtbf_s) for t in minutes}  # of all time
+exact = {t: lost / (1 - lost) for t, lost in share.items()}
 
 # %%
 young = (2 * 60 * mtbf_s) ** 0.5 / 60
@@ -347,7 +349,7 @@ lab.curves(
     predicted={"C/T": saving, "T/2M": redone, "their sum": both, "exact": exact},
     at={"C/T = T/2M": young},
     x="minutes between two checkpoints",
-    y="share of all time that is lost",
+    y="lost, per second of training",
     unit="share",
     log_x=True,
     title="What saves and failures cost",
@@ -358,45 +360,52 @@ lab.curves(
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# That makes 19.3 minutes; the exact curve, that of the first picture without the time to come back, has its lowest point at 18.6. They part on the left, because Young counts a save beside the time of training alone, and the curve shows its share of all time. And the valley is flat: twice or half of the best interval costs some 2 percentage points more. Of 16,384 GPUs, though, that is more than 300.
+# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part most on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: twice or half of the best interval costs some 2 percentage points more of all time.
 #
 # <details><summary>The exact formula</summary>
 #
-# Young leaves out that a failure may come while we save, or come back. Daly (2006) does not: one second of training takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back, and `how_often.lost_share` is 1 - 1 / that. He takes failures to come at random; real ones may come in clusters.
+# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back (0 in this picture). The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`, which the first picture shows. He takes failures to come at random; real ones may come in clusters.
 #
 # </details>
 #
 # ### Llama 3's own saves
 #
-# So what was C? The largest Llama 3 has 405 B parameters, with 12 bytes to save for each (the weight and Adam's moments), so 4.9 TB. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host's memory. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, as before, how much of the time is lost when all ranks write, and training waits?
+# What was C? The largest Llama 3 has 405 B parameters. With 12 bytes for each (the weight and Adam's moments) that makes 4.9 TB to save. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper; the mean is 0.3 GB). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, how much of all time is lost when all ranks write, and training waits?
 
 # %%
 least = lab.guess("share of all time lost, when all ranks write", unit="share")
 
 # %%
 save_s = {"one rank": 4860 / 2, "all ranks": 4.86 / 2, "all, asynchronous": 4 / 20}
-lost = {}
+lost, best_min = {}, {}
 for name, each_s in save_s.items():
     best_s = how_often.cheapest_s(each_s, mtbf_s)
-    lost[name] = how_often.lost_share(best_s, each_s, mtbf_s, 300)
-least.score(lost["all ranks"])
+    share = how_often.lost_share(best_s, each_s, mtbf_s)
+    back = how_often.lost_share(best_s, each_s, mtbf_s, 300) - share
+    lost[name] = {"saving, doing again": share, "coming back": back}
+    best_min[name] = round(best_s / 60, 1)
+least.score(sum(lost["all ranks"].values()))
 
 # %%
 lab.bars(
     lost,
     unit="share",
+    stacked=True,
     title="Time lost at the best interval",
     marks={"Llama 3 says: less than": 0.1},
     badge="predicted",
 )
 
+# %%
+best_min
+
 # %% [markdown]
-# The paper reports "higher than 90% effective training time", so less than 10 % was lost. Saves by all ranks agree with that; the minute of our first picture, with an eighth lost, does not. What the last two bars lose is mostly the time to come back: 300 s in every three hours are 2.7 %. So let's turn to that.
+# The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that; the minute of our first picture would not, with an eighth lost. In the last two bars, most is the time to come back. Let's take that apart.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed, as the system does when the host's memory runs out. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The error below is meant.)
+# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The clock is for later, and the error below is meant.)
 
 
 # %%
@@ -407,15 +416,19 @@ def train_and_save(folder, die_at=None):
         found = checkpoint.load(folder, net, optimizer)
         rate.load_state_dict(found["extra"])
         first = found["step"]
+    clock = [time.time()]  # loaded; then the end of each step
     for position in range(first, 30):
         if position == die_at and dist.get_rank() == 1:
+            print(time.time(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         losses = train(net, optimizer, rate, [position])
+        clock.append(time.time())
         if dist.get_rank() == 0:
             print(position, losses[position], flush=True)
         if position % 10 == 9:
             extra = rate.state_dict()
             checkpoint.save(folder, position + 1, net, optimizer, extra=extra)
+    return clock
 
 
 # %% tags=["raises-exception"]
@@ -426,7 +439,7 @@ except lab.RankFailed as error:
     raise
 
 # %% [markdown]
-# The same call again, without the kill, is the whole recovery. (Chapter [14](14_debugging.ipynb) has more of these verdicts.)
+# The same call again, without the kill, is the whole recovery:
 
 
 # %%
@@ -439,7 +452,6 @@ def printed(logs):
 # %%
 after = lab.launch(train_and_save, FOLDER / "dying", ranks=2)
 before, recovered = printed(killed.logs), printed(after.logs)
-round(after.seconds, 1)  # from the call to the end
 
 # %%
 run = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
@@ -461,14 +473,75 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.6.4"
-# From step 20 on, the losses are those of undisturbed training, to the last bit: every difference is 0. Training falls back to the checkpoint and does five steps again, and that is all the work that is lost here. The second launch took the seconds printed above.
+# Training falls back to step 20 and does five steps again. From there on the losses are those of undisturbed training, to the last bit: every difference is 0.
 #
-# In real life somebody must notice first. Here that takes milliseconds, because the dead rank's connections close. A rank on GPUs that hangs, or whose machine is gone, may keep the others in a collective until a watchdog ends them: ten minutes later by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)`.
+# ### Where do the seconds go?
+#
+# Outside of a notebook, `torchrun --max-restarts` does it: when a rank dies it ends the others, and starts all of them anew. Our functions become its script:
+
+# %%
+SCRIPT = """
+import time
+started = time.time()
+import os, signal, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from labkit import model
+from labkit.recovery import checkpoint
+
+{functions}
+imported = time.time()
+dist.init_process_group()
+met = time.time()
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+loaded, *steps = train_and_save(sys.argv[1], 25 if is_first else None)
+print(started, imported, met, loaded, steps[4], flush=True)
+dist.destroy_process_group()
+"""
+
+# %% [markdown]
+# Five steps after loading, the new start is where rank 1 was killed. What takes the longest part of the time between?
+
+# %%
+names = ["notice, end all", "imports", "find each other"]
+names += ["build and load", "five steps again"]
+longest = lab.guess("what takes longest from the kill to the same point", choices=names)
+
+# %%
+functions = map(inspect.getsource, (warm_up, start, train, train_and_save))
+script = FOLDER / "train.py"
+script.write_text(SCRIPT.format(functions="\n".join(functions)))
+ran = lab.launch_script(script, FOLDER / "restarted", ranks=2, max_restarts=2)
+
+# %%
+lines = [line for line in ran.logs[1].splitlines() if line[:1].isdigit()]
+moments = map(float, " ".join(lines).split())  # rank 1's: its death, then the new start
+parts_s = [end - begin for begin, end in itertools.pairwise(moments)]
+recovery_s = dict(zip(names, parts_s, strict=True))
+longest.score(max(recovery_s, key=recovery_s.get))
+
+# %%
+title = "From the kill to the same point again"
+lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
+
+# %% [markdown]
+# Each rank is a new Python, which has to import torch and labkit before it can do anything. Our steps are short, so doing five again hardly counts. A cluster has other shares: measure yours the same way.
+#
+# Noticing is quick here, because a dead process closes its connections. If a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. With NCCL that takes ten minutes by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
+#
+# <details><summary>The variable in front of the command, and fewer machines</summary>
+#
+# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is a repair: torch 2.13 keeps one store for all starts, and a new rank may find the address of a dead one there, and wait for it ([pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)).
+#
+# torchrun also goes on with *fewer* machines. Then there is one torchrun on each, `--nnodes 1:2` says that one or two of them are enough, and when one is gone, the others meet again. `launch_script(..., nodes=(1, 2))` lets two torchruns on this machine stand for two; that takes too long for this page.
+#
+# </details>
 
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So a save writes under another name, here one that begins with a dot, and gets its real name by one `rename`, when every rank's files are written. (A file system has that; an object store has not.) Rank 0 has saved step 10, and is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. Then we launch again. How many of the three begin at step 20?
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So we write a draft under another name, here one that begins with a dot. When every rank's files are written, one `rename` gives it the real name. Rank 0 is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. How many of the three new starts begin at step 20?
 
 # %%
 at_20 = lab.guess("how many begin again at step 20", between=(0, 3))
@@ -496,11 +569,19 @@ at_20.score(sum(kill["begins again"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The rename happens or does not, so at every moment a whole checkpoint is there.
+# The rename happens or does not, so at every moment a whole checkpoint is there. (The first number counts checkpoints, and the next save deletes the draft.)
 #
-# What is `fsync` for, then? A killed process loses nothing that it has handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it must come before the rename. The new name itself is safe after an `fsync` of its folder. All this is `seal`.
+# What is `fsync` for, then? A kill loses nothing that was handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it comes before the rename. The new name is safe after an `fsync` of its folder.
 #
-# Disks sometimes return other bytes than were written, without an error. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each of its files, a short number made from all of its bytes. Let's flip one bit in the checkpoint of step 30, and begin again:
+# <details><summary>Where there is no rename</summary>
+#
+# An object store has none. There, write a small index last, and count only checkpoints that have one.
+#
+# </details>
+#
+# ### A disk that changes a bit
+#
+# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest checkpoint, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -517,14 +598,14 @@ min(printed(again.logs))
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
 #
-# Now write one. Every rank calls your function; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
+# Write `my_save`. Every rank calls it; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
 #
 # - that `torch.load(file, weights_only=True)` reads, as a dict of six keys:
 #   - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
 #   - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank, the CPU's generator);
 # - that is the old one or the new one, whole, if any rank is killed at any moment, or the power is cut.
 #
-# The check kills ranks. It can't cut the power, so it looks for an `os.fsync` before the rename. `check.hint(name)` tells more after each attempt.
+# The check kills ranks. It can't cut the power, so it looks for an `os.fsync` before the rename.
 
 
 # %%
@@ -579,17 +660,32 @@ check.hint("safe_save")
 # %% [markdown] sections="10.5.1, 19.6.4"
 # ## Come back with fewer ranks
 #
-# What if a machine is gone for good? A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes the rows that it needs, from whichever files have them. This is called [resharding](GLOSSARY.md#resharding):
+# What if a machine is gone for good? A sharded checkpoint says of every part where in the whole tensor it belongs. So each reader takes the rows that it needs, from whichever files have them ([resharding](GLOSSARY.md#resharding)).
+#
+# Four ranks have saved a weight of 64 rows, 16 in each file. Three ranks load it. From how many files does the middle one read?
+
+# %%
+opened = lab.guess("files that the middle one of three ranks reads", between=(1, 4))
+
+# %%
+file_of_row = torch.arange(64) // 16
+opened.score(len(file_of_row.chunk(3)[1].unique()))
 
 # %%
 recovery.Resharding(rows=64, writers=4, readers=3)
 
-# %% [markdown]
-# With three readers, files 1 and 2 are each read by two ranks.
+# %% [markdown] sections="10.5.1, 19.6.4"
+# So tensors carry over to the bit. What belongs to ranks does not:
 #
-# ### With torch's own dcp
+# - The file has more random generators than there are ranks: seed anew from (seed, step, rank).
+# - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
 #
-# Without labkit it is `dcp` that reshards. Four ranks of FSDP save weights and Adam's moments; a script at work would add step, learning rate and random generators.
+# *Here ends what most people need. The rest is about doing it without labkit, and optional.*
+
+# %% [markdown] sections="19.6.4"
+# ### The same in your library
+#
+# In torch itself it is `dcp` that reshards. Four ranks of FSDP save weights and Adam's moments:
 
 # %%
 import torch.distributed.checkpoint as dcp
@@ -606,13 +702,14 @@ def save_shards(folder):
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. `dcp.load` fills the tensors that it is given, so `get_state_dict` first makes Adam's moments, as zeros. It names every tensor as the bare model would, so another wrapper can read them.
+# Two ranks load, and into DDP. Are the tensors the same?
 
 
 # %%
 def load_in_ddp(folder):
     net = nn.parallel.DistributedDataParallel(model.Transformer(1, 64, 4, max_len=32))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
+    # names as in the bare model; makes Adam's moments, which dcp.load then fills
     weights, moments = get_state_dict(net, optimizer)
     dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
     states = {"model_state_dict": weights, "optim_state_dict": moments}
@@ -626,17 +723,15 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
-# Tensors carry over to the bit. Random generators do not, because there were four, and now there are two. Nor does the data position: each step takes one batch for each rank, so with half the ranks step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
+# They are. A script at work adds step, learning rate and random generators. (`dcp.load` unpickles a file `.metadata`: load only what you trust.)
 #
-# ### The same in your library
+# <details><summary>Accelerate and DeepSpeed</summary>
 #
 # | library | save | load | other ranks | generators |
 # | --- | --- | --- | --- | --- |
 # | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes | add them |
-# | Accelerate | `save_state` | `load_state` | depends on the backend | each rank's |
+# | Accelerate | `save_state` | `load_state` | as what it runs on: DDP, FSDP, DeepSpeed | each rank's |
 # | DeepSpeed | `save_checkpoint` | `load_checkpoint` | after a conversion | add them |
-#
-# <details><summary>DeepSpeed's conversion, step by step</summary>
 #
 # DeepSpeed's own files are bound to their number of ranks. `engine.save_checkpoint(path)` makes a folder below `path`, `global_step20` say. This makes one for any number of ranks:
 #
@@ -645,63 +740,26 @@ all(torch.equal(saved[name], loaded[name]) for name in saved)
 # (The last option adds a note that files of ZeRO 1 and 2 lack.) Then `engine.load_checkpoint(path)` reads it with any number of ranks, where the configuration has `"checkpoint": {"load_universal": true}`.
 #
 # </details>
-
-# %% [markdown] sections="19.6.4"
-# ## torchrun restarts
 #
-# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script is our functions from above, started from outside:
-
-# %%
-SCRIPT = """
-import os, signal, sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from labkit import model
-from labkit.recovery import checkpoint
-
-{functions}
-dist.init_process_group()
-is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-train_and_save(sys.argv[1], 25 if is_first else None)
-dist.destroy_process_group()
-"""
-
-# %%
-functions = map(inspect.getsource, (warm_up, start, train, train_and_save))
-script = FOLDER / "train.py"
-num_written = script.write_text(SCRIPT.format(functions="\n".join(functions)))
-ran = lab.launch_script(script, FOLDER / "restarted", ranks=2, max_restarts=2)
-print(*(line.split()[0] for line in ran.logs[0].splitlines() if line[0].isdigit()))
-
-# %% [markdown]
-# These are the steps that rank 0 printed. After step 24 the second start begins at 20, the last save.
+# <details><summary>On a real cluster: delete old ones, save when asked to leave</summary>
 #
-# <details><summary>The variable in front of the command, and fewer machines</summary>
+# **Delete the old ones.** All ranks of Llama 3, saving every 3.9 minutes, would write 1.8 PB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
 #
-# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is a repair: torch 2.13 keeps one store for all starts, and a new rank may find the address of a dead one there, and wait for it.
-#
-# torchrun also goes on with *fewer* machines. Then there is one torchrun on each, `--nnodes 1:2` says that one or two of them are enough, and when one is gone, the others meet again. `launch_script(..., nodes=(1, 2))` lets two torchruns on this machine stand for two; that takes too long for this page.
-#
-# </details>
-#
-# ### On a real cluster
-#
-# **Delete the old ones.** A checkpoint of 4.9 TB every 19 minutes makes 370 TB a day; a quicker save, made more often, makes more. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
-#
-# **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. A signal sets a flag; the all-reduce of a copy lets all ranks see it after the same step (a sketch, not run here; with NCCL the copy goes to the GPU):
+# **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. A signal sets a flag, and an all-reduce tells all ranks after the same step (a sketch, not run here):
 #
 # ```python
 # asked = torch.zeros(1)
 # signal.signal(signal.SIGTERM, lambda *_: asked.fill_(1))
 # for step in range(first, last):
 #     train_step(step)
-#     seen = asked.clone()  # a signal may arrive during the call
+#     seen = asked.clone()  # a signal may arrive during the call; with NCCL, add .cuda()
 #     dist.all_reduce(seen)
 #     if seen > 0:
 #         checkpoint.save(folder, step + 1, net, optimizer, extra=rate.state_dict())
 #         break
 # ```
+#
+# </details>
 
 
 # %% [markdown]
@@ -709,51 +767,60 @@ print(*(line.split()[0] for line in ran.logs[0].splitlines() if line[0].isdigit(
 #
 # Exercise 1 is above.
 #
-# ### 2. How often, on your cluster
+# ### 2. From how many GPUs on?
 #
-# You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows a training 1.01 times as long as with the best interval. At the largest sizes, Young's root is no longer good enough.
+# A save that training waits for takes `write_s` seconds, an asynchronous one only `copy_s`, each at its own best interval. On how many GPUs, as reliable as Llama 3's, does the second save at least 1 % of all time? Give the smallest number, to 1 %; it is below a million. Leave out the time to come back.
+#
+# You have `how_often.mtbf_s(num_gpus)`, `how_often.cheapest_s(save_s, mtbf_s)` (the best interval) and `how_often.lost_share(interval_s, save_s, mtbf_s)`. Young's root is not exact enough.
 #
 # <details><summary>A first hint</summary>
 #
-# Draw `lost_share` against the interval for a million GPUs: where is its lowest point, and where is Young's root?
+# Write a function of `num_gpus` first: the share lost with `write_s`, less the share lost with `copy_s`. What is it for 100 GPUs, and for 10,000?
 #
 # </details>
 
 
 # %%
-def my_interval(save_s, num_gpus):
-    """Seconds between two checkpoints, the save not counted."""
+def my_num_gpus(write_s, copy_s):
+    """The fewest GPUs for which an asynchronous save saves 1 % of all time."""
     ### BEGIN SOLUTION
-    mtbf_s = how_often.mtbf_s(num_gpus)
-    candidates = [mtbf_s * 10 ** (-5 + 0.005 * i) for i in range(1060)]
+    too_few, enough = 0, 1_000_000
 
-    def lost(interval_s):
-        return how_often.lost_share(interval_s, save_s, mtbf_s)
+    def lost(save_s, num_gpus):
+        mtbf_s = how_often.mtbf_s(num_gpus)
+        best_s = how_often.cheapest_s(save_s, mtbf_s)
+        return how_often.lost_share(best_s, save_s, mtbf_s)
 
-    return min(candidates, key=lost)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if lost(write_s, middle) - lost(copy_s, middle) < 0.01:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
     ### END SOLUTION
 
 
 # %%
-check.interval(my_interval)
+check.num_gpus(my_num_gpus)
 
 # %% [markdown] sections="19.8.5"
 # ### 3. A training that outlives its ranks
 #
-# Build an elastic training. `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one of the disturbances is a bug that comes back after each restart. Write two functions.
+# `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one disturbance is a bug that comes back each time. Write two functions.
 #
 # `my_rank(training)` runs in every rank, and returns the trained `state_dict` (names with or without `module.`):
 #
 # - `training.build()` gives a model in DDP and its Adam;
-# - `training.step(net, optimizer, step)` trains one step, up to `training.num_steps` of them (its batch is the same for any number of ranks, so the learning rate stays);
+# - `training.step(net, optimizer, step)` trains one of `training.num_steps` steps (with the same batch for any number of ranks);
 # - after every `training.every` steps a checkpoint is due in `training.folder`;
-# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too. Nothing here draws random numbers.
+# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too.
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
 # - `training.launch(my_rank, training, ranks=...)` is `lab.launch`;
 # - `training.ranks_left()` is how many ranks there are; a kill may make it smaller, a bug does not;
-# - `training.max_restarts` counts all restarts, for whatever reason; after the last one, let the exception through.
+# - `training.max_restarts` counts all restarts; after the last one, let the exception through.
 #
 # <details><summary>A first hint: the skeleton of my_elastic</summary>
 #
@@ -803,22 +870,23 @@ check.elastic(my_elastic)
 # %% [markdown]
 # ## Summary
 #
-# - A checkpoint holds model, optimizer, learning rate, data position and the random generators of every rank. With all of them, on the same number of ranks and with deterministic operations, resumed training is undisturbed training, to the bit.
-# - A checkpoint should be read, not run: `weights_only=True`, dicts instead of objects.
-# - Save it sharded, so that no rank holds everything; asynchronous, so that training stops only for the copy; incremental where much is frozen.
+# - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, and with deterministic operations, resumed training is then undisturbed training, to the bit.
+# - A checkpoint is read, not run: `weights_only=True`.
+# - Save it sharded, and asynchronous: training stops only for the copy.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
-# - Recovery is a new start: end all ranks, launch what is left, load and reshard. Give up when it does not help.
+# - Recovery is a new start: notice, end all ranks, launch what is left, load and reshard.
 # - Save every $\sqrt{2CM}$ seconds, while C is short beside M, C being only the time for which training stands still.
 #
 # **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), [resharding](GLOSSARY.md#resharding), [digest](GLOSSARY.md#digest).
 #
-# **Further reading**
+# <details><summary>Further reading</summary>
 #
 # - Young 1974, *A first order approximation to the optimum checkpoint interval*, Communications of the ACM 17 (9)
 # - Daly 2006, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation Computer Systems 22 (3)
 # - Interruptions, storage, effective training time: Llama Team 2024, *The Llama 3 Herd of Models*, [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), sections 3.3.1 and 3.3.4
 # - [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html), [DeepSpeed's universal checkpoints](https://www.deepspeed.ai/tutorials/universal-checkpointing/)
-# - The shared store of torchrun's restarts: [pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)
+#
+# </details>
 #
 # **Next:** [debugging](14_debugging.ipynb), for trainings that neither die nor live.
 
