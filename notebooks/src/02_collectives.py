@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Collectives
 #
-# *75 minutes, and more for exercise 3. You need chapter 00, but no GPU.*
+# *About an hour and a quarter, and more for exercise 3. You need chapter 00, but no GPU.*
 #
 # Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. At 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second, and it is sixteen lines long.
 #
-# An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
+# An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
 # %%
 import labkit as lab
@@ -111,8 +111,9 @@ lab.launch(pass_it_on, ranks=2)
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
 
 # %%
+impatient = {"hang_s": 2}  # waits two seconds for a silent rank
 try:
-    lab.launch(pass_it_on, ranks=3, hang_s=2)  # waits two seconds for a silent rank
+    lab.launch(pass_it_on, ranks=3, **impatient)
 except lab.Timeout as error:
     verdict = error
 returning.score(sum(each.how == "returned" for each in verdict.outcomes))
@@ -162,7 +163,7 @@ def first_send():
     dist.recv(tensor, (rank - 1) % size)
 
 
-lab.launch(first_send, ranks=4, hang_s=2)
+lab.launch(first_send, ranks=4, **impatient)
 
 # %% [markdown] sections="8.3.2"
 # All four wait in `send`, and nobody gets to the `recv` that another waits for. The cure is `isend`: it starts a send and returns, and `wait` ends it.
@@ -220,7 +221,7 @@ rank, step, size = 0, 2, 4
 third.score((rank - 1 - step) % size)
 
 # %% [markdown] sections="8.3.2"
-# So rank r sends chunk $(r - 1 - s) \bmod N$ in step s. After N - 1 steps chunk r is finished on rank r: that was a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
+# So rank r sends chunk $(r - 1 - s) \bmod N$ in step s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
 
 
 # %%
@@ -354,7 +355,7 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is always busy, and the others stand in line. (*Overran*: some message took longer than its link states.) The ring takes six steps, too, but in each all ranks send at once, and only a quarter.
+# Above is what theory predicts, below what four processes did. Rank 0 is busy nearly all the time, and the others stand in line. (*Overran*: some message took longer than its link states.) The ring takes six steps, too, but in each all ranks send at once, and only a quarter.
 #
 # In a **tree** the ranks add in pairs, then those that hold a sum, and so on up; the result comes down the same way. The numbers are steps on the way up:
 
@@ -422,7 +423,7 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks the ring is never slower; with 512 it wins only from 4 to 38 MB on. Which of the two is faster depends on buffer, ranks and link, so no constant can be right. (For powers of two, exercise 3's way is in this model never slower than either.)
+# With two ranks the ring is never slower; with 512 it wins only from 4 MB (Ethernet) or 38 MB (NVLink) on. So no constant can be right. (For powers of two, exercise 3's way is in this model never slower than either.)
 #
 # <details><summary>More ways, and what your cluster chooses</summary>
 #
@@ -445,7 +446,7 @@ islands = collectives.islands(4, 2, inside=link, between=between)
 islands
 
 # %% [markdown] sections="19.1.1"
-# Two of the ring's four links now lie inside. **Guess**: how many times as fast is it with 4 MB as if all four were slow?
+# Two of the ring's four links now lie inside. **Guess**: compared with four slow links, how many times as fast is it with 4 MB?
 
 # %%
 gain = lab.guess("The ring: time on four slow links over time on two", unit="ratio")
@@ -472,7 +473,7 @@ badge = "simulated / measured, paced links"
 lab.bars(took, unit="us", title="All-reduce of 4 MB on two islands", badge=badge)
 
 # %% [markdown]
-# If they are, halves stay inside, at 30 ms, and quarters cross, at 110: $2\cdot 30 + 2\cdot 110 = 280$ ms. If not, halves cross: $2\cdot 210 + 2\cdot 20 = 460$ ms. Only the groups differ, and a *topology-aware* library chooses them. These links are so slow that the measured bars show it, too.
+# If the groups are the islands, halves stay inside, 30 ms a step, and quarters cross, 110 ms a step: $2\cdot 30 + 2\cdot 110 = 280$ ms. If not, halves cross: $2\cdot 210 + 2\cdot 20 = 460$ ms. Only the groups differ, and a *topology-aware* library chooses them. These links are so slow that the measured bars show it, too.
 
 # %% [markdown]
 # ## Three rules, and the eight seconds
@@ -480,7 +481,7 @@ lab.bars(took, unit="us", title="All-reduce of 4 MB on two islands", badge=badge
 # For the collectives that you call:
 #
 # - A few large collectives beat many small ones, since each pays $\alpha$. Hence the buckets of chapter 03.
-# - A reduce-scatter and an all-gather cost one all-reduce (with gloo, more). So ZeRO (chapter 06) shares out states at no cost in bytes; FSDP (chapter 07) pays one more all-gather.
+# - A reduce-scatter and an all-gather send as much as one all-reduce (with gloo, more). So ZeRO's first stages (chapter 06) share out states at no cost in bytes; FSDP (chapter 07) pays one more all-gather.
 # - Let little cross between machines.
 #
 # And the eight seconds? 14 GB, eight ranks, 25 GB/s:
@@ -528,7 +529,7 @@ check.hint("which_algorithm")
 
 # %%
 def my_all_reduce(rank, num_ranks, tensor):
-    """Leaves in tensor the sum; num_ranks, a power of two, divides its length."""
+    """Leaves the sum in tensor; num_ranks is a power of two and divides its length."""
 
     ### BEGIN SOLUTION
     def swap(outgoing, place, partner):
@@ -610,11 +611,12 @@ lab.curves(
 # %%
 off = torch.tensor([abs(line.us(size) / us - 1) for size, us in others.items()])
 found = {"alpha_us": line.alpha_us, "B (GB/s)": round(line.bandwidth_gb_per_s, 2)}
-found |= {"median error_share": off.median().item(), "worst_share": off.max().item()}
+found["median error_share"] = off.median().item()
+found["worst error_share"] = off.max().item()
 lab.table([found])
 
 # %% [markdown]
-# The line looks bent because both axes are logarithmic. Here $\alpha$ is what a whole call costs, however small its buffer. If a dot is far off, run the cell again: what moves is noise. The line holds for *one* number of ranks.
+# The line looks bent because both axes are logarithmic. Here $\alpha$ is what a whole call costs, however small its buffer. If a dot is far off, run the cell again: what moves is noise.
 #
 # ### Bandwidth, as libraries report it
 #
