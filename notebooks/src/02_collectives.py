@@ -152,7 +152,7 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour, and then receives from its left one. Every `send` has its `recv`. Is that enough?
+# Put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour, and then receives from its left one. Every `send` has its `recv`. Is that enough?
 
 
 # %% tags=["raises-exception"]
@@ -260,13 +260,13 @@ base.board().turn_to(3)
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# In each step a rank sends a quarter of the buffer, in all one and a half buffers. The board says that no algorithm gets by with less, and with more ranks the least grows. **Guess**: how many buffers must the busiest of 1,000 ranks send?
+# In each step a rank sends a quarter of the buffer, in all one and a half buffers. The board says that no algorithm gets by with less, and with more ranks the least grows. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
-least = lab.guess("Least that the busiest of 1,000 ranks sends, in buffers")
+least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
 
 # %%
-least.score(collectives.lower_bound_bytes("all_reduce", 1000, 1.0))
+least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 
 # %% [markdown] sections="19.8.1"
 # Why? Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, until a *first* rank knows the sum, and after:
