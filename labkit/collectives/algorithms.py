@@ -21,9 +21,9 @@ Edge = tuple[int, int]  # of a tree: parent, child
 def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> Plan:
     """The plan of ALGORITHMS[primitive][algorithm], its options checked.
 
-    ``root``; ``order``: a ring's ranks in turn; ``num_segments``: into how many pieces a tree or
-    chain cuts the buffer, to have several under way; ``island_size``: how many neighbours reduce
-    first. Raises ValueError with what exists.
+    ``root``; ``order``: the ranks in turn, of a ring or from island to island; ``num_segments``:
+    into how many pieces a tree or chain cuts the buffer, to have several under way;
+    ``island_size``: how many neighbours reduce first. Raises ValueError with what exists.
     """
     builder = ALGORITHMS.get(primitive, {}).get(algorithm)
     if builder is None:
@@ -93,10 +93,16 @@ def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) ->
     return tuple(steps)
 
 
-def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None) -> Cut:
+def hierarchical(
+    primitive: str,
+    num_ranks: int,
+    island_size: int | None = None,
+    order: Sequence[int] | None = None,
+) -> Cut:
     """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands),
-    all-gather inside. Islands are neighbours, ``square_island`` of them unless given. Raises
-    ValueError for what is no divisor."""
+    all-gather inside. Islands are neighbours in ``order``, ``square_island`` of them unless given.
+    Raises ValueError for what is no divisor."""
+    ranks = order or range(num_ranks)
     size = square_island(num_ranks) if island_size is None else island_size
     divisors = [each for each in range(1, num_ranks + 1) if num_ranks % each == 0]
     if size not in divisors:
@@ -108,11 +114,11 @@ def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None)
 
     def inside(op: str) -> Iterable[Steps]:
         for first in range(0, num_ranks, size):
-            yield _around(range(first, first + size), blocks, op)
+            yield _around(ranks[first : first + size], blocks, op)
 
     def across(op: str) -> Iterable[Steps]:
         for place, block in enumerate(blocks):
-            yield _around(range(place, num_ranks, size), [(chunk,) for chunk in block], op)
+            yield _around(ranks[place::size], [(chunk,) for chunk in block], op)
 
     phases = (inside("add"), across("add"), across("copy"), inside("copy"))
     steps = itertools.chain.from_iterable(_together(rings) for rings in phases)

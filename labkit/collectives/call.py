@@ -90,7 +90,7 @@ class Call(Experiment):
     """one of NETWORKS; or one link between all ranks, or a network, of your own, which ranks can
     keep to if it is slow enough"""
     order: tuple[int, ...] = ()
-    """the ranks in the order of a ring; (): 0, 1, 2, and so on"""
+    """the ranks in turn, of a ring or from island to island; (): 0, 1, 2, and so on"""
     island_size: int = 0
     """ranks of an island of the hierarchical algorithm; 0: as square as may be"""
 

@@ -30,7 +30,7 @@ __all__ = [
 _SLOW = Link(alpha_us=50.0, bandwidth_gb_per_s=1.0)
 _FAST = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
 _ASKED = (
-    (4, 4e6, Link(alpha_us=10_000.0, bandwidth_gb_per_s=0.1)),
+    (4, 4e5, Link(alpha_us=10_000.0, bandwidth_gb_per_s=0.1)),
     (6, 1e3, _SLOW),
     (6, 1e6, _SLOW),
     (48, 64e6, _FAST),

@@ -20,6 +20,7 @@ from labkit.words import called, speaking
 _LEFT_PX = 82.0  # where the first rank's column begins
 _TOP_PX = 162.0  # where the chunks begin
 _GAP_PX = 8.0  # between two columns
+_FIRST = 4  # the colour of chunk 0: those before it are of ranks, in other pictures
 _DASHES = {"add": (), "copy": (5.0, 3.0)}  # of arrows
 
 
@@ -224,7 +225,7 @@ def _chunk_name(plan: Plan, chunk: int) -> str:
 def _chunk_look(plan: Plan, chunk: int) -> tuple[str, str]:
     """A chunk's colour and hatch: an all-to-all's are those of the rank it comes from."""
     number = chunk // plan.num_ranks if _is_exchange(plan) else chunk
-    return CYCLE[number % 16]
+    return CYCLE[(_FIRST + number) % 16]
 
 
 # --- messages ---
@@ -310,7 +311,7 @@ def _keys(seen: _Seen, words: dict[str, str]) -> list[tuple[tuple[Shape, ...], s
         if op in present:
             keys.append(((Line(((0, 0), (22, 0)), dash=dash, arrow=True),), words[op]))
     if seen.num_parts > 1:
-        partly = Box(0, -8, 22, 16, CYCLE[0][0], fill=1 - 1 / seen.num_parts)
+        partly = Box(0, -8, 22, 16, CYCLE[_FIRST][0], fill=1 - 1 / seen.num_parts)
         keys.append(((partly,), words["parts"].format(seen.num_parts - 1, seen.num_parts)))
     keys.append(((Box(0, -8, 22, 16, marked=True),), words["changed"]))
     return keys

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Collectives
 #
-# *About an hour and a quarter, and more for exercise 3. You need chapter 00. No GPU is needed.*
+# *About an hour and a quarter, and more for exercise 3. You need chapter 00, but no GPU.*
 #
-# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all of them need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second on the same network, and it is sixteen lines long.
+# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. At 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second, and it is sixteen lines long.
 #
-# An exchange in which all [ranks](GLOSSARY.md#rank) take part is called a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
+# An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
 # %%
 import labkit as lab
@@ -31,14 +31,14 @@ collectives.Six(ranks=4)
 #
 # **When you are done** you can
 #
-# - say what each of the six does, what it is for, and how many bytes it must send;
-# - write an all-reduce from `send` and `recv`, and know why no other sends less;
-# - estimate how long a collective takes, from two numbers.
+# - say what each of the six does;
+# - write an all-reduce from `send` and `recv`, and say why none sends less;
+# - estimate how long a collective takes.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
 #
-# Do four real processes do the same? Let rank r bring 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of the four numbers it is, its *place* from which rank it comes.
+# Do four real processes do the same? Let rank r bring 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of its four numbers it is, the *place* from which rank it comes.
 #
 # **Guess** before you read the code. In an all-to-all nobody adds. What does rank 2 end up with?
 
@@ -59,6 +59,7 @@ def six():
     dist.broadcast(after["broadcast"], src=0)
     dist.reduce(after["reduce"], dst=0)
     dist.all_reduce(after["all_reduce"])
+    # before torch 2.13: all_gather_into_tensor, reduce_scatter_tensor
     dist.all_gather_single(after["all_gather"], mine[rank : rank + 1])
     dist.all_to_all_single(after["all_to_all"], mine)
     dist.reduce_scatter_single(part, mine)
@@ -78,17 +79,17 @@ lab.table(
 # %% [markdown] sections="8.9.1"
 # - **Broadcast**: all have what rank 0 brought, such as the first weights.
 # - **Reduce**: rank 0, the *root*, has the sum. The others hold what the library left there.
-# - **All-reduce**: all have the sum. These are the gradients of data parallelism (chapter 03).
-# - **All-gather**: each rank brought one number, all have all four. These are the weights of FSDP (chapter 07).
+# - **All-reduce**: all have the sum. Data parallelism adds gradients this way (chapter 03).
+# - **All-gather**: each rank brought one number, all have all four. FSDP collects its weights this way (chapter 07).
 # - **All-to-all**: rank r gets everyone's r-th number. Mixtures of experts need it.
-# - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
+# - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. FSDP adds gradients this way.
 #
-# A reduce-scatter and then an all-gather give an all-reduce; that is how we will build one. (Before torch 2.13, say `all_gather_into_tensor` and `reduce_scatter_tensor`.)
+# A reduce-scatter and then an all-gather give an all-reduce. We will build one like that.
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
 #
-# All collectives can be made of messages between two ranks: one calls `send`, the other `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
+# Any collective can be made of messages: one rank calls `send`, another `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
 
 
 # %%
@@ -104,14 +105,15 @@ def pass_it_on():
 lab.launch(pass_it_on, ranks=2)
 
 # %% [markdown]
-# With two ranks it works. **Guess**: of three, how many return? (We wait two seconds for a silent rank.)
+# With two ranks it works. **Guess**: of three, how many return?
 
 # %%
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
 
 # %%
+impatient = {"hang_s": 2}  # waits two seconds for a silent rank
 try:
-    lab.launch(pass_it_on, ranks=3, hang_s=2)
+    lab.launch(pass_it_on, ranks=3, **impatient)
 except lab.Timeout as error:
     verdict = error
 returning.score(sum(each.how == "returned" for each in verdict.outcomes))
@@ -120,11 +122,11 @@ returning.score(sum(each.how == "returned" for each in verdict.outcomes))
 raise verdict
 
 # %% [markdown] sections="S11"
-# The error names the line where a rank still waits for a message that nobody sends. So the rule is: every `recv` needs its own `send`, and every `send` its own `recv`.
+# One rank still waits for a message that nobody sends. So every `recv` needs its own `send`, and every `send` its own `recv`.
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps, and every rank but the root receives exactly once. As steps the check counts the longest chain of messages of which each waits for the one before; a rank sends one at a time. Where your answer falls short, it draws who sends to whom.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. Steps are counted along the longest chain of messages of which each waits for the one before.
 
 
 # %%
@@ -150,13 +152,21 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour and receives from its left one.
+# Put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour, and then receives from its left one. Every `send` has its `recv`. Is that enough?
 
-# %%
-collectives.Ways(algorithms=["ring"])
+
+# %% tags=["raises-exception"]
+def first_send():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    tensor = torch.ones(1)
+    dist.send(tensor, (rank + 1) % size)
+    dist.recv(tensor, (rank - 1) % size)
+
+
+lab.launch(first_send, ranks=4, **impatient)
 
 # %% [markdown] sections="8.3.2"
-# Three steps must make the sums. All ranks send at once: `isend` starts a send and returns, and `wait` ends it. With `send`, all could wait, and none would get to its `recv`.
+# All four wait in `send`, and nobody gets to the `recv` that another waits for. The cure is `isend`: it starts a send and returns, and `wait` ends it.
 
 
 # %%
@@ -187,11 +197,31 @@ def own_chunk():
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received.
+# Every rank should now hold one finished sum, such as `1111`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received.
 #
 # ### The cure is an index
 #
-# A rank must send what it has just added to. The sum of chunk r begins on rank r + 1 and makes N - 1 hops to the right, so it ends on rank r. For that, rank r sends chunk $(r - 1 - s) \bmod N$ in step s. That is a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
+# A rank must send the chunk that it has just added to: the one that its left neighbour sent in the step before. Let rank r begin with chunk r - 1:
+
+# %%
+sends = {0: (3, 2), 1: (0, 3), 2: (1, 0), 3: (2, 1)}
+lab.table(
+    {"rank": rank, "step 0": first, "step 1": second, "step 2": "?"}
+    for rank, (first, second) in sends.items()
+)
+
+# %% [markdown]
+# The last column is yours. **Guess**: which chunk does rank 0 send in step 2?
+
+# %%
+third = lab.guess("The chunk that rank 0 sends in step 2", between=(0, 3))
+
+# %%
+rank, step, size = 0, 2, 4
+third.score((rank - 1 - step) % size)
+
+# %% [markdown] sections="8.3.2"
+# So rank r sends chunk $(r - 1 - s) \bmod N$ in step s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
 
 
 # %%
@@ -220,38 +250,42 @@ def our_ring():
 lab.launch(our_ring, ranks=4)
 
 # %% [markdown]
-# Now all ranks have all sums. Here are the six steps with 4 MB, over a slow link: 10 ms for a message, and 10 ms more for every megabyte. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. After step 3 each rank has one whole chunk. Move the step, and follow one.
+# Now all have all sums. Here are the six steps with 4 MB, over a slow link. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
 
 # %%
 link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
 base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
 base.board().turn_to(3)
 
-# %% [markdown]
-# In every step each rank sends a quarter of the buffer, so in all one and a half buffers, as the run has counted. Could a cleverer algorithm send less?
-
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, as they arrive, until a *first* rank knows the finished sum:
+# In each step a rank sends a quarter of the buffer, in all one and a half buffers. The board says that no algorithm gets by with less, and with more ranks the least grows. **Guess**: how many buffers must the busiest of 100 ranks send?
+
+# %%
+least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
+
+# %%
+least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
+
+# %% [markdown] sections="19.8.1"
+# Why? Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, until a *first* rank knows the sum, and after:
 #
-# - By then each of the N - 1 other ranks has sent its part, alone or in a sum. That is N - 1 messages at least.
-# - Each of these others still lacks something, so one more message must arrive there. That is N - 1 more.
+# - By then each of the N - 1 others has sent its part, alone or in a sum: N - 1 messages at least.
+# - Each of these others still lacks something, so one more message must arrive there: N - 1 more.
 #
-# So all S bytes of the buffer cause at least $2(N-1)S$ bytes of messages. N ranks share this work, so the busiest one sends at least
+# So all S bytes of the buffer cause at least $2(N-1)S$ bytes of messages. N ranks share them, so the busiest one sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S. No cleverer algorithm sends less, as long as only ranks add and every number travels at full size. (Some switches can add, too.)
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009), and it never reaches 2 S. The proof assumes that only ranks add, though some switches can, and that numbers travel at full size.
 
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The same counting works for the others. A broadcast and a reduce need S: in the one the root sends each number once, in the other everyone else does. An all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter.
+# Does a library send more than it must? The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) really leave its process, counted by the system's sockets.
 #
-# Does the library send more? Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) really leave its process, as the system's sockets count them.
-#
-# **Guess**: four ranks broadcast 4 MB. Our library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
+# **Guess**: four ranks broadcast 4 MB. The library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
 # %%
 roots = lab.guess("What the root sends to broadcast 4 MB, in MB", unit="mb")
@@ -293,14 +327,20 @@ lab.table(
 )
 
 # %% [markdown] sections="8.9.1"
-# The wire is that of the busiest rank. In four of the six it sends no more than it must. In the broadcast's tree the root sends its whole buffer twice. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter.
+# The wire is that of the busiest rank. Four of the six send no more than they must: the all-reduce's 6 MB are our ring's one and a half buffers. In the broadcast's tree the root sends its buffer to two ranks. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter.
+#
+# <details><summary>Why these are the least</summary>
+#
+# S is the whole buffer: what was gathered, or what goes into a reduce-scatter. A broadcast and a reduce need S: in the one the root sends each number once, in the other everyone else does. In an all-gather and a reduce-scatter each number needs N - 1 messages, which N ranks share. In an all-to-all each rank sends all but its own part. So these three need $\frac{N-1}{N}S$.
+#
+# </details>
 
 # %% [markdown] sections="8.3.2"
 # ## The race: server, ring and tree
 #
-# Back to the eight seconds. The first idea is called a [parameter server](GLOSSARY.md#parameter-server): all send to rank 0, which sends the sum back.
+# Back to the eight seconds. The first idea is a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
 #
-# On one machine there is no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least the time that its link states. A message of n bytes takes $T(n) = \alpha + n/B$, with the [latency](GLOSSARY.md#latency) $\alpha$, here 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$, here 0.1 GB/s. A rank sends one and receives one message at a time.
+# One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least the time that its link states. A message of n bytes takes $T(n) = \alpha + n/B$, with the [latency](GLOSSARY.md#latency) $\alpha$, here 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$, here 0.1 GB/s. A rank sends one and receives one message at a time.
 #
 # **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
 
@@ -315,45 +355,26 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is always busy, and the others stand in line. (*Overran*: some message took longer than its link states.) Now the ring. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
-
-# %%
-base.compare()
-
-# %% [markdown]
-# By prediction everybody works all the time. Both ways take six steps, but the ring's messages have a quarter of the bytes.
+# Above is what theory predicts, below what four processes did. Rank 0 is busy nearly all the time, and the others stand in line. (*Overran*: some message took longer than its link states.) The ring takes six steps, too, but in each all ranks send at once, and only a quarter.
 #
-# ### Two more ways
-#
-# In a **tree** the ranks add in pairs, then those that hold a sum, and so on up; then the result comes down again. The **hierarchical** way works inside small groups first, where partners exchange halves, then between the groups, where they exchange quarters, and inside again. The numbers are steps:
+# In a **tree** the ranks add in pairs, then those that hold a sum, and so on up; the result comes down the same way. The numbers are steps on the way up:
 
 # %%
-collectives.Ways()
-
-# %% [markdown]
-# The way back takes as many steps again. In all four ways the ranks *together* send $2(N-1)S$. Now the clock:
+collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
 
 # %%
-names = ["parameter_server", "ring", "tree", "hierarchical"]
+names = ["parameter_server", "ring", "tree"]
 race = lab.sweep(base, algorithm=names, run=names)
 title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
-# %%
-steps = {name: len(base.but(algorithm=name).plan().steps) for name in names}
-more_us = {name: race.measured[name] - us for name, us in race.line.items()}
-lab.table(
-    {"way": name, "steps": steps[name], "more in each_us": more_us[name] / steps[name]}
-    for name in names
-)
-
 # %% [markdown]
-# The tree sends whole buffers. In the hierarchical way a rank sends 1.5 S, as in the ring, but in four steps instead of six, so by prediction it wins. Every measured bar is longer: a real process must also be woken, copy and add, and a step waits for its slowest rank. The table divides what is left over by the steps; we have not measured its parts.
+# The tree takes four steps, up and down, but sends whole buffers. A measured bar can only be longer than its prediction: no message takes less than its link states, and what our processes do besides comes on top.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# With 4 MB the ring beats the tree. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+# With 4 MB the ring beats the tree. With a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -377,12 +398,12 @@ lab.curves(
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$ steps. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Fewer steps win with small buffers, fewer bytes with large ones. So, from four ranks on, ring and tree must cross. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$; on our paced link that is 0.8 MB. For usual links, the formulas let the ring win from so many bytes on:
+# Fewer steps win with small buffers, fewer bytes with large ones. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. On usual links, by the formulas, the ring wins from so many bytes on:
 
 # %%
 links = {
@@ -402,11 +423,11 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. Which way is fastest depends on buffer, ranks and link. So no constant can be right, and a library has several ways. (Exercise 3 builds one that in this model loses to neither.)
+# With two ranks the ring is never slower; with 512 it wins only from 4 MB (Ethernet) or 38 MB (NVLink) on. So no constant can be right. (For powers of two, exercise 3's way is in this model never slower than either.)
 #
 # <details><summary>More ways, and what your cluster chooses</summary>
 #
-# The formulas let one kind of link join all ranks, and a tree send its buffer in one piece. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as the fastest from about 0.35 to about 5 MB. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
+# The formulas let one kind of link join all ranks, and a tree send its buffer in one piece. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as faster than both ring and tree from about 0.35 to about 5 MB; exercise 3's way would be faster still. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
 #
 # On newer NVSwitches there is NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
@@ -417,38 +438,50 @@ lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items()
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
 #
-# So far all links were alike. In a cluster they are not: inside a machine there is often NVLink, between machines the network. Such machines are [islands](GLOSSARY.md#island). Here are two, with our link between them and ten times its bandwidth inside:
+# In a cluster, machines are often [islands](GLOSSARY.md#island): NVLink inside, a slower network between. Here are two, with our link inside and a tenth of its bandwidth between:
 
 # %%
-inside = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=1)
-islands = collectives.islands(4, 2, inside=inside, between=link)
+between = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.01)
+islands = collectives.islands(4, 2, inside=link, between=between)
 islands
 
 # %% [markdown] sections="19.1.1"
-# Every rank has its own link to each rank across. Two of the ring's four links lie inside. **Guess**: now that they are ten times as fast, how many times as fast is the ring with 4 MB?
+# Two of the ring's four links now lie inside. **Guess**: compared with four slow links, how many times as fast is it with 4 MB?
 
 # %%
-gain = lab.guess("The ring: time on equal links over time on islands", unit="ratio")
+gain = lab.guess("The ring: time on four slow links over time on two", unit="ratio")
 
 # %%
-apart = base.but(network=islands)
-on_islands = lab.sweep(apart, algorithm=names, run=["ring", "hierarchical"])
-gain.score(race.line["ring"] / on_islands.line["ring"])
+slow, apart = base.but(network=between), base.but(network=islands)
+gain.score(slow.formula_us() / apart.predict().span_us)
+
+# %% [markdown] sections="19.1.1"
+# The ring crosses in each of its six steps, so it always waits for a slow link. A **hierarchical** all-reduce works in groups first: partners exchange halves and add. Then each exchanges quarters with a partner in the other group. The same steps lead back.
 
 # %%
-title = "All-reduce of 4 MB on two islands"
-lab.bars(on_islands.readings, unit="us", title=title, badge=on_islands.badge)
+collectives.Ways(algorithms=["hierarchical"])
+
+# %% [markdown] sections="19.1.1"
+# Must the groups be the islands? We also try 0 with 2, and 1 with 3.
+
+# %%
+right = apart.but(algorithm="hierarchical")
+ways = {"ring": apart, "groups 01, 23": right}
+ways["groups 02, 13"] = right.but(order=(0, 2, 1, 3))
+took = {name: call.compare().readings for name, call in ways.items()}
+badge = "simulated / measured, paced links"
+lab.bars(took, unit="us", title="All-reduce of 4 MB on two islands", badge=badge)
 
 # %% [markdown]
-# A ring crosses in every one of its six steps, so it always waits for a slow link. The hierarchical way adds inside the islands first: two of its steps stay inside with half of the buffer, two cross with a quarter, and it takes $2\cdot 12 + 2\cdot 20 = 64$ ms. But it must know the islands. If it took 0 with 2 and 1 with 3 as its groups, the halves would cross, in $2\cdot 30 + 2\cdot 11 = 82$ ms. That is what a *topology-aware* library gains by prediction. Measured on processes that share a few cores, their own work may be longer than the gain.
+# If the groups are the islands, halves stay inside, 30 ms a step, and quarters cross, 110 ms a step: $2\cdot 30 + 2\cdot 110 = 280$ ms. If not, halves cross: $2\cdot 210 + 2\cdot 20 = 460$ ms. Only the groups differ, and a *topology-aware* library chooses them. These links are so slow that the measured bars show it, too.
 
 # %% [markdown]
 # ## Three rules, and the eight seconds
 #
-# You will rarely write a collective, but you choose which one is called:
+# For the collectives that you call:
 #
 # - A few large collectives beat many small ones, since each pays $\alpha$. Hence the buckets of chapter 03.
-# - A reduce-scatter need cost only half of an all-reduce (gloo's sends as much), and ZeRO and FSDP (chapters 06 and 07) live on that.
+# - A reduce-scatter and an all-gather send as much as one all-reduce (with gloo, more). So ZeRO's first stages (chapter 06) share out states at no cost in bytes; FSDP (chapter 07) pays one more all-gather.
 # - Let little cross between machines.
 #
 # And the eight seconds? 14 GB, eight ranks, 25 GB/s:
@@ -461,14 +494,14 @@ title = "All-reduce of 14 GB, 8 ranks"
 lab.bars(seconds.line, unit="us", title=title, badge=seconds.badge)
 
 # %% [markdown]
-# The server's rank 0 receives seven times 14 GB, and then sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB, and at 25 GB/s that is about one second.
+# Rank 0 receives seven times 14 GB, and sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB.
 
 # %% [markdown]
 # ## Exercises
 #
 # ### 2. Which algorithm was it?
 #
-# You have counted how many bytes each rank sent in one all-reduce. Was it a ring, a tree or a parameter server? There are four ranks or more, and the root may be any of them. The names are `"ring"`, `"tree"` and `"parameter_server"`.
+# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? Any of four ranks or more may be the root.
 
 
 # %%
@@ -491,14 +524,12 @@ check.hint("which_algorithm")
 # %% [markdown]
 # ### 3. Build one that has both
 #
-# A ring takes many steps; a tree sends too much. For a power of two there is an all-reduce that has the best of both: $2\log_2 N$ steps, and no more than $2\frac{N-1}{N}S$ bytes from any rank. Write it with `send`, `recv`, `isend` or `irecv`. The length of the tensor is a multiple of the number of ranks.
-#
-# To begin with: if you exchange half of your buffer with one partner and both add, how much is left to be summed by each of you?
+# A ring takes many steps; a tree sends too much. For a power of two there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`.
 
 
 # %%
 def my_all_reduce(rank, num_ranks, tensor):
-    """Leaves in tensor the sum over all ranks; num_ranks is a power of two."""
+    """Leaves the sum in tensor; num_ranks is a power of two and divides its length."""
 
     ### BEGIN SOLUTION
     def swap(outgoing, place, partner):
@@ -529,12 +560,12 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ### 4. Which way, and how long?
 #
-# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds; 1 GB/s is 1000 bytes per microsecond. First work out our paced link with four ranks and 4 MB on paper. The check asks about other networks, too.
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds. First work out 0.4 MB on our paced link with four ranks, on paper.
 
 
 # %%
 def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
-    """The faster way, "ring" or "tree", and its time in microseconds."""
+    """The faster way and its time in microseconds; 1 GB/s is 1000 bytes per us."""
 
     ### BEGIN SOLUTION
     def message_us(size):
@@ -555,12 +586,12 @@ check.hint("predicted_all_reduce")
 # %% [markdown]
 # ---
 #
-# *Here ends what most people need. The rest is about measuring real links, and optional.*
+# *Here ends what most people need. The rest, about measuring real links, is optional.*
 
 # %% [markdown] sections="8.9.1"
 # ## A model for your machine
 #
-# How long does the library's all-reduce take on *this* machine? We take it for one straight line, $T(S) = \alpha + S/B$, measure 28 sizes, and fit the line through every fourth of them, the hollow dots. How well does it predict the other 21?
+# How long does an all-reduce take on *this* machine? We try one straight line, $T(S) = \alpha + S/B$: measure 28 sizes, fit it through every fourth, the hollow dots, and see how well it predicts the others.
 
 # %%
 points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1, num_repeats=8)
@@ -579,16 +610,17 @@ lab.curves(
 
 # %%
 off = torch.tensor([abs(line.us(size) / us - 1) for size, us in others.items()])
-lab.table(
-    [{"median error_share": off.median().item(), "worst error_share": off.max().item()}]
-)
+found = {"alpha_us": line.alpha_us, "B (GB/s)": round(line.bandwidth_gb_per_s, 2)}
+found["median error_share"] = off.median().item()
+found["worst error_share"] = off.max().item()
+lab.table([found])
 
 # %% [markdown]
-# The line is straight, and looks bent because both axes are logarithmic. Half of the other sizes are off by no more than the median, but the worst may be far off: a busy moment spoils a single dot, or, where it meets a fitted one, the line beside it. And it holds for *one* number of ranks.
+# The line looks bent because both axes are logarithmic. Here $\alpha$ is what a whole call costs, however small its buffer. If a dot is far off, run the cell again: what moves is noise.
 #
 # ### Bandwidth, as libraries report it
 #
-# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*. Times $2\frac{N-1}{N}$, the bound's factor, it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
+# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
@@ -605,16 +637,15 @@ lab.table(
 )
 
 # %% [markdown]
-# Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what it can do in one direction, 300 GB/s. So two round numbers give an estimate, no more: it is short by more than half at 16.8 MB, and by a fifth at 8.59 GB. For better ones, fit $\alpha$ and $B$ to measured times.
+# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, at 16.8 MB by more than half.
 
 # %% [markdown]
 # ## Summary
 #
-# - An all-reduce can be made of a reduce-scatter and an all-gather.
-# - Where only ranks add, and at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
-# - A tree takes $2\lceil\log_2 N\rceil$ steps. Where ring and tree cross depends on latency, bandwidth and N, so no constant is right.
-# - What was asked for and what went out may differ: gloo's reduce-scatter sends twice what it must.
-# - A message takes $\alpha + n/B$. From these two numbers you can estimate how long each way takes, and so choose.
+# - Where only ranks add, and at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, at $2(N-1)$ times the latency.
+# - A tree takes $2\lceil\log_2 N\rceil$ steps. Where it meets the ring depends on latency, bandwidth and N.
+# - gloo's reduce-scatter sends twice what it must.
+# - A message takes $\alpha + n/B$; so each way can be estimated.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
@@ -627,7 +658,7 @@ lab.table(
 #
 # </details>
 #
-# **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
+# **Next**: chapter 03 hides its all-reduces under the backward.
 
 # %% [markdown] sections="8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1, S11"
 # ## Errata of the textbook

@@ -33,6 +33,7 @@ OPTIONS = [
     ("all_reduce", "double_tree", {"num_segments": 1}),
     ("all_reduce", "parameter_server", {"root": 3}),
     *(("all_reduce", "hierarchical", {"island_size": size}) for size in (1, 2, 3, 6)),
+    ("all_reduce", "hierarchical", {"island_size": 3, "order": (0, 2, 4, 1, 3, 5)}),
 ]
 
 
@@ -188,6 +189,14 @@ def test_a_long_double_tree_needs_two_steps_for_its_pair_of_segments_and_a_tree_
         for name in ("double_tree", "tree")
     )
     assert 4 <= double <= 4.5 and 3 <= single <= 3.15
+
+
+def test_a_hierarchy_groups_the_ranks_that_are_neighbours_in_its_order():
+    made = plan("all_reduce", "hierarchical", 4, order=(0, 2, 1, 3))
+    pairs = [{frozenset(message[:2]) for message in step} for step in made.steps]
+    groups = {frozenset({0, 2}), frozenset({1, 3})}
+    across = {frozenset({0, 1}), frozenset({2, 3})}
+    assert pairs == [groups, across, across, groups]
 
 
 def test_a_hierarchy_reduces_inside_then_across_then_gathers_inside():

@@ -203,7 +203,7 @@ def from_anyone(rank, num_ranks, tensor, root):
         (
             "predicted_all_reduce",
             lambda *asked: predicted(*asked, bytes_per_us=1),
-            "answer(10000, 0.1, 4, 4e+06) is ('ring', 60060000.0); a ring takes 120000 us, a tree",
+            "answer(10000, 0.1, 4, 400000) is ('ring', 6060000.0); a ring takes 66000 us, a tree",
         ),
         (
             "predicted_all_reduce",
@@ -213,7 +213,7 @@ def from_anyone(rank, num_ranks, tensor, root):
         (
             "predicted_all_reduce",
             turned_round,
-            "answer(10000, 0.1, 4, 4e+06) is ('tree', 120000.0)",
+            "answer(10000, 0.1, 4, 400000) is ('ring', 56000.0)",
         ),
         ("predicted_all_reduce", lambda *_: ("ring", float("nan")), "is ('ring', nan); a ring"),
         ("predicted_all_reduce", lambda *_: ("tree", "soon"), "is ('tree', 'soon'); a ring"),
