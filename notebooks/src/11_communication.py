@@ -227,9 +227,7 @@ eight.score(trained(8, 8 * 0.3)[0]["last_loss"])
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Does training bear fewer bytes?
-#
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library's `bf16_compress_hook`):
+# Two thirds of our 71 seconds are gradients. Does training bear fewer bytes? DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library's `bf16_compress_hook`):
 
 
 # %%
@@ -304,11 +302,11 @@ few.score(runs["3 levels, stochastic"][0]["last_loss"])
 compressed_run.report({name: runs[name] for name in few_bits})
 
 # %% [markdown]
-# Rounded to the nearest, what is smaller than half a level is never sent. Stochastic rounding pays with noise, and 8 bits make less of it. (We send a whole byte for three levels, too; 2 bits would do.)
+# Rounded to the nearest, what is smaller than half a level is never sent, so training falls behind. Stochastic rounding pays with noise, and 8 bits make less of it. (We send a whole byte for three levels, too; 2 bits would do.)
 #
 # But a gather gives everything to everybody, so it grows with the ranks: eight of them would send as much as with floats.
 #
-# <details><summary>To those who add up, only</summary>
+# <details><summary>Bytes only to those who add up</summary>
 #
 # An [all-to-all](GLOSSARY.md#all-to-all) gives each rank only its slice, to be added up there. With bytes it sends a quarter of a reduce-scatter of floats, however many ranks there are. For an all-reduce each rank then quantises the sum of its slice, and the sums are gathered. (Counted, not run.)
 #
@@ -396,7 +394,7 @@ first_small.score(number)
 #
 # ### Exercise 2. Error feedback
 #
-# Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory for your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
+# Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory for your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
 
 # %%
@@ -441,7 +439,7 @@ lab.curves(
 # %% [markdown]
 # At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss that with each of eight seeds ended 0.04 to 0.06 above. Without feedback small values are dropped for good.
 #
-# What feedback keeps costs a float for each entry, 27 GB on our 7 B model. For a hook it comes on top of the planner's 63: 90 GB a card. A loop of your own can do without: what was not sent stays in the fp32 `.grad`, and only what was sent is cleared.
+# What feedback keeps costs a float for each entry, 27 GB on our 7 B model. For a hook it comes on top of the planner's 63: 90 GB on a card of 80. A loop of your own can do without: what was not sent stays in the fp32 `.grad`, and only what was sent is cleared.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -512,7 +510,7 @@ lab.bars(at_2_gb, title="4 MB at 2 GB/s", **looks)
 # %% [markdown] sections="10.4.3"
 # Rounding and choosing now take longer than the link needs for all of the floats, and adding up what arrives comes on top. (A GPU is faster; we estimate it below.)
 #
-# And **to shrink a message that was hidden anyway saves no time**. (Our gathering hooks wait, so nothing hides; a production hook goes on in `.then`.)
+# **To shrink a message that was hidden anyway saves no time**. (Our gathering hooks wait, so nothing hides; a production hook goes on in `.then`.)
 #
 # ### Exercise 3. Up to which link?
 #
@@ -637,7 +635,7 @@ longer.score(zigzag.predict().span_us / straight.predict().span_us)
 zigzag.way()
 
 # %% [markdown]
-# In the second ring three messages in each direction share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
+# In the second ring three messages in each direction (green, pink) share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -682,7 +680,7 @@ lab.bars(took, unit="us", title=title, badge=where)
 # - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation is a larger batch, with fewer updates.
 # - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias.
-# - Compression pays up to a speed of the link. On real ranks we ran bf16, and 8 bits and top-1 % by gathering; the steps of the bill are counted.
+# - Compression pays up to a speed of the link. We ran bf16, and 8 bits and top-1 % by gathering; the steps of the bill are counted.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [straggler](GLOSSARY.md#straggler).
 #
