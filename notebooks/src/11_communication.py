@@ -31,7 +31,7 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip its messages. Here they all come after the backward, and every card waits.
+# Each row is a rank: forward, backward, and messages in the thin strip. Here they all come after the backward, and every card waits.
 #
 # **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth it.
 
@@ -66,7 +66,7 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 #
 # DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP, but [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients in a bucket of its own, on a link of 80 MB/s.
 #
-# What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. On the board it was all 78 ms. Now take six layers, with overlap. How many milliseconds should a step take?
+# What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. On the board it was all 78 ms. Now take six layers, with overlap. How many milliseconds should a step take?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -79,7 +79,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Measured, it takes longer where ranks *overran* their stated times, and the latest keeps the others waiting. (A strip stands lower where two buckets are under way at once. *Nothing under way*: neither computing nor messages.) What does overlap save?
+# By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Measured, it takes longer where ranks *overran* their stated times: the latest keeps the others waiting. (A strip stands lower where two buckets are under way at once. *Nothing under way*: neither computing nor messages.) What does overlap save?
 
 # %%
 late = step.but(layers=6).compare()
@@ -548,7 +548,7 @@ in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
 in_bytes.score(gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, with the fourth, better links: counted, not run.
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, and the fourth, better links: counted, not run.
 
 
 # %%
@@ -605,7 +605,7 @@ enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m are left. That batch has 3.1 million tokens, fewer than LLaMA's. A step's 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time.
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. That batch has 3.1 million tokens, fewer than LLaMA's. Then 64 sequences take 5.2 s instead of 74, and the cards still wait 38 % of the time.
 #
 # *Here ends what most people need. The rest is about several cards in each machine, and optional.*
 
