@@ -22,6 +22,7 @@ _LOOKS = (
 )  # widths and dashes of links, the fastest first
 _RING_PX = 2.2
 _LANE_PX = 7.0
+_WAYS = (CYCLE[2][0], CYCLE[3][0])  # colours of a shared wire's two directions
 _MIDDLE_PX = (WIDTH_PX / 2, 206)  # of the islands' ellipse
 _TOP_PX = 62
 _FEW = 4  # links between islands that are drawn one by one
@@ -220,7 +221,7 @@ def _ring(
     shared: set[Ends],
 ) -> list[Line]:
     """An arrow from each rank to the next. Those that leave an island by a wire that all share run
-    side by side along it."""
+    side by side along it, each direction in its colour."""
     lanes: dict[Ends, list[tuple[int, int]]] = {}
     arrows = []
     for a, b in zip(order, [*order[1:], *order[:1]], strict=True):
@@ -240,7 +241,7 @@ def _ring(
             way = way if home[a] == ends[0] else way[::-1]
             out = _between(boxes[a], Box(*way[0], 0, 0)).points_px[0]
             into = _between(Box(*way[1], 0, 0), boxes[b]).points_px[1]
-            arrows.append(Line((out, *way, into)))
+            arrows.append(Line((out, *way, into), _WAYS[home[a] != ends[0]]))
     return [arrow._replace(width_px=_RING_PX, arrow=True) for arrow in arrows]
 
 

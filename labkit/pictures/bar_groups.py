@@ -108,8 +108,8 @@ def stacked(
     bounds: Sequence[tuple[str, float]],
     sums: list[str],
 ) -> tuple[list[Shape], float]:
-    """A bar per name whose parts lie behind one another, with its sum; and where all ends. A number
-    that a bound's line would cross is left to the table."""
+    """A bar per name whose parts lie behind one another, with its sum; and where all ends. A part's
+    number is left out where it is the sum, and left to the table where a bound would cross it."""
     looks = _looks(groups)
     left = 10 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, sums))
@@ -124,7 +124,7 @@ def stacked(
             middle = x + value * scale / 2
             reach = text_px(line[head]) / 2 + 2
             is_free = all(abs(left + bound * scale - middle) > reach for _, bound in bounds)
-            number = (line[head],) if is_free else ()
+            number = (line[head],) if is_free and line[head] != whole else ()
             shapes.append(Box(x, y, value * scale, 20, *looks[head], number))
             x += value * scale
         shapes.append(Words(x + 6, y + 14, whole))

@@ -11,9 +11,9 @@
 #
 # *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, by our planner's count for 71 seconds. We bought eight cards, and got a very expensive network test.
+# Our 7 B model trains on eight A100s in eight machines, with an Ethernet of 10 Gbit/s between them. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, by our planner's count for 71 seconds.
 #
-# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds, and how long do the cards still wait? First a toy, small enough to see: four layers on three ranks.
+# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? First a toy: four layers on three ranks.
 
 # %%
 import torch
@@ -31,14 +31,14 @@ step = data_parallel.Step(
 step.board()
 
 # %% [markdown]
-# Each row is a rank: forward, backward, and in the thin strip below its messages. Here all messages come after the backward, and every card waits.
+# Each row is a rank: forward, backward, and messages in the thin strip. Here they all come after the backward, and every card waits.
 #
-# **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
+# **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth it.
 
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# What are the 71 seconds made of? We ask the planner of chapter 18. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) each of the eight ranks keeps the optimizer states of an eighth of the parameters. It [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, updates its eighth, and all-gathers the parameters in bf16.
+# What are the 71 seconds made of? Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) each rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, updates its eighth of the parameters, and all-gathers them in bf16. The planner of chapter 18 counts:
 
 # %%
 small = planner.Plan(
@@ -55,25 +55,18 @@ bill_s = {
 lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
 # %% [markdown]
-# This is our bill: of 74 seconds the cards wait 96 %.
+# Of 74 seconds the cards wait 96 %.
 #
 # - **Computing:** 8 sequences of 2,048 tokens on each card, at two thirds of an A100's peak.
-# - **The cable:** the planner counts on two fifths of its 1.25 GB/s, as fitted to another cluster's runs. A rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds.
-# - **The gradients:** in bf16, as they are often sent, they would leave a step of 50 seconds.
+# - **The cable:** a rank sends 7/8 of the gradients: 27 × 7/8 / 0.5, 47 seconds. These 0.5 GB/s are two fifths of 10 Gbit/s, as fitted to another cluster's runs.
+# - **Your cable** may do better: filled to four fifths, it halves both message bars. So measure it first: NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP:
+# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP, but [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients in a bucket of its own, on a link of 80 MB/s.
 #
-# ```python
-# ddp = DDP(net, bucket_cap_mb=0.9)
-# ddp(inputs).sum().backward()  # the buckets leave in here
-# ```
-#
-# Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients in a bucket of its own, on a link of 80 MB/s.
-#
-# What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. On the board four layers computed for 120 ms, and then all 78 ms of messages were exposed. Now take six layers, with overlap. How many milliseconds should a step take?
+# What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. On the board it was all 78 ms. Now take six layers, with overlap. How many milliseconds should a step take?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -86,32 +79,38 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured below. The strips are the buckets. By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Without overlap all six would: 297 ms. Measured, it is more, probably because three processes share a few cores (*overran*: too busy for the stated times).
+# By the prediction only the last bucket sticks out: 60 + 120 + 19.5 ms. Measured, it takes longer where ranks *overran* their stated times: the latest keeps the others waiting. (A strip stands lower where two buckets are under way at once. *Nothing under way*: neither computing nor messages.) What does overlap save?
+
+# %%
+late = step.but(layers=6).compare()
+saves = {"without overlap": late.readings, "with overlap": hidden.readings}
+where = "predicted / measured, paced links"
+lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# Our link was a little faster than the backward. At 30 MB/s the buckets queue up:
+# That link was a little faster than the backward. At 30 MB/s the buckets queue up:
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).predict()
 
-# %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 30 MB/s that is less than a third.
+# %% [markdown]
+# Overlap can hide no more than there is backward left when the first bucket is full: here three layers, 60 ms, however slow the link.
 #
-# And on our bill? Let gradients hide under the backward and parameters under the next forward: of the 71 seconds 68 remain, because there are only three to hide under.
+# And on our bill? Gradients can hide under the backward, parameters under the next forward (Megatron's `--overlap-grad-reduce` and `--overlap-param-gather`). At the very best 4 seconds hide, so at least 67 of the 71 remain.
 #
-# <details><summary>What that takes</summary>
+# <details><summary>Why 4 seconds</summary>
 #
-# A card's 8 sequences must be one microbatch, since messages leave with the last one. By the planner that is 63 GB, with recomputation. Our count leaves out the 0.8 s that this adds to the computing. On our slow network the messages are still longer and would hide them; on the fast one computing would be the longer of the two.
+# Messages leave with the last microbatch, so a card's 8 sequences must be one. By the planner that takes 128 GB, or 63 with recomputation, which makes the computing 0.8 s longer: 3.2 + 0.8. A little less can hide, as in the toy, because the first bucket must fill and the last one comes too late.
 #
 # </details>
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
-# An all-reduce cannot end before the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy*: the share of time with messages.)
+# An all-reduce cannot end before the slowest rank has brought its part. Now one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it? (*Busy*: the share of time with messages.)
 
 # %%
 slow_rank = torch.randint(3, ()).item()
@@ -124,13 +123,13 @@ waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
 # %%
 waits.score(f"rank {slow_rank}")
 
-# %% [markdown] sections="19.1.3"
-# The others begin early and wait in their all-reduces. The slow rank comes late and finds everybody there. So the shortest all-reduces belong to the [straggler](GLOSSARY.md#straggler), the longest to a victim.
+# %% [markdown]
+# The others begin early and wait. The slow rank comes late and finds everybody there, so the shortest all-reduces belong to the [straggler](GLOSSARY.md#straggler).
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). A common mistake is to all-reduce by hand after each of them. Let two ranks do so with four microbatches. Microbatch i adds 1 to entry i, so that we see how often each one counts:
+# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). A common mistake is to all-reduce by hand after each of them. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
 
 
 # %%
@@ -145,22 +144,24 @@ def counted(each_time=1, at_end=1):
 
 
 # %%
-ways = lab.launch(lambda: (counted(at_end=2), counted(each_time=2)), ranks=2)[0]
-often = {}
-for name, late, early in zip(("first", "second", "third", "last"), *ways):
-    often[name] = {"divided at the end": late, "divided each time": early}
-lab.bars(often, title="How often a microbatch is counted")
+first = lab.guess("how often the first microbatch counts", between=(0, 16))
+
+# %%
+both = lab.launch(lambda: (counted(at_end=2), counted(each_time=2)), ranks=2)[0]
+first.score(both[0][0])
+
+# %%
+for counts in both:
+    print(counts)
 
 # %% [markdown]
-# - **Divided at the end.** What was summed is summed again in each later round, so the microbatches count 8 : 4 : 2 : 1.
-# - **Divided each time.** Right, since what was averaged before is equal on all ranks. But it sends four times as much as necessary.
+# - **Divided at the end** (first line). What was summed is summed again in each later round.
+# - **Divided each time** (second line). Right, since what was averaged before is equal on all ranks. But it sends four times as much as necessary.
 
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets). They may differ in size, but a list has as many samples in all on every rank. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
-#
-# (*Over budget* in a verdict means right, but wasteful.)
+# So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets). They may differ in size, but every rank's list has as many samples in all. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. (*Over budget*: right, but wasteful.)
 
 
 # %%
@@ -185,59 +186,48 @@ check.accumulate(my_accumulation)
 check.hint("accumulate")
 
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# ### What it saves
+# ### What it saves, and what it costs
 #
-# Our toy again, on the narrow link and with overlap, communicates once in m microbatches:
-
-# %%
-queued = step.but(overlap=True, link=narrow)
-per_microbatch = {}
-for m in (1, 4, 8):
-    whole_step = queued.but(accumulate=m).predict()
-    per_microbatch[f"m = {m}"] = whole_step.end_us.max() / m
-marks = {"computing alone": 120_000}
-title = "Time per microbatch"
-lab.bars(per_microbatch, unit="us", title=title, badge="predicted", marks=marks)
-
-# %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# Messages leave in the last microbatch only. So 134 ms stick out once in a step, and each microbatch pays 134/m. With m = 4, a batch of 256 sequences, 18 of our 71 seconds would remain for each 64.
-#
-# ### What it costs
-#
-# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD with rate 0.3) on two ranks, on the same 64 microbatches each time.
+# m microbatches share one exchange, so each pays 1/m of it. With m = 4, a batch of 256 sequences, 18 of our 71 seconds remain for each 64. But it is one large batch, with fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks, on the same 64 microbatches each time.
 
 
 # %%
-def ends_at(m, rate):
-    """The loss of held-out text after 64 microbatches on each of two ranks."""
-    run = compressed_run.launch(num_steps=64 // m, accumulate=m, learning_rate=rate)
-    return run[0]["last_loss"]
+def trained(m, rate):
+    """On each of two ranks by 64 microbatches, m in a step"""
+    return compressed_run.launch(num_steps=64 // m, accumulate=m, learning_rate=rate)
+
+
+def losses(run):
+    """Of held-out text, after 8, 16, ... 64 microbatches"""
+    return dict(zip(range(8, 65, 8), run[0]["loss"].values()))
 
 
 # %%
-plain = compressed_run.launch()  # 64 steps of one microbatch, rate 0.3
-losses = {
-    "m = 1": plain[0]["last_loss"],
-    "m = 4": ends_at(4, 0.3),
-    "m = 4, 4 times the rate": ends_at(4, 4 * 0.3),
+plain = trained(1, 0.3)
+by_batch = {
+    "m = 1": losses(plain),
+    "m = 4": losses(trained(4, 0.3)),
+    "m = 4, 4 times the rate": losses(trained(4, 4 * 0.3)),
 }
-lab.bars(losses, title="Loss after 64 microbatches")
+axes = {"x": "microbatches", "y": "loss of held-out text"}
+lab.curves(measured=by_batch, joined=True, title="Fewer updates", **axes)
 
 # %% [markdown]
-# Fewer updates get less far. A larger learning rate makes up for more than half of it. And with m = 8 and 8 times the rate?
+# Fewer updates get less far. With 4 times the rate training jumps, but ends lower. Where does m = 8 end, with 8 times the rate?
 
 # %%
-print("loss:", round(ends_at(8, 8 * 0.3), 1))
+eight = lab.guess("the last loss with m = 8 and 8 times the rate")
 
-# %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged (one run, no warm-up; see chapter 12): a model that knows nothing has ln 256 = 5.5. [Local SGD](GLOSSARY.md#local-sgd) (chapter 03) sends less often and still updates often: each rank alone, with the weights averaged every few steps.
+# %%
+eight.score(trained(8, 8 * 0.3)[0]["last_loss"])
+
+# %% [markdown]
+# A model that knows nothing has ln 256 = 5.5, so what ends above that has diverged (one run, without warm-up; see chapter 12). [Local SGD](GLOSSARY.md#local-sgd) (chapter 03) sends less often but updates often: each rank alone, with the weights averaged every few steps.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Without any, 24 would still remain, so this way is for links where nothing else helps. Do fewer bytes really leave, and does training bear it?
-#
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library's `bf16_compress_hook`; FSDP takes no hooks of DDP):
+# Two thirds of our 71 seconds are gradients. Does training bear fewer bytes? DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library's `bf16_compress_hook`):
 
 
 # %%
@@ -249,24 +239,19 @@ def bf16(state, bucket):
 
 
 # %% [markdown]
-# `compressed_run.launch` takes such a hook. "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)), "on the wire" what the system counted on the sockets, headers included.
+# "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)), "on the wire" what the system counted on the sockets, headers included.
 
 # %%
 runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and the same loss. (With eight seeds, where this was written, the plain run ended between 3.29 and 3.37.)
+# Half the bytes, and the same loss. (Eight seeds of the all-reduce, where this was written, ended between 3.29 and 3.37.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation maps values to whole numbers: with 8 bits from -127 to 127, with three levels to -1, 0 and 1. How would you round? Take a value of 0.3 that comes in ten steps running:
-#
-# | rounding | what is sent | sum |
-# | --- | --- | --- |
-# | to the **nearest** | 0 0 0 0 0 0 0 0 0 0 | 0 |
-# | **stochastic**: up with a probability of 0.3 | 0 1 0 0 0 1 0 0 1 0, say | 3 on average |
+# Quantisation maps values to whole numbers: with 8 bits from -127 to 127, with three levels to -1, 0 and 1. Take a value of 0.3 that comes ten times running. Rounded to the **nearest** it is sent as 0 every time. **Stochastic** rounding goes up with a probability of 0.3, so it sends about three times a 1, which is right on average.
 
 
 # %%
@@ -279,7 +264,7 @@ def rounded(gradient, most, stochastic=True):
 
 
 # %% [markdown]
-# An all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So our hook gathers everybody's bytes and scales, and adds up as floats:
+# An all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So our hook gathers everybody's bytes and scales, and adds up as floats. The all-reduce ended at a loss of 3.3. Where do three levels end, rounded stochastically?
 
 
 # %%
@@ -301,6 +286,9 @@ def quantised(state, bucket):
 
 
 # %%
+few = lab.guess("the last loss with 3 levels", between=(3, 6))
+
+# %%
 few_bits = {
     "3 levels, nearest": {"most": 1, "stochastic": False},
     "3 levels, stochastic": {"most": 1},
@@ -308,33 +296,19 @@ few_bits = {
 }
 for name, state in few_bits.items():
     runs[name] = compressed_run.launch(quantised, state)
+few.score(runs["3 levels, stochastic"][0]["last_loss"])
+
+# %%
 compressed_run.report({name: runs[name] for name in few_bits})
 
 # %% [markdown]
-# Rounded to the nearest, what is smaller than half a level is never sent, so training stays far behind. Stochastic rounding sends it now and then, and on average nothing is lost. The finer 8 bits end like the plain run.
-
-# %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Who gets the bytes?
+# Rounded to the nearest, what is smaller than half a level is never sent, so training falls behind. Stochastic rounding pays with noise, and 8 bits make less of it. (We send a whole byte for three levels, too; 2 bits would do.)
 #
-# A gather gives everything to everybody. An [all-to-all](GLOSSARY.md#all-to-all) gives each rank only its slice, to be added up there. What does rank 0 of four send for a million values?
-
-# %%
-others = ("to rank 1", "to rank 2", "to rank 3")
-sent = {
-    "floats, all-reduce": {"to rank 1": 2 * 3 / 4 * 4e6},
-    "bytes, gather": dict.fromkeys(others, 1e6),
-    "floats, reduce-scatter": {"to rank 1": 3 / 4 * 4e6},
-    "bytes, all-to-all": dict.fromkeys(others, 1e6 / 4),
-}
-title = "What rank 0 of four sends for a million values"
-lab.bars(sent, unit="bytes", stacked=True, title=title, badge="predicted")
-
-# %% [markdown]
-# (The floats go around a ring.) A gather grows with the ranks: with eight it sends as much as the floats. An all-to-all stays at a quarter of a reduce-scatter.
+# But a gather gives everything to everybody, so it grows with the ranks: eight of them would send as much as with floats.
 #
-# <details><summary>For an all-reduce: two steps</summary>
+# <details><summary>Bytes only to those who add up</summary>
 #
-# After the all-to-all each rank quantises the sum of its slice, and the sums are gathered. (Counted, not run.)
+# An [all-to-all](GLOSSARY.md#all-to-all) gives each rank only its slice, to be added up there. With bytes it sends a quarter of a reduce-scatter of floats, however many ranks there are. For an all-reduce each rank then quantises the sum of its slice, and the sums are gathered. (Counted, not run.)
 #
 # | bytes that a rank sends for each value | 2 ranks | 8 ranks | 64 ranks |
 # | --- | --- | --- | --- |
@@ -375,7 +349,7 @@ handed_in = plain[0]["handed_in_bytes"]
 share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
-# %% [markdown] sections="19.2.2b, 10.4.3, S10"
+# %% [markdown]
 # A place costs four bytes, like a value. This gather grows with the ranks, too: two send 2 % of an all-reduce, plus headers, and fifty send half.
 #
 # <details><summary>Where the ratio comes from</summary>
@@ -420,7 +394,7 @@ first_small.score(number)
 #
 # ### Exercise 2. Error feedback
 #
-# Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
+# Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory for your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
 
 # %%
@@ -447,7 +421,7 @@ check.hint("error_feedback")
 # %% [markdown] sections="19.2.2b"
 # ### Loss and bytes
 #
-# `with_feedback` makes a hook of your function (or of the package's own, until you have written it). Each mark is eight steps: further left is cheaper, lower is better. Which one would you take?
+# `with_feedback` makes a hook of your function (or of the package's own, until you have written it). Further left is cheaper, lower is better. Which one would you take?
 
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
@@ -462,13 +436,10 @@ lab.curves(
     title="Loss and bytes",
 )
 
-# %%
-compressed_run.report({name: runs[name] for name in shown})
-
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss behind the all-reduce's at every mark. The gap shrinks, but with each of eight seeds 0.04 to 0.06 were left. Without feedback small values are dropped for good, and the loss ends well above.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and a loss that with each of eight seeds ended 0.04 to 0.06 above. Without feedback small values are dropped for good.
 #
-# The memory costs a float for each entry of a gradient: on our 7 B model 27 GB. With the planner's 63 that is 90 GB a card, more than an A100 has.
+# What feedback keeps costs a float for each entry, 27 GB on our 7 B model. For a hook it comes on top of the planner's 63: 90 GB on a card of 80. A loop of your own can do without: what was not sent stays in the fp32 `.grad`, and only what was sent is cleared.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -495,7 +466,7 @@ compressed_run.report({name: runs[name] for name in shown})
 # %% [markdown] sections="10.4.3"
 # ### And is it faster?
 #
-# Only if the link needs longer for the saved bytes than the processor for compressing. So we time compressing alone, without messages, and add what two ranks' link needs for what is left of 4 MB. First at 50 MB/s:
+# Only if the link needs longer for the saved bytes than the processor for compressing. So we time compressing alone, on one thread, and add what two ranks' link needs for what is left of 4 MB. First at 50 MB/s:
 
 # %%
 from torch.utils import benchmark
@@ -524,19 +495,26 @@ looks = {"unit": "s", "stacked": True, "badge": "predicted / measured"}
 lab.bars(at(0.05), title="4 MB at 50 MB/s", **looks)
 
 # %% [markdown]
-# Here all three win. And at 2 GB/s?
+# Here all three win. Which is fastest at 2 GB/s?
 
 # %%
-lab.bars(at(2), title="4 MB at 2 GB/s", **looks)
+fastest = lab.guess("the fastest at 2 GB/s", choices=list(of_bytes))
+
+# %%
+at_2_gb = at(2)
+fastest.score(min(at_2_gb, key=lambda name: sum(at_2_gb[name].values())))
+
+# %%
+lab.bars(at_2_gb, title="4 MB at 2 GB/s", **looks)
 
 # %% [markdown] sections="10.4.3"
-# Now rounding and choosing take longer than the link needs for all of the floats; only the cast to bf16 is cheap enough. (This is a CPU. A GPU compresses faster, so its limit is a faster link.)
+# Rounding and choosing now take longer than the link needs for all of the floats, and adding up what arrives comes on top. (A GPU is faster; we estimate it below.)
 #
-# (Our gathering hooks also wait, and lose the overlap; a production hook goes on in `.then`.) And **to shrink a message that was hidden anyway saves no time.**
+# **To shrink a message that was hidden anyway saves no time**. (Our gathering hooks wait, so nothing hides; a production hook goes on in `.then`.)
 #
 # ### Exercise 3. Up to which link?
 #
-# Compressing delays a message by what it takes, but a message can hide: of its time on the link only what exceeds `hidden_ms` costs anything. Find the speed, in GB/s, at which a step takes as long with compression as without. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
+# Compressing occupies the processor, so all of it costs. Of a message's time on the link only what exceeds `hidden_ms` costs anything. Find the speed, in GB/s, at which a step takes as long with compression as without. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
 
 
 # %%
@@ -558,12 +536,83 @@ check.break_even(my_break_even)
 # %%
 check.hint("break_even")
 
+# %% [markdown] sections="10.7.3, 19.8.2"
+# ## When is it worth it?
+#
+# First by hand, for 8 bits: instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up, if the framework offers it. How many of the 71 seconds are left?
+
+# %%
+in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
+
+# %%
+in_bytes.score(gradients_s / 4 + parameters_s)
+
+# %% [markdown]
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, and the fourth, better links: counted, not run.
+
+
+# %%
+whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
+recomputing_s = whole.time().step_us / 1e6 - messages_s
+
+
+def seconds(m=1, gradients=1.0, speed=1.0, overlap=False):
+    """Of a step of 64 sequences, if m times as many share one exchange"""
+    messages = (gradients * gradients_s + parameters_s) / speed / m
+    if not overlap:
+        return {"computing": computing_s, "waiting": messages}
+    return {"computing": recomputing_s, "waiting": max(0, messages - recomputing_s)}
+
+
+# %%
+steps = {
+    "as it is": seconds(),
+    "overlap, at best": seconds(overlap=True),
+    "gradients in bf16": seconds(gradients=1 / 2),
+    "gradients in 8 bits": seconds(gradients=1 / 4),
+    "top-1 %, feedback": seconds(gradients=0.02),
+    "16 times the batch": seconds(m=16),
+    "200 Gbit/s": seconds(speed=20),
+    "Local SGD, 16 steps": seconds(gradients=0, m=16 / 2),
+    "200 Gbit/s, overlap": seconds(speed=20, overlap=True),
+}
+title = "A step of 64 sequences, each way"
+lab.bars(steps, unit="s", stacked=True, title=title, badge="predicted")
+
+# %% [markdown]
+# Compression stays behind: with 8 bits the cards still wait 92 % of the time. A batch 16 times as large gives nearly as much as a network twenty times as fast, **if** training bears it. Our toy diverged at 8 times the rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million). Overlap comes into its own where messages are about as short as the computing.
+#
+# <details><summary>What the chart counts</summary>
+#
+# | way | counted as | why |
+# | --- | --- | --- |
+# | overlap | computing 4.0 s, and all of it hides messages | recomputation, as above; at best |
+# | top-1 %, feedback | gradients: 2 % | values and places, to their owners |
+# | 200 Gbit/s | messages: 1/20 | filled to 2/5, too |
+# | Local SGD, 16 steps | parameters: 2/16; no gradients | an all-reduce of bf16 weights is as long as two gathers |
+#
+# Local SGD does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB. Compressing itself is left out: to round our 27 GB, an A100 passes over them a few times at 2 TB/s, about 0.1 s (an estimate). ZeRO++ gathers the parameters in fewer bits, too: with 8 for both, 47 / 4 + 24 / 2, 24 seconds of messages would be left.
+#
+# </details>
+#
+# So there is an order. Measure the cable, send gradients in bf16, accumulate as far as training allows. Overlap where one microbatch fits, and compress further if you still wait. With bf16, which is the smallest m that leaves 2 seconds of waiting or fewer?
+
+# %%
+smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
+
+# %%
+enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
+smallest_m.score(next(enough))
+
+# %% [markdown]
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. That batch has 3.1 million tokens, fewer than LLaMA's. Then 64 sequences take 5.2 s instead of 74, and the cards still wait 38 % of the time.
+#
+# *Here ends what most people need. The rest is about several cards in each machine, and optional.*
+
 # %% [markdown] sections="19.1.3, 10.4.3"
-# ## Use the links well
+# ## The order of a ring
 #
-# The fourth way, better links, costs money. Do we use well those that we have? One large all-reduce, measured, tells how full a cable gets: at four fifths, half of the 71 seconds would go.
-#
-# A ring's order can waste a cable. Take two machines (*islands* in the picture) of three cards: fast links inside, and **one** cable between them, shared by all messages in one direction. This ring goes 0 1 2 3 4 5:
+# Now another cluster: two machines (*islands* in the picture) of three cards. Links inside are fast, and **one** cable between them is shared by all messages in one direction. This ring goes in order:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.01)
@@ -586,21 +635,17 @@ longer.score(zigzag.predict().span_us / straight.predict().span_us)
 zigzag.way()
 
 # %% [markdown]
-# In the first ring two of the six links cross the cable, one in each direction. In the second all six do: three in each direction share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
+# In the second ring three messages in each direction (green, pink) share the wire. Can the traffic be less than in both? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
 calls = {"0 1 2 3 4 5": straight, "0 3 1 4 2 5": zigzag, "in two levels": levels}
 took = {name: call.compare().readings for name, call in calls.items()}
 title = "All-reduce of 0.6 MB over two machines"
-lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
+lab.bars(took, unit="us", title=title, badge=where)
 
-# %% [markdown] sections="8.9.2, 10.4.3"
-# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own. The price is three collectives in the place of one. With one card in each machine, as on our bill, nothing is gained.
-#
-# ### Whose job is the order?
-#
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, sees which ranks share a machine and chains them, so it avoids the zigzag. But it takes the machines themselves in the order of the ranks (NVIDIA/nccl, issue 1340): number those rack by rack.
+# %% [markdown]
+# By the bytes, yes: in the ring 1 MB crosses the cable in each direction, in two levels 0.6 MB, because each machine first adds up its own.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -608,7 +653,9 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 #
 # </details>
 #
-# <details><summary>NCCL's settings in scripts</summary>
+# <details><summary>NCCL: the order, and its settings</summary>
+#
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, sees which ranks share a machine and chains them, so it avoids the zigzag. But it takes the machines themselves in the order of the ranks (NVIDIA/nccl, issue 1340): number those rack by rack.
 #
 # `NCCL_DEBUG=INFO`, set before `init_process_group`, makes NCCL say what it does. After NVIDIA's documentation; all but the interface and the debug ones stand there under debugging: fine for an experiment, not to be left in a script.
 #
@@ -627,98 +674,15 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 #
 # </details>
 
-# %% [markdown] sections="19.8.2"
-# ## When is it worth it?
-#
-# What does each way leave of the 71 seconds? First by hand, for 8 bits: instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up. (The framework must offer this; we have not run it.) How many seconds of messages are left?
-
-# %%
-in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
-
-# %%
-in_bytes.score(gradients_s / 4 + parameters_s)
-
-# %% [markdown]
-# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now all ways, from the bill, without a run. The last two ask more of a card than its 80 GB.
-#
-# <details><summary>The factors</summary>
-#
-# | way | factor | why |
-# | --- | --- | --- |
-# | cable at 4/5 | 1/2 | the planner counts on 2/5 |
-# | 200 Gbit/s | 1/20 | filled to 2/5, too |
-# | top-1 %, feedback | gradients: 2 % | values and places, to their owners |
-# | Local SGD, 16 steps | parameters: 2/16, no gradients | an all-reduce of bf16 weights is as long as two gathers |
-#
-# </details>
-
-
-# %%
-def left_s(m=1, gradients=1.0, speed=1.0, overlap=False):
-    """Seconds of messages for 64 sequences, if m times as many share one exchange."""
-    messages = (gradients * gradients_s + parameters_s) / speed
-    exposed = max(0, messages - computing_s) if overlap else messages
-    return exposed / m
-
-
-# %%
-left = {
-    "as it is": left_s(),
-    "overlap": left_s(overlap=True),
-    "gradients in 8 bits": left_s(gradients=1 / 4),
-    "cable at 4/5": left_s(speed=2),
-    "16 times the batch": left_s(m=16),
-    "200 Gbit/s": left_s(speed=20),
-    "200 Gbit/s, overlap": left_s(speed=20, overlap=True),
-}
-ways = {name: {"fits into 80 GB": seconds} for name, seconds in left.items()}
-ways["top-1 %, feedback"] = {"does not fit": left_s(gradients=0.02)}
-ways["Local SGD, 16 steps"] = {"does not fit": 2 * parameters_s / 16}
-title = "What is left of the 71 seconds"
-lab.bars(ways, unit="s", stacked=True, title=title, badge="predicted")
-
-# %% [markdown] sections="10.7.3"
-# Compression stays far behind, because it touches the gradients only: with 8 bits the cards still wait 92 % of the time. A batch 16 times as large gives nearly as much as a network twenty times as fast, and for nothing, **if** training bears it. Our toy diverged at 8 times the rate, but LLaMA 7B was trained with twice as many tokens in a step (4 million).
-#
-# <details><summary>ZeRO++: the parameters, too</summary>
-#
-# ZeRO++, a form of ZeRO 3, gathers parameters in 8 bits, and sends gradients in 4. With 8 for both, 47 / 4 + 24 / 2, 24 seconds, would be left here.
-#
-# </details>
-#
-# So there is an order: overlap, because it costs next to nothing; accumulate as far as training allows; look at your cables; then compress. With overlap and gradients in bf16, which is the smallest m that leaves 2 of the 71 seconds or fewer?
-
-# %%
-smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
-
-# %%
-enough = (m for m in range(1, 100) if left_s(m, 1 / 2, overlap=True) <= 2)
-smallest_m.score(next(enough))
-
-# %% [markdown] sections="10.7.3"
-# Of 23.6 + 23.6 seconds 44 are exposed, and each 64 sequences pay 44/m. That batch has 2.9 million tokens, fewer than LLaMA's.
-#
-# Each 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. Of the ways in the chart only the fast network with overlap keeps them busy: there they wait 10 %.
-
 # %% [markdown]
 # ## Summary
-#
-# | way | left of 71 s | cards wait | price | what we ran |
-# | --- | --- | --- | --- | --- |
-# | overlap | 68 | 96 % | one microbatch must fit | the toy |
-# | 8 bits | 35 | 92 % | the framework's support | gathered, two ranks |
-# | cable at 4/5 | 35 | 92 % | to measure, and tune | nothing |
-# | top-1 %, feedback | 24.5 | 88 % | 90 GB: fits no A100 | gathered, two ranks |
-# | 16 times the batch | 4.4 | 58 % | fewer updates | m = 4; 8 at 8 times the rate: diverged |
-# | Local SGD | 2.9 | 48 % | 134 GB: fits no A100; another algorithm | nothing |
-# | 200 Gbit/s, overlap | 0.3 | 10 % | money | nothing |
 #
 # - Overlap hides all buckets but the last, if the link keeps up.
 # - Accumulation is a larger batch, with fewer updates.
 # - Error feedback makes a biased compression converge (Stich et al. 2018); stochastic rounding has no bias.
-# - Compression pays up to a speed of the link that you can measure.
+# - Compression pays up to a speed of the link. We ran bf16, and 8 bits and top-1 % by gathering; the steps of the bill are counted.
 #
-# **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
+# **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [straggler](GLOSSARY.md#straggler).
 #
 # <details><summary>Further reading</summary>
 #
@@ -756,7 +720,7 @@ smallest_m.score(next(enough))
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside: `counted(at_end=2)`, the first bar of each pair. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside: `counted(at_end=2)`, the first line of the two. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
 # </details>
 #

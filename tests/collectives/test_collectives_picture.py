@@ -216,12 +216,14 @@ def test_a_call_shows_the_way_of_its_ring_and_counts_how_often_it_leaves_an_isla
 def test_a_ring_s_arrows_run_side_by_side_along_a_shared_wire(order, num) -> None:
     links = islands(8, 4, inside=LINK, between=SLOW, shared=True)
     drawn = Call(ranks=8, network=links, order=tuple(order)).way().picture()
-    arrows = [line.points_px for line in drawn.only(Line) if line.arrow]
-    along = [points for points in arrows if len(points) == 4]
+    arrows = [line for line in drawn.only(Line) if line.arrow]
+    along = [line for line in arrows if len(line.points_px) == 4]
     assert len(along) == num and len(arrows) == 8 + 1, "and one in the legend"
-    heights = [points[1][1] for points in along]
-    assert heights == pytest.approx([points[2][1] for points in along])
+    heights = [line.points_px[1][1] for line in along]
+    assert heights == pytest.approx([line.points_px[2][1] for line in along])
     assert len({round(height) for height in heights}) == num
+    rightward = {line.colour: line.points_px[1][0] < line.points_px[2][0] for line in along}
+    assert sorted(rightward.values()) == [False, True], "a colour for each direction"
     assert faults(drawn) == []
 
 

@@ -107,6 +107,7 @@ def test_stacked_parts_follow_one_another_and_their_sum_is_written() -> None:
     assert one.width_px == pytest.approx(3 * two.width_px) and two.colour == other.colour
     assert other.x_px == one.x_px and other.width_px == pytest.approx(2 * two.width_px)
     assert "4" in words_of(drawn) and drawn.table[1] == ("a", "3", "1")
+    assert one.texts == ("3",) and other.texts == (), "not twice what is the sum"
 
 
 @pytest.mark.parametrize(("ends", "direct"), [((1.0, 2.0), True), ((1.0, 1.01), False)])
