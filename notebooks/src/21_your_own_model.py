@@ -25,7 +25,7 @@ from labkit.your_own import check
 lab.begin("en", deadline_s=60)
 
 # %% [markdown]
-# `small` gives a small module and a batch, and `large` the size that we want to train. Both are in `eval()`, without dropout.
+# `small` gives a small module and a batch, `large` the size that we want to train:
 
 
 # %%
@@ -101,7 +101,7 @@ lab.show(order.predict(), title="Eight stages, eight microbatches")
 #
 # ### What helps?
 #
-# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients (gradient accumulation). Or it throws activations away and computes them again in the backward (chapter 05). Stages take one at a time, since more microbatches make a smaller bubble. Look for bars that end left of the dashed line, where a tenth stays free:
+# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients. Or it throws activations away and computes them again in the backward (chapter 05). Stages take one at a time, since more microbatches make a smaller bubble. Look for bars that end left of the dashed line, where a tenth stays free:
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}  # mbs: of a microbatch
@@ -132,7 +132,7 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 #
 # <details><summary>What these times take for granted</summary>
 #
-# Products are in TF32, which torch uses only after `torch.set_float32_matmul_precision("high")`. Else the blue parts are several times as long. And messages hide behind computing, which they can only over NVLink (chapter 11).
+# Products are in TF32, which torch uses only after `torch.set_float32_matmul_precision("high")`. Else the blue parts are several times as long. Over slower links than NVLink messages cost more, too (chapter 11).
 #
 # </details>
 #
@@ -202,7 +202,7 @@ for act in (NewGELUActivation(), GELU("tanh")):
 slower.score(took[1] / took[0])
 
 # %% [markdown]
-# A GPU has other times, but the same reason. Compare the memory traffic in the plan of the whole step:
+# A GPU has other times. Here is the plan of its whole step; compare the memory traffic:
 
 # %%
 lab.show(planner.time_bars(both_ways))
@@ -210,7 +210,7 @@ lab.show(planner.time_bars(both_ways))
 # %% [markdown]
 # In the forward, plain operators read or write a wide tensor 18 times, the one operator twice. The plan doubles this for the backward, so 16 + 32 = 48 passes are saved. Each pass is 5.03 GB over all layers. At 1,244 GB/s, 80 % of the card's 1,555, they take 194 ms.
 #
-# So by the plan `leaner` is the fastest way of all. Look at what a module keeps before you pay for room with time.
+# So by the plan `leaner` is the fastest way of all.
 #
 # <details><summary>What a module doesn't show</summary>
 #
@@ -238,7 +238,7 @@ lab.show(planner.time_bars(both_ways))
 #
 # </details>
 #
-# A run also needs a loss. labkit calls it with the first tensor of floats in the output:
+# labkit calls a loss with the first tensor of floats in the output:
 
 
 # %%
@@ -272,7 +272,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # - **1.4 are in "gathered" and "temporary" together**. While FSDP fetches the next layer, the run counts it as temporary, and the plan as gathered. The plan also has gradients on their way there.
 # - **0.5 are activations**.
 #
-# So the plan adds up tensors that are not there at the same time, and a peak has to be measured. Trust parameters and optimizer. In the large plan gradients and gathered parameters are only 1.8 of 42.3 GB, so shards alone still end above our 36.
+# So the plan adds up tensors that are not there at the same time. Trust parameters and optimizer, but measure the peak. In the large plan gradients and gathered parameters are only 1.8 of 42.3 GB.
 #
 # ### Is a plan of copies as far off?
 #
@@ -295,7 +295,7 @@ looks = {"title": "The highest point of a step", "badge": "predicted / measured"
 lab.bars(your_own.peaks(found), unit="bytes", **looks)
 
 # %% [markdown]
-# Copies gather nothing, and DDP keeps all gradients all the time, so both reasons are gone. The plan is close, partly by luck, because the two peaks are at different moments: the plan's in the backward, and the run's already in the forward, where our loss copies the logits. And from the second row to the third, `leaner` saves in the run what the plan says.
+# Copies gather nothing, and DDP keeps all gradients all the time, so both reasons are gone. The plan is close, but partly by luck: its peak is in the backward, and the run's already in the forward, where our loss copies the logits. And `leaner` saves in the run what the plan says.
 #
 # <details><summary>Gradients twice</summary>
 #
@@ -319,41 +319,39 @@ in_shards = sum(rank["parameters_bytes"] for rank in sharded.run)  # the whole, 
 both.score(in_stages / in_shards)
 
 # %% [markdown]
-# Each stage with its layers and the table:
+# Here are both stages:
 
 # %%
-table = 1000 * 128 * 4  # bytes
-shares = {"the whole": in_shards}
-shares |= {f"stage {at}": rank["parameters_bytes"] for at, rank in enumerate(halves)}
+num_bytes = 1000 * 128 * 4  # of the table
+rows = {"the whole": in_shards}
+rows |= {f"stage {rank}": halves[rank]["parameters_bytes"] for rank in range(2)}
 parts = {
-    name: {"the table": table, "all else": n - table} for name, n in shares.items()
+    name: {"the table": num_bytes, "all else": n - num_bytes}
+    for name, n in rows.items()
 }
 lab.bars(parts, unit="bytes", stacked=True, title="Parameters")
 
 # %% [markdown]
-# Both stages have the table. What does that do to its gradient? We ask the whole module, and then untie the two ends, as the cut does:
+# Both stages have the table, so what is its gradient? We compute it of the whole module, and then with the two ends untied, as after the cut:
 
 # %%
 module, batch = small()
-table = module.lm_head.weight
+table = module.lm_head.weight  # and module.transformer.wte.weight
 next_token(module(**batch).logits, batch).backward()
-right = table.grad.clone()
+norms = {"the whole": table.grad.norm().item()}
 
+# %%
 module.zero_grad()
-module.lm_head.weight = torch.nn.Parameter(table.detach().clone())
+module.lm_head.weight = torch.nn.Parameter(table.detach().clone())  # untied
 next_token(module(**batch).logits, batch).backward()
-gradients = {
-    "stage 0, embedding": table.grad,
-    "stage 1, output layer": module.lm_head.weight.grad,
-}
-gradients |= {"both, added": sum(gradients.values()), "the whole": right}
-lab.bars(
-    {name: each.norm().item() for name, each in gradients.items()},
-    title="Size of the table's gradient",
-)
+first, second = table.grad, module.lm_head.weight.grad
+norms["stage 0, embedding"] = first.norm().item()
+norms["stage 1, output layer"] = second.norm().item()
+norms["both, added"] = (first + second).norm().item()
+lab.bars(norms, title="Norm of the table's gradient")
 
 # %% [markdown]
-# Each stage finds only its own part, and the sum is the whole's. So before each update the two parts have to be added, or the copies drift apart. Torch leaves that to you, and labkit's cut does it.
+# Each stage finds only its own part, and both parts added are as large as the whole's. So before each update they have to be added. Torch leaves that to you, and labkit's cut does it.
 #
 # <details><summary>Two stages in your script</summary>
 #
@@ -376,19 +374,25 @@ lab.bars(
 # %% [markdown]
 # ### Is it still the same module?
 #
-# Shards and stages should change where numbers lie, and not what they are. So from the same seed all losses should agree. A wrong gradient only shows after an update, so look at the third loss too. We train with SGD, because Adam divides each gradient by its size, and would hide gradients that are all twice as large. In the last row we leave out that the two parts are added:
+# From the same seed shards and stages should have the losses of one process. A wrong gradient only shows after an update, so look at the third loss too. We train with SGD, because Adam divides each gradient by its size, and would hide gradients that are all twice as large.
 
 # %%
 sgd = step.but(optimizer="sgd")
-ran = {"one process": sgd.but(engine="ddp", ranks=1).run()[0]}
-ran["shards"] = sgd.run()[0]  # the mean over both ranks
+one = sgd.but(engine="ddp", ranks=1).run()[0]
+one["losses"]
+
+# %% [markdown]
+# How far from these are the others? In the last row we leave out that the two parts are added:
+
+# %%
+ran = {"one process": one, "shards": sgd.run()[0]}  # shards: the mean over both ranks
 ran["stages"] = halves[1]  # only the last stage has a loss
 ran["shards, leaner"] = sgd.but(make=partial(small, **leaner)).run()[0]
 ran["stages, not added"] = cut.but(add_tied=False).run()[1]
 lab.bars(your_own.losses(ran), title="How far from the losses of one process")
 
 # %% [markdown]
-# The first three agree up to rounding: losses lie between 4 and 8, where neighbouring numbers of fp32 are 4.77e-07 apart. So it is the same module, as far as three losses can show. In the last row the first loss is right as well, and only the third is off, by 0.002.
+# The first three agree up to rounding, because between 4 and 8 neighbouring numbers of fp32 are 4.77e-07 apart. So it is the same module, as far as three losses can show. In the last row the first loss is right as well, but the third is off by 0.002.
 #
 # <details><summary>What if yours differ by more?</summary>
 #
@@ -403,11 +407,11 @@ lab.bars(your_own.losses(ran), title="How far from the losses of one process")
 # %% [markdown]
 # ## So can it be trained?
 #
-# By the plan GPT-2 XL can, in shards and with `leaner`, four sequences at a time. It needs 27.2 GB, and 0.4 GB more for our loss, which takes 12 bytes a logit in fp32 where the plan has 10. Our rule allows 36. Nothing was run at this size.
+# By the plan GPT-2 XL can, in shards and with `leaner`. It needs 27.2 GB, and 0.4 GB more for our loss, which takes 12 bytes a logit where the plan has 10. Our rule allows 36. Nothing was run at this size.
 #
 # ## A second module, and yours
 #
-# Does every module want the same cure? Here is another, which may be in place of yours, for the same eight cards:
+# Does every module want the same cure? Here is another, for the same cards:
 
 
 # %%
@@ -441,14 +445,14 @@ parts = mine.memory().parts
 largest.score(max(names, key=parts.get))
 
 # %% [markdown]
-# A layer has 134 million parameters, so its states are 2.1 GB. Its samples keep 0.4 GB. In GPT-2 a layer has 0.5 GB of states and keeps 0.75. What follows for the cure? `column` takes the steps of this page, runs the small size, and skips with a reason what doesn't work:
+# A layer has 134 million parameters, so its states are 2.1 GB. Its samples keep 0.4 GB. In GPT-2 a layer has 0.5 GB of states and keeps 0.75. What follows for the cure? `column` goes through this page's steps, and skips with a reason what doesn't work:
 
 # %%
 tiny = your_own.Step(make=partial(mlp, 4, 128, samples=256), split=True)
 lab.table(your_own.column(tiny, mine))
 
 # %% [markdown]
-# This module needs shards and nothing else. Its row of `kept` is the result of relu, which is one operator already, so nothing leaner is to be had. GPT-2's column was: activations, 36.1 GB; mul, 10.1 GB; shards, two at a time; 20.2 and 16.4 MB; and 4.77e-07 twice.
+# This module needs shards and nothing else. (GPT-2's first rows were: activations, 36.1 GB; mul, 10.1 GB.) Relu is one operator already, so nothing leaner is to be had.
 #
 # **Your turn**: write `mlp` anew for your module, and your cards into `machine`.
 #
@@ -495,7 +499,6 @@ def wordy(up, down, x):
 #
 # - Output and gradients stay what they are.
 # - No matrix product is computed twice.
-# - A `torch.autograd.Function` is one way of several.
 
 
 # %%
@@ -590,8 +593,8 @@ check.hint("which_fault")
 # %% [markdown]
 # ## Summary
 #
-# - GPT-2 XL fits on the eight cards in shards and with `leaner`, by a plan of 27.2 GB.
-# - You can plan a module from one forward with fake tensors. You trust its parameters and optimizer, leave a tenth of the card free and measure the peak, and of its times only large differences count.
+# - By its plan GPT-2 XL fits on the eight cards in shards and with `leaner`; the MLP needs shards alone.
+# - You plan a module from one forward with fake tensors. You trust its parameters and optimizer, leave a tenth of the card free, and measure the peak.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
 # - When you shard or cut a module, you compare its losses with those of one process, after updates too, and with SGD.
 #
