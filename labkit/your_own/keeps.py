@@ -99,17 +99,18 @@ def _sides(found: Any) -> tuple[Footprint, Footprint]:
 
 
 def losses(ran: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """For ``lab.bars``: how far the first and the third loss of runs lie from those of the first
-    run. ``ran``: a name -> what a rank of ``run`` returned. Raises ValueError for a rank that saw
-    no loss, as all of a pipeline's but the last, or for one run alone."""
+    """For ``lab.bars``: how far the three losses of runs lie from those of the first run. ``ran``:
+    a name -> what a rank of ``run`` returned. Raises ValueError for a rank that saw no loss, as all
+    of a pipeline's but the last, or for one run alone."""
     if not isinstance(ran, Mapping) or len(ran) < 2:
         raise ValueError(f"ran has ranks of two runs or more, each by its name; got {brief(ran)}")
     (_, right), *others = ((name, _three(name, rank)) for name, rank in ran.items())
-    first, third = say("first loss"), say("third loss")
-    return {
-        name: {first: abs(mine[0] - right[0]), third: abs(mine[2] - right[2])}
-        for name, mine in others
-    }
+    heads = (say("first loss"), say("second loss"), say("third loss"))
+    apart = {}
+    for name, mine in others:
+        off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
+        apart[name] = dict(zip(heads, off, strict=True))
+    return apart
 
 
 def _three(name: str, rank: Any) -> list[float]:

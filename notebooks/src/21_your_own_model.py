@@ -226,7 +226,7 @@ lab.show(planner.time_bars(both_ways))
 # %% [markdown]
 # ## Run it and count
 #
-# Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank). For that a step has `engine="fsdp"`, where a plan has `zero=3`.
+# Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank).
 #
 # <details><summary>Shards in your script</summary>
 #
@@ -269,7 +269,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # The plan is 23 % too high, 20.2 MB where this run has 16.4. Of the 3.8 MB between them:
 #
 # - **1.9 are gradients**. The plan has all of them. The run is highest early in the backward, when nearly all activations are still there and no gradient is finished.
-# - **1.4 are in "gathered" and "temporary" together**. While FSDP fetches the next layer, the run counts it as temporary, and the plan as gathered. The plan also has gradients on their way there.
+# - **1.4 are in "gathered" and "temporary" together**. While FSDP fetches the next layer, the run counts it as temporary, and the plan as gathered. The plan also counts gradients on their way.
 # - **0.5 are activations**.
 #
 # So the plan adds up tensors that are not there at the same time. Trust parameters and optimizer, but measure the peak. In the large plan gradients and gathered parameters are only 1.8 of 42.3 GB.
@@ -374,7 +374,7 @@ lab.bars(norms, title="Norm of the table's gradient")
 # %% [markdown]
 # ### Is it still the same module?
 #
-# From the same seed shards and stages should have the losses of one process. A wrong gradient only shows after an update, so look at the third loss too. We train with SGD, because Adam divides each gradient by its size, and would hide gradients that are all twice as large.
+# From the same seed shards and stages should have the losses of one process. A wrong gradient only shows after an update, so look at all three losses. We train with SGD, because Adam divides each gradient by its size, and would hide gradients that are all twice as large.
 
 # %%
 sgd = step.but(optimizer="sgd")
@@ -392,7 +392,7 @@ ran["stages, not added"] = cut.but(add_tied=False).run()[1]
 lab.bars(your_own.losses(ran), title="How far from the losses of one process")
 
 # %% [markdown]
-# The first three agree up to rounding, because between 4 and 8 neighbouring numbers of fp32 are 4.77e-07 apart. So it is the same module, as far as three losses can show. In the last row the first loss is right as well, but the third is off by 0.002.
+# The first three agree up to rounding: between 4 and 8 neighbouring numbers of fp32 are 4.77e-07 apart. So it is the same module, as far as three losses can show. In the last row the first loss is right as well, but after an update it is off by 0.002.
 #
 # <details><summary>What if yours differ by more?</summary>
 #
@@ -432,17 +432,15 @@ def mlp(layers, width, samples):
 
 
 # %% [markdown]
-# The large one has 24 layers, 3.2 billion parameters, and 4,096 samples a card. Which part of its copy is the largest?
+# The large one has 24 layers, 3.2 billion parameters, and 4,096 samples a card. In GPT-2 activations were 57 % of a copy. How much is it here?
 
 # %%
-names = ("parameters", "gradients", "optimizer", "activations")
-largest = lab.guess("the largest part of a copy of the MLP", choices=names)
+share = lab.guess("share of activations in a copy of the MLP", between=(0, 1))
 
 # %%
 mine = your_own.Step(make=partial(mlp, 24, 4096, samples=4096))
 mine = mine.plan(**machine | {"batch": 8 * 4096}, zero=0)
-parts = mine.memory().parts
-largest.score(max(names, key=parts.get))
+share.score(mine.memory().parts["activations"] / mine.memory().peak_bytes)
 
 # %% [markdown]
 # A layer has 134 million parameters, so its states are 2.1 GB. Its samples keep 0.4 GB. In GPT-2 a layer has 0.5 GB of states and keeps 0.75. What follows for the cure? `column` goes through this page's steps, and skips with a reason what doesn't work:
@@ -452,7 +450,7 @@ tiny = your_own.Step(make=partial(mlp, 4, 128, samples=256), split=True)
 lab.table(your_own.column(tiny, mine))
 
 # %% [markdown]
-# This module needs shards and nothing else. (GPT-2's first rows were: activations, 36.1 GB; mul, 10.1 GB.) Relu is one operator already, so nothing leaner is to be had.
+# This module needs shards and nothing else. (GPT-2's first rows were: activations, 36.1 GB; mul, 10.1 GB.) What relu keeps is its result, which the next product needs anyway, so nothing leaner is to be had.
 #
 # **Your turn**: write `mlp` anew for your module, and your cards into `machine`.
 #

@@ -201,7 +201,7 @@ def test_the_highest_points_of_runs_stand_side_by_side():
 
 def test_losses_are_told_by_how_far_they_lie_from_the_first():
     apart = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
-    assert apart == {"two": {"first loss": 0, "third loss": 0.25}}
+    assert apart == {"two": {"first loss": 0, "second loss": 0.5, "third loss": 0.25}}
     for wrong, words in ({"losses": None}, "saw no loss"), ({"losses": [1]}, "one rank"):
         with pytest.raises(ValueError, match=words):
             your_own.losses({"one": {"losses": [3, 2, 1]}, "stages": wrong})
