@@ -240,3 +240,19 @@ def test_bytes_are_planned_of_adamw_alone():
         your_own.Step(make=bends, optimizer="sgd").predict()
     with pytest.raises(ValueError, match="an optimizer"):
         your_own.Step(make=bends, optimizer="adagrad")
+
+
+def test_a_column_goes_on_where_something_does_not_work(monkeypatch):
+    def fails(self):
+        raise ValueError("it can't be cut\nand more")
+
+    step = your_own.Step(make=strangers.vit)
+    whole = step.plan(gpu="A100 40 GB", gpus=8, batch=32, zero=0)
+    for verb in ("run", "compare"):
+        monkeypatch.setattr(your_own.Step, verb, fails)
+    cells = [row["value"] for row in your_own.column(step, whole)]
+    assert cells[2].startswith("copies, ")
+    assert cells[3:] == ["skipped: it can't be cut"] * 3
+    for wrong in ((step.but(engine="ddp"), whole), (step, whole.but(zero=3)), (3, whole)):
+        with pytest.raises(ValueError, match=r"shards on two ranks|plan in copies"):
+            your_own.column(*wrong)
