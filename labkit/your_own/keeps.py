@@ -1,18 +1,25 @@
-"""Tables of bytes: what a module keeps for its backward, by the operators whose results it is; and
-what was planned of a moment, beside what was counted; and runs, side by side."""
+"""Tables of bytes: what a module keeps for its backward, by the operators whose results it is; what
+was planned of a moment, beside what was counted; runs, side by side; and all that in one column."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labkit.footprint import PARTS, Footprint
+from labkit.launching.verdicts.verdict import LaunchError
+from labkit.planner.plan.plan import Plan
 from labkit.planner.real.counted import Kept
 from labkit.tables import worded
-from labkit.units import brief, check_whole, check_word, format_number
+from labkit.units import brief, check_whole, check_word, format_bytes, format_number
 from labkit.words import say, to_say
 from labkit.your_own.step import TEMPORARY, Step
 
 HARDLY = 1e-3
 """the share of a moment's bytes below which a part is not told"""
+SPARE = 0.1
+"""of a card's memory, that a plan should leave free"""
+ALONE = {"engine": "ddp", "ranks": 1, "optimizer": "sgd"}
+"""a step in one process"""
 HEADS = (
     to_say("result of"),
     to_say("shape"),
@@ -21,10 +28,6 @@ HEADS = (
     to_say("counted"),
     to_say("way out"),
     to_say("way"),
-    to_say("saved share"),
-    to_say("first loss"),
-    to_say("third loss"),
-    to_say("largest difference"),
 )
 """what stands above the columns of these tables and of ``doubts``"""
 
@@ -95,54 +98,19 @@ def _sides(found: Any) -> tuple[Footprint, Footprint]:
     return sides
 
 
-def saved(
-    found: Mapping[str, Any], part: str = "activations", moment: str = "forward"
-) -> list[dict[str, object]]:
-    """For ``lab.table``: the bytes of one part at a moment, planned and counted, of two runs, and
-    the share that the second has less. ``found``: a name -> what ``compare`` returned, of two steps
-    whose sides are footprints. Raises ValueError for other than two, or an unknown part."""
-    if not isinstance(found, Mapping) or len(found) != 2:
-        raise ValueError(f"found has two runs, each by its name; got {brief(found)}")
-    check_word(part, PARTS, "a part")
-    first, second = (_sides(each) for each in found.values())
-    heads = [f"{name}_bytes" for name in found]
-    told = (
-        say("{part}, planned", part=worded(part)),
-        say("{part}, counted", part=worded(part)),
-    )
-    rows = []
-    for name, *both in zip(told, first, second, strict=True):
-        num_bytes = [_at(side, part, moment) for side in both]
-        row = {"quantity": name, **dict(zip(heads, num_bytes, strict=True))}
-        rows.append(row | {"saved_share": 1 - num_bytes[1] / max(1, num_bytes[0])})
-    return rows
-
-
-def _at(footprint: Footprint, part: str, moment: str) -> int:
-    check_word(moment, footprint.labels, "a moment")
-    return int(footprint.num_bytes[footprint.labels.index(moment)][PARTS.index(part)])
-
-
-def losses(ran: Mapping[str, Mapping[str, Any]]) -> list[dict[str, object]]:
-    """For ``lab.table``: a name -> what a rank of ``run`` returned; a row for each: two of its
-    losses, and the largest difference of all three from those of the first. Raises ValueError for
-    a rank that saw no loss, as all of a pipeline's but the last."""
-    if not isinstance(ran, Mapping) or not ran:
-        raise ValueError(f"ran has ranks of runs, each by its name; got {brief(ran)}")
-    each_way = {name: _three(name, rank) for name, rank in ran.items()}
-    right = next(iter(each_way.values()))
-    rows = []
-    for name, mine in each_way.items():
+def losses(ran: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """For ``lab.bars``: how far the three losses of runs lie from those of the first run. ``ran``:
+    a name -> what a rank of ``run`` returned. Raises ValueError for a rank that saw no loss, as all
+    of a pipeline's but the last, or for one run alone."""
+    if not isinstance(ran, Mapping) or len(ran) < 2:
+        raise ValueError(f"ran has ranks of two runs or more, each by its name; got {brief(ran)}")
+    (_, right), *others = ((name, _three(name, rank)) for name, rank in ran.items())
+    heads = (say("first loss"), say("second loss"), say("third loss"))
+    apart = {}
+    for name, mine in others:
         off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
-        row = {"way": name, "first loss": _digits(mine[0]), "third loss": _digits(mine[2])}
-        rows.append(row | {"largest difference": max(off)})
-    return rows
-
-
-def _digits(loss: float) -> str:
-    """With three digits even where the last is 0: 6.10 beside 6.98."""
-    told = f"{loss:#.3g}"
-    return format_number(loss) if "e" in told else told.rstrip(".")
+        apart[name] = dict(zip(heads, off, strict=True))
+    return apart
 
 
 def _three(name: str, rank: Any) -> list[float]:
@@ -155,3 +123,86 @@ def _three(name: str, rank: Any) -> list[float]:
             f"each of ran is one rank of what run() returned; got {brief(rank)}"
         ) from None
     raise ValueError(f"{name} saw no loss: of a pipeline take the last rank, run[-1]")
+
+
+def column(step: Step, whole: Plan) -> list[dict[str, str]]:
+    """For ``lab.table``: what chapter 21 asks of a module, a row each. What does not work for this
+    module says why in its row, and the others go on.
+
+    ``step`` is of a small size, in shards, on two ranks or more: its bytes are planned and counted,
+    and it is trained by SGD in one process, in shards and in stages. ``whole`` is a plan of the
+    size that is wanted, in copies. Raises ValueError for other things.
+    """
+    if not isinstance(step, Step) or step.engine != "fsdp" or step.ranks < 2:
+        raise ValueError(f"step is a Step in shards on two ranks or more; got {brief(step)}")
+    if not isinstance(whole, Plan) or whole.zero or not hasattr(whole.shape, "kept_tensors"):
+        raise ValueError(f"whole is a measured module's plan in copies; got {brief(whole)}")
+    alone = functools.cache(lambda: _three("", step.but(**ALONE).run()[0]))
+    asked: list[tuple[str, Callable[[], str]]] = [
+        (say("largest part of a copy"), lambda: _largest(whole)),
+        (say("first row of kept"), lambda: _first_kept(whole)),
+        (say("fastest plan, a tenth free"), lambda: _fastest(whole)),
+        (say("shards' peak, planned and counted"), lambda: _both_peaks(step)),
+        (say("losses apart: shards"), lambda: _apart(alone(), step)),
+        (say("losses apart: stages"), lambda: _apart(alone(), step.but(engine="pipeline"))),
+    ]
+    return [{"quantity": name, "value": _told(find)} for name, find in asked]
+
+
+def _told(find: Callable[[], str]) -> str:
+    """What it finds, or the first line of why it doesn't."""
+    try:
+        return find()
+    except (ValueError, LaunchError) as error:
+        return say("skipped: {reason}", reason=str(error).splitlines()[0][:90])
+
+
+def _largest(whole: Plan) -> str:
+    parts = whole.memory().parts
+    part = max(parts, key=parts.__getitem__)
+    return f"{worded(part)}, {format_bytes(parts[part])}"
+
+
+def _first_kept(whole: Plan) -> str:
+    row = _row(whole.shape.kept_tensors[0])
+    return f"{row['result_of']}, {format_bytes(row['kept_bytes'])}"
+
+
+def _fastest(whole: Plan) -> str:
+    """Of copies, shards and stages, with what makes activations smaller."""
+    shards = {"zero": 3}
+    stages = {"pp": whole.gpus}
+    half = {"mbs": max(1, whole.mbs // 2)}
+    quarter = {"mbs": max(1, whole.mbs // 4)}
+    tries: dict[str, dict[str, Any]] = {
+        say("copies"): {},
+        say("shards"): shards,
+        say("shards, half as many at a time"): shards | half,
+        say("shards, recompute"): shards | {"recompute": "full"},
+        say("stages"): stages,
+        say("stages, a quarter as many at a time"): stages | quarter,
+    }
+    found = []
+    for name, fields in tries.items():
+        try:
+            plan = whole.but(**fields)
+            room = (1 - SPARE) * plan.cluster.device_bytes
+            if plan.memory().peak_bytes <= room:
+                found.append((plan.time().step_us, name, plan.memory().peak_bytes))
+        except ValueError:  # such as more stages than layers
+            continue
+    if not found:
+        return say("none of {count} ways", count=len(tries))
+    _, name, peak_bytes = min(found)
+    return f"{name}, {format_bytes(peak_bytes)}"
+
+
+def _both_peaks(step: Step) -> str:
+    planned, counted = (format_bytes(each.peak_bytes) for each in _sides(step.compare()))
+    return f"{planned}, {counted}"
+
+
+def _apart(alone: Sequence[float], step: Step) -> str:
+    """The largest difference of three losses from those of one process."""
+    mine = _three("", step.but(optimizer="sgd").run()[-1])
+    return format_number(max(abs(one - its) for one, its in zip(alone, mine, strict=True)))

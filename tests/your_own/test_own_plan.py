@@ -188,21 +188,6 @@ def test_a_moment_is_told_on_both_sides():
         your_own.beside(found, "later")
 
 
-def test_two_runs_are_told_with_the_share_that_the_second_saves():
-    planned = your_own.Step(make=bends).predict()
-    less = your_own.Step(make=bends, engine="ddp").predict()
-    first = SimpleNamespace(predicted=planned, measured=less)
-    second = SimpleNamespace(predicted=less, measured=less)
-    rows = your_own.saved({"a": first, "b": second}, "optimizer", "update")
-    assert [row["quantity"] for row in rows] == ["optimizer, planned", "optimizer, counted"]
-    assert [row["saved_share"] for row in rows] == [-1, 0]  # copies hold it whole
-    assert rows[0]["b_bytes"] == rows[1]["a_bytes"] == at(less, "update")["optimizer"]
-    with pytest.raises(ValueError, match="two runs"):
-        your_own.saved({"a": first})
-    with pytest.raises(ValueError, match="a part is one of"):
-        your_own.saved({"a": first, "b": second}, "soap")
-
-
 def test_the_highest_points_of_runs_stand_side_by_side():
     planned = your_own.Step(make=bends).predict()
     copies = your_own.Step(make=bends, engine="ddp").predict()
@@ -214,22 +199,15 @@ def test_the_highest_points_of_runs_stand_side_by_side():
             your_own.peaks(wrong)
 
 
-def test_losses_are_told_beside_those_of_the_first():
-    one, other = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
-    assert one == {
-        "way": "one",
-        "first loss": "3.00",
-        "third loss": "1.00",
-        "largest difference": 0,
-    }
-    assert other["largest difference"] == 0.5
-    long, _ = your_own.losses({"a": {"losses": [123.4, 2, 6.1]}, "b": {"losses": [1, 2, 3]}})
-    assert (long["first loss"], long["third loss"]) == ("123", "6.10")
+def test_losses_are_told_by_how_far_they_lie_from_the_first():
+    apart = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
+    assert apart == {"two": {"first loss": 0, "second loss": 0.5, "third loss": 0.25}}
     for wrong, words in ({"losses": None}, "saw no loss"), ({"losses": [1]}, "one rank"):
         with pytest.raises(ValueError, match=words):
-            your_own.losses({"stages": wrong})
-    with pytest.raises(ValueError, match="by its name"):
-        your_own.losses([])
+            your_own.losses({"one": {"losses": [3, 2, 1]}, "stages": wrong})
+    for none in ([], {"one": {"losses": [3, 2, 1]}}):
+        with pytest.raises(ValueError, match="two runs or more"):
+            your_own.losses(none)
 
 
 def test_four_wide_tensors_are_kept_for_gpt2s_gelu():
@@ -262,3 +240,19 @@ def test_bytes_are_planned_of_adamw_alone():
         your_own.Step(make=bends, optimizer="sgd").predict()
     with pytest.raises(ValueError, match="an optimizer"):
         your_own.Step(make=bends, optimizer="adagrad")
+
+
+def test_a_column_goes_on_where_something_does_not_work(monkeypatch):
+    def fails(self):
+        raise ValueError("it can't be cut\nand more")
+
+    step = your_own.Step(make=strangers.vit)
+    whole = step.plan(gpu="A100 40 GB", gpus=8, batch=32, zero=0)
+    for verb in ("run", "compare"):
+        monkeypatch.setattr(your_own.Step, verb, fails)
+    cells = [row["value"] for row in your_own.column(step, whole)]
+    assert cells[2].startswith("copies, ")
+    assert cells[3:] == ["skipped: it can't be cut"] * 3
+    for wrong in ((step.but(engine="ddp"), whole), (step, whole.but(zero=3)), (3, whole)):
+        with pytest.raises(ValueError, match=r"shards on two ranks|plan in copies"):
+            your_own.column(*wrong)
