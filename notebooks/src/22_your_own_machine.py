@@ -316,9 +316,9 @@ lab.table(
 )
 
 # %% [markdown]
-# In our runs it lacks most in its layers. Our guess is the Python of FSDP, for which the plan has a GPU's constant.
+# On a quiet machine we found most of it in the layers. Our guess is the Python of FSDP, for which the plan has a GPU's constant.
 #
-# A negative number means that the plan was too slow there. Where signs differ, errors cancel, so a plan may come near one step by luck. And take a single row as a hint only: five runs with three unknowns leave little to check it by.
+# A negative number means that the plan was too slow there. Where signs differ, errors cancel, so a plan may come near one step by luck. Take a single row as a hint only: five runs with three unknowns leave little to check it by.
 #
 # ### With the library
 #
@@ -474,7 +474,7 @@ slowest.score(at["copies"] / at["shards"])
 #
 # </details>
 #
-# The picture predicts both for faster and faster networks, and shards once more as slow as the warning says. Upright lines are networks as they are sold, by a card's Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. Where do curves cross?
+# The picture predicts both for faster and faster networks, and shards once more, 3.8 times as slow. Upright lines are networks as they are sold, by Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. Where do curves cross?
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -490,7 +490,7 @@ axes |= {"log_x": True, "log_y": True, "at": networks}
 lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 
 # %% [markdown]
-# On the left messages fill the step, so half the network takes nearly twice the time, and copies win because they send less. On the right computing hides most messages, and copies lose in the plan, because each GPU updates all the numbers and not a sixteenth. The planned curves cross near 20 GB/s, but if the warning comes true, they never do. So measure where they are close.
+# On the left messages fill the step, so half the network takes nearly twice the time, and copies win because they send less. On the right computing hides most messages, and copies lose in the plan, because each GPU updates all the numbers and not a sixteenth. The planned curves cross near 20 GB/s, but copies stay below the dotted one everywhere. So measure near the crossing.
 #
 # <details><summary>Start it on both machines, and if a rank dies</summary>
 #
