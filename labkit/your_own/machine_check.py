@@ -2,7 +2,9 @@
 script of the reader's own, recorded twice."""
 
 import random
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from labkit.check import exercise, hint, over_budget, status, wrong
@@ -10,7 +12,7 @@ from labkit.profiling.recording.record_run import Record
 from labkit.units import format_us
 from labkit.words import say
 
-__all__ = ["forecast", "hint", "status", "tune", "yours"]
+__all__ = ["forecast", "hint", "script", "status", "tune", "yours"]
 
 MACHINES = ((5.0, 2.0, 1.0), (60.0, 1.0, 0.5), (2.0, 6.0, 0.2))
 """made up: milliseconds that a step takes by itself, for each layer, and for each sequence in a
@@ -29,6 +31,30 @@ MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
 MOST_TRIALS = 6
 NEAR = 1.12
 """times the fastest step that counts as fast"""
+SCRIPT = """\
+import time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+class Disk(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.001)  # waits for a disk
+        return super().__getitem__(index)
+
+dist.init_process_group()
+torch.manual_seed(0)
+net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(32)))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+data = Disk(torch.randn(160, 64))
+for (x,) in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    for each in net.parameters():
+        dist.all_reduce(each.grad)
+        each.grad /= dist.get_world_size()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+"""What ``script`` writes. It seems to wait for a disk, and waits for 64 small messages."""
 
 
 @exercise
@@ -131,6 +157,14 @@ def yours(answer: Callable) -> Iterator[tuple[str, str]]:
                 now=format_us(is_us),
             )
             return
+
+
+def script() -> Path:
+    """Writes a script for two ranks whose longest wait isn't what it seems, to a new folder; its
+    path. It is what ``yours`` is about, where there is no script of one's own."""
+    path = Path(tempfile.mkdtemp(prefix="labkit-script-")) / "train.py"
+    path.write_text(SCRIPT)
+    return path
 
 
 class _Clock:

@@ -21,7 +21,8 @@ def paced(
     before_us: Mapping[str, float], after_us: Mapping[str, float], *, readers: int
 ) -> "Table":
     """What sets the pace once so many readers load the batches; both steps as ``parts_us()`` of a
-    record gives them. Raises ValueError for what are no parts of a step, and for a step before
+    record gives them. A wait for another rank, which may be reading, isn't the step's own work.
+    Raises ValueError for what are no parts of a step, and for a step before
     that did not wait for data."""
     check_whole(1, 100_000, readers=readers)
     waiting = say(NAMES["input"])
@@ -29,11 +30,11 @@ def paced(
         _check(parts)
     if not before_us.get(waiting):
         raise ValueError(f"a step before has a part {waiting!r} above 0; got {brief(before_us)}")
+    others = say(NAMES["waiting"])
     share_us = before_us[waiting] / readers
     step_us = sum(after_us.values())
-    rest_us = step_us - after_us.get(waiting, 0.0)
-    longest = max(after_us, key=lambda part: after_us[part])
-    if rest_us > share_us:
+    rest_us = [sum(parts.values()) - parts.get(waiting, 0.0) for parts in (before_us, after_us)]
+    if rest_us[1] - after_us.get(others, 0.0) > share_us:
         told = say("The rest of the step takes longer than the readers need: now it sets the pace.")
     elif step_us < (1 + NEAR) * share_us:
         told = say("The readers set the pace: only batches that come faster make a step shorter.")
@@ -42,10 +43,11 @@ def paced(
     row = {
         say("a step now"): step_us,
         say("the old wait over {readers}", readers=readers): share_us,
-        say("the rest of the step"): rest_us,
-        say("longest part now"): f"{longest}",
+        say("the rest before"): rest_us[0],
+        say("the rest now"): rest_us[1],
+        say("of it waiting for other ranks"): after_us.get(others, 0.0),
     }
-    return table([row], title=told, units=dict.fromkeys([*row][:3], "us"))
+    return table([row], title=told, units=dict.fromkeys(row, "us"))
 
 
 def judged(

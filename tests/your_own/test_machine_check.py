@@ -8,6 +8,7 @@ import torch
 
 from labkit.profiling.advice import advise
 from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.recording import record
 from labkit.profiling.recording.record_run import Record
 from labkit.your_own import machine_check as check
 
@@ -122,3 +123,25 @@ def test_a_pair_of_records_passes_where_the_longest_wait_became_shorter():
     ):
         verdict = check.yours(answer)
         assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
+
+
+def test_the_script_is_written_where_nobody_else_writes():
+    one, other = check.script(), check.script()
+    assert one.parent != other.parent and one.read_text() == other.read_text() == check.SCRIPT
+
+
+@pytest.mark.real
+@pytest.mark.again
+@pytest.mark.alone
+def test_the_script_waits_for_its_messages_and_ddp_sends_fewer():
+    train = check.script()
+    first, loop = check.SCRIPT.split("    for each in")
+    wrapped = "net = torch.nn.parallel.DistributedDataParallel(net)\noptimizer ="
+    changed = train.with_name("changed.py")
+    last = loop[loop.index("    optimizer.step") :]
+    changed.write_text(first.replace("optimizer =", wrapped) + last)
+    before, after = [record(each, ranks=2, show=False) for each in (train, changed)]
+    assert before.steps >= 2 and after.steps >= 2
+    verdict = check.yours(lambda: ("exposed communication", before, after))
+    assert verdict.state == "passed", verdict
+    assert check.yours(lambda: ("waiting for data", before, after)).state == "wrong"
