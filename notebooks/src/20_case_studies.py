@@ -23,15 +23,15 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't fit: each card would have to hold 59 GB, which is 19 GB too much. So says chapter 18's planner; nothing has run yet. Five cases:
+# It doesn't fit: each card would have to hold 59 GB, which is 19 GB too much. So says chapter 18's planner; nothing has run yet.
 #
 # - [Case 1](#case-1): what makes that script fit?
 # - [Case 2](#case-2): is a layout slow, or its program?
 # - [Case 3](#case-3): should each part of a net have its own ranks?
-# - [Case 4](#case-4): should each kind of layer send gradients in its own way?
-# - [Case 5](#case-5): how few small cards can train 7 billion weights?
+# - [Case 4](#case-4): should layers send gradients in different ways?
+# - [Case 5](#case-5): how few small cards train 7 billion weights?
 #
-# **Each case can be read alone**, but case 4 goes on from case 3. In plans, `recipe` says in which formats states are kept, and `stack` which program's constants time a step.
+# **Each case can be read alone**, but case 4 goes on from case 3.
 #
 # **When you are done** you can judge a plan before anything is rented.
 
@@ -46,7 +46,7 @@ case
 #     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# So a step has 2 x 16 x 4 = 128 sequences. We assume 1,024 tokens in each.
+# So a step has 2 x 16 x 4 = 128 sequences, of 1,024 tokens, we assume.
 #
 # The usual advice is a smaller batch. One sequence at a time, cut to 512 tokens: how many of the missing 19 GB does that save?
 
@@ -63,10 +63,11 @@ saved.score((script.memory().peak_bytes - less) / 1e9)
 #
 # ### Plan: four cures
 #
-# So a cure has to change the states or the cards. Planned memory was about 5 % off in chapter 19. So a layout **fits** here if its bar ends left of the dashed line, where a tenth stays free.
+# A cure has to change the states or the cards. Planned memory was about 5 % off in chapter 19, so a layout **fits** if its bar ends left of the dashed line, where a tenth stays free.
 
 # %%
 cures = {
+    # recipe: in which formats the states are kept
     "bf16 throughout, Adam too": script.but(recipe="bf16"),
     "eight cards": script.but(gpus=8),
     "cards of 80 GB": script.but(gpu="A100 80 GB"),
@@ -77,11 +78,11 @@ on_host = script.but(offload="optimizer", recipe="mixed", mbs=16)
 lab.show(planner.memory_bars(by_fsdp | {"Adam on the host": on_host}, spare=0.1))
 
 # %% [markdown] sections="8.10"
-# By the plan all four fit, and each has its price. bf16 rounds small updates away (chapter 05). More or larger cards cost money. Adam on the host needs 18 x 13 = 234 GB there, by DeepSpeed.
+# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host needs 18 x 13 = 234 GB there, by DeepSpeed.
 #
 # ### Run: the same script, small
 #
-# The plan takes it for granted that everything is sharded. Now the real Trainer runs the script on two ranks, with a Llama of two layers. For what share of the weights does a rank keep gradients between two microbatches?
+# The plan takes it for granted that everything is sharded. Now the real Trainer runs a Llama of two layers on two ranks. For what share of the weights does a rank keep gradients between two microbatches?
 
 # %%
 whole = lab.guess("share of the weights that a rank has gradients of", between=(0, 1))
@@ -91,8 +92,6 @@ ran = case_studies.trained_by()
 whole.score(ran[0]["gradients"] / ran[0]["weights"])
 
 # %% [markdown] sections="8.10"
-# ### What a rank keeps
-#
 # "kept" counts the weights that stay on one rank, "gradients" those that it has gradients of. "type" is the format of these.
 
 # %%
@@ -122,7 +121,7 @@ lab.table({column: row[column] for column in shown} for row in ran)
 # trainer.add_callback(Kept())
 # ```
 #
-# In our small run it prints 41,632, which is all weights, and 0 with the line.
+# In our small run it prints 41,632, which is all weights, and 0 with the option below.
 #
 # </details>
 #
@@ -166,7 +165,7 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 #
 # </details>
 #
-# **Verdict**, by the cards that you have:
+# **Verdict**, by your cards:
 #
 # | cards | what to do | planned |
 # | --- | --- | --- |
@@ -201,36 +200,32 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Find a rule for all cards. Your function gets a card ("A100 80 GB", "A100 40 GB" or "A10G 24 GB") and a length (512, 1,024 or 4,096 tokens). It returns a layout of LLaMA 13B for four such cards: a dict with some of `tp`, `sp`, `pp`, `zero`, `mbs` (1, 2, 4, 8 or 16), `recompute` ("full") and `offload` ("optimizer").
-#
-# | layout | program | bytes a parameter |
-# | --- | --- | --- |
-# | `zero` 3 | FSDP with the option | 16, 8 of them Adam's |
-# | `zero` 3, `offload` | DeepSpeed | 2, and 18 on the host |
-# | any other | Megatron-LM | 18, 12 of them Adam's |
+# Find a rule for all cards. For a card and a sequence's length your function returns a layout of LLaMA 13B on four such cards. From the layout follows the program, as in the table: `zero` 3 is FSDP with the option, or DeepSpeed with `offload`, and all else is Megatron-LM.
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where nothing fits without.
-# - The step is at most a quarter longer than the fastest that keeps these two rules (by `step_us`, without the host's part).
-#
-# The check tries four of the nine inputs. Try first: do four stages still fit with 4,096 tokens (`four.but(pp=4, seq=4096)`)?
-
-
+# - The step is at most a quarter longer than the fastest that keeps these two rules.
 
 # %%
+# step_us leaves out what Adam on the host takes
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
-tried = {"ZeRO 3": four.but(zero=3, mbs=4, recompute="full"), "pp 4": four.but(pp=4)}
-held_bytes = {name: plan.memory().peak_bytes for name, plan in tried.items()}
-step_us = {name: plan.time().step_us for name, plan in tried.items()}
+shards = four.but(zero=3, mbs=4, recompute="full")
+tried = {"FSDP": shards, "DeepSpeed": shards.but(offload="optimizer")}
+tried["Megatron-LM"] = four.but(pp=4)  # does it fit with seq=4096?
+shown = ("layout", "memory_bytes", "step_us")
 lab.table(
-    {"layout": name, "held_bytes": held_bytes[name], "step_us": step_us[name]}
-    for name in tried
+    {"program": name} | {column: plan.row()[column] for column in shown}
+    for name, plan in tried.items()
 )
 
 
 # %%
 def my_four_cards(card, seq):
-    """A layout, written like {"zero": 3, "mbs": 2, "recompute": "full"}."""
+    """A layout, like {"zero": 3, "mbs": 2, "recompute": "full"}.
+
+    card: "A100 80 GB", "A100 40 GB" or "A10G 24 GB"; seq: 512, 1024 or 4096.
+    Some of tp, sp, pp, zero, mbs (1, 2, 4, 8, 16), recompute, offload ("optimizer").
+    """
     ### BEGIN SOLUTION
     lightest = {"zero": 3, "mbs": 4, "recompute": "full"}
     for offload in ("none", "optimizer"):
@@ -250,12 +245,13 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB, with 512 sequences of 2,048 tokens a step. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8), planned as if Megatron-LM ran them all. All three fit. Which is the *slowest*?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8), planned as if Megatron-LM ran them all. All three fit. Which is the *slowest*?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
 machine = {"gpu": "A100 80 GB", "gpus": 8}
-megatron = {"stack": "megatron-a100", "recipe": "megatron"}  # its 18 bytes
+# stack: whose constants time the step; recipe: the formats of its states
+megatron = {"stack": "megatron-a100", "recipe": "megatron"}
 story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
 cuts = {"ZeRO 3": story.but(zero=3), "tp 8": story.but(tp=8, sp=True)}
 cuts["pp 8"] = story.but(pp=8)
@@ -277,18 +273,19 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp_too}))
 #
 # `tp` 8 waits for messages in every layer. Even without its 29.9 s of messages it would take 45.5 s, because narrow pieces use a card less well.
 #
-# Which of the others is faster, **the plan can't tell**. By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's 7 % behind. Planned times may be 20 % off (chapter 18), and for ZeRO 3 by Megatron's constants even that isn't tested.
+# Which of the others is faster, **the plan can't tell**. By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's 7 % behind. Planned times may be 20 % off (chapter 18), and ZeRO 3 by Megatron's constants isn't even tested.
 #
-# - `pp` 8 has 48 layers and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it.
-# - By FSDP's constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to its program's usual layouts, so it takes in whatever slowed those.
+# By FSDP's constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to its program's usual layouts, with whatever slowed those.
 #
-# **Verdict.** Leave `tp` 8. Measure ZeRO 3 by FSDP and the pipeline by Megatron-LM, as you would run them. To learn whether it's the layout, let one program run both.
+# **Verdict.** Leave `tp` 8, and measure the two others, each by its program. To learn whether it's the layout, let one program run both.
 #
-# <details><summary>Larger microbatches; the textbook's story models</summary>
+# <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
-# With 16 sequences at a time `tp` 8 is planned at 52 s. That is still the last, but within 20 % of the pipeline.
+# With 16 sequences at a time `tp` 8 is planned at 52 s. It is still the last, but within 20 % of the pipeline.
 #
-# It puts Adam on the host for 5 B, and recomputes everything for 20 B. On A100 of 40 GB neither is needed (for 5 B with case 1's line): `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
+# `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
+#
+# The textbook puts Adam on the host for 5 B, and recomputes everything for 20 B. On A100 of 40 GB neither is needed (for 5 B with case 1's option): `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
 # `case_studies.Story().run()[0]["text"]` is what a Llama of 151,872 weights makes of 500 characters, cut by a [tokenizer](GLOSSARY.md#tokenizer) ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909)).
 #
@@ -305,8 +302,8 @@ lab.show(case_studies.net_on(case_studies.placements()))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three. The two other ways:
 #
-# - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel in four messages here too. Gradients take four more.
-# - *Copied*: each rank has the whole net, as in DDP. Only gradients travel.
+# - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel here too, and gradients take four messages.
+# - *Copied*: each rank has the whole net, as in DDP.
 #
 # *Apart*, what do the others do while one computes?
 
@@ -320,7 +317,7 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 #
 # ### Do all at once
 #
-# On one rank alone the encoders take 360 ms, the fusion 180 and the heads 90. A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many steps *together* fit into one step *apart*?
+# One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads. A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many steps *together* fit into one step *apart*?
 
 # %%
 groups = lab.guess("steps together in one step apart", between=(0.2, 5))
@@ -352,7 +349,7 @@ for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. All takes longer, by other amounts in each run, because the ranks share this machine's cores. *Copied* sends one message in place of eight, and a third of the bytes of *together*. With its gradients in one message too, *together* would take 362 - 36 = 326 ms: still behind.
+# The order holds. All takes longer, by other amounts in each run, because the ranks share this machine's cores. *Copied* sends one message in place of *together*'s eight, and a third of the bytes. With all gradients in one message *together* would take 362 - 36 = 326 ms, still longer.
 #
 # **Verdict.** At these costs the textbook's way isn't a good idea. If the net fits on each rank, copy it. If one part is too large, cut that part.
 #
@@ -367,7 +364,7 @@ lab.table(case_studies.placed(slowed=3))
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer: convolutions, linear layers, norms and output heads. Should each kind travel in its own way? Of four **policies** the textbook advises "per layer":
+# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer. Should each kind travel in its own way? Of four **policies** the textbook advises "per layer":
 #
 # | policy | how gradients travel | bytes handed in |
 # | --- | --- | --- |
@@ -412,25 +409,23 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. Shared messages
 #
-# Now kinds that go the same way share their messages. By top-k, the largest gradients also have to be chosen, in each kind for itself:
-#
-# | way | messages | bytes of each | choosing |
-# | --- | --- | --- | --- |
-# | "fp16" | 1 | 2 a weight | |
-# | "top-k" | 2 | 4 x weights / 16 | 3 ms a kind |
+# Now kinds that go the same way share their messages. "fp16" takes one, of 2 bytes a weight. "top-k" takes two, of 4 x weights / 16 bytes each, and 3 ms a kind to choose the largest.
 #
 # Two kinds have 1,000 and 10,000 weights. A message takes 1 ms, and a millisecond carries 1,000 bytes:
 #
 # - Both as fp16: 1 + 22 = 23 ms.
 # - The small kind as fp16, the large one by top-k: (1 + 2) + 2 x (1 + 2.5) + 3 = 13 ms.
 #
-# Your function gets the weights of each kind of layer, and a link: a message takes `latency_ms`, and a millisecond more for each 1,000 x `mb_per_s` bytes. It returns a way for each kind, so that choosing and all messages, one by one, are over soonest. The check tries three links, and trains once.
-
+# Find a way for each kind, so that choosing and all messages, one by one, are over soonest.
 
 
 # %%
 def my_policy(weights, latency_ms, mb_per_s):
-    """{kind of layer: way} for weights such as {"linear": 7520, ...}."""
+    """{kind of layer: way} for weights such as {"linear": 7520, ...}.
+
+    A message takes latency_ms, and 1 ms more for each 1000 * mb_per_s bytes.
+    The check tries three links, and trains once.
+    """
     ### BEGIN SOLUTION
     from itertools import product
 
@@ -463,7 +458,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 billion on small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? They were bought for games (RTX 4090), and talk to each other over PCIe. A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and all of chapters 05 to 09 is allowed.
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? They were bought for games (RTX 4090). A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and all of chapters 05 to 09 is allowed.
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -480,11 +475,11 @@ small_cluster.score(str(fewest))
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. (The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from.) With Adam on the cards it takes eight: on four, 16 bytes a parameter are 16 x 6.7 / 4 = 27 GB a card.
+# Only the weights: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: on four, 16 bytes a parameter are 16 x 6.7 / 4 = 27 GB a card.
 #
 # ### What does that cost?
 #
-# One card has room for 4 sequences at a time. So after each of 16 microbatches it sends all gradients to the host, and fetches their sums. Each of two cards has room for 16, so it does so only twice, with half of them. How many times as fast are two cards?
+# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. Each of two cards has room for 16, so it does so twice, with half of them. How many times as fast are two cards?
 
 # %%
 faster = lab.guess("times as fast: two cards against one", between=(1, 4))
@@ -508,18 +503,11 @@ lab.bars(waits, stacked=True, unit="us", **title)
 #
 # <details><summary>What is assumed</summary>
 #
-# To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host.
+# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host.
 #
 # </details>
 #
-# **Verdict**, by the number of cards:
-#
-# | cards | what to do |
-# | --- | --- |
-# | 1 | DeepSpeed: Adam and gradients on the host (121 GB there), recomputation, the largest microbatch that fits. |
-# | 2 | The same, in shards. |
-# | 4 | Megatron-LM: four stages, Adam on the host. |
-# | 8 | Megatron-LM: eight stages, recomputation. Measure `tp` before you take it: slow links hurt it most. |
+# **Verdict.** One card is enough, if its host has 121 GB to spare: DeepSpeed and recomputation. Two do the same in shards. On more, cut the model into stages by Megatron-LM: four with Adam on the host, eight with recomputation. Slow links hurt `tp` most, so measure before you take it.
 #
 # <details><summary>Run it: the same division on real ranks</summary>
 #
@@ -530,11 +518,11 @@ lab.bars(waits, stacked=True, unit="us", **title)
 # %% [markdown]
 # ## Summary
 #
-# - You count the states first, because no smaller batch cures what is too much there.
-# - You test a plan by a small run that counts what each rank keeps.
-# - Where two layouts are closer than a plan's error, you measure both.
-# - Where groups of ranks take turns, you copy or cut the net instead.
-# - Before you compress, you count messages and bytes.
+# - You count the states first: no smaller batch cures what is too much there.
+# - You test a plan by a small run that counts what ranks keep.
+# - You measure layouts that are closer than a plan's error.
+# - You copy or cut a net whose parts would wait for each other.
+# - You count messages and bytes before you compress.
 #
 # Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
 #
