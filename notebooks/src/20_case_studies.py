@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 30 minutes each; read those that concern you. No GPU is needed.*
+# *Five cases of 10 to 30 minutes; read those that concern you. No GPU is needed.*
 #
 # A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB, and calls it complete. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? The bar is what each card would hold, the line what it has.
 
@@ -31,7 +31,7 @@ case
 # - [Case 4](#case-4): should layers send gradients in different ways?
 # - [Case 5](#case-5): how few small cards train 7 billion weights?
 #
-# **Each case can be read alone**, but case 4 goes on from case 3.
+# **Each case can be read alone**, but case 4 needs case 3.
 #
 # **When you are done** you can judge a plan before anything is rented.
 
@@ -48,7 +48,7 @@ case
 #
 # So a step has 2 x 16 x 4 = 128 sequences, of 1,024 tokens, we assume.
 #
-# The usual advice is a smaller batch. One sequence at a time, cut to 512 tokens: how many of the missing 19 GB does that save?
+# The usual advice is a smaller batch. How many of the missing 19 GB does one sequence at a time save, cut to 512 tokens?
 
 # %%
 saved = lab.guess("GB saved by one sequence of 512 tokens", between=(0, 20))
@@ -143,7 +143,7 @@ still.score(str(num_fit))
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# The green part is now 26 GB, on eight cards as on four, and cards of 80 GB just miss our tenth. The option of the table's second row helps:
+# The orange part is now 26 GB, on eight cards as on four, and cards of 80 GB just miss our tenth. The option of the table's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -157,7 +157,7 @@ time = cures["cards of 80 GB"].time()
 lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gather"]}])
 
 # %% [markdown] sections="8.10"
-# Computing hides nearly all messages, by the plan. So the first picture's bars hold again.
+# By the plan, computing hides nearly all messages. So the first picture holds again.
 #
 # <details><summary>Run it: advice for this script</summary>
 #
@@ -165,7 +165,7 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 #
 # </details>
 #
-# **Verdict**, by your cards:
+# **Verdict.**
 #
 # | cards | what to do | planned |
 # | --- | --- | --- |
@@ -200,21 +200,22 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Find a rule for all cards. For a card and a sequence's length your function returns a layout of LLaMA 13B on four such cards. From the layout follows the program, as in the table: `zero` 3 is FSDP with the option, or DeepSpeed with `offload`, and all else is Megatron-LM.
+# Find a rule for all cards: for a card and a sequence's length, a layout of LLaMA 13B on four such cards. The layout says the program, as in the table: `zero` 3 is FSDP with the option, or DeepSpeed with `offload`, and all else is Megatron-LM.
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where nothing fits without.
 # - The step is at most a quarter longer than the fastest that keeps these two rules.
 
 # %%
-# step_us leaves out what Adam on the host takes
+# the step leaves out what Adam on the host takes
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
 shards = four.but(zero=3, mbs=4, recompute="full")
 tried = {"FSDP": shards, "DeepSpeed": shards.but(offload="optimizer")}
 tried["Megatron-LM"] = four.but(pp=4)  # does it fit with seq=4096?
 shown = ("layout", "memory_bytes", "step_us")
 lab.table(
-    {"program": name} | {column: plan.row()[column] for column in shown}
+    {"program": name, "states_bytes": plan.memory().state_bytes}
+    | {column: plan.row()[column] for column in shown}
     for name, plan in tried.items()
 )
 
@@ -271,13 +272,13 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp_too}))
 # %% [markdown] sections="10.6.2"
 # ### Layout or program?
 #
-# `tp` 8 waits for messages in every layer. Even without its 29.9 s of messages it would take 45.5 s, because narrow pieces use a card less well.
+# `tp` 8 waits for messages in every layer. Even without its 29.9 s of messages it would take 45.5 s, because narrow pieces take longer to compute and to launch.
 #
-# Which of the others is faster, **the plan can't tell**. By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's 7 % behind. Planned times may be 20 % off (chapter 18), and ZeRO 3 by Megatron's constants isn't even tested.
+# Which of the others is faster, **the plan can't tell**. By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's 7 % behind. Planned times may be 20 % off (chapter 18), and no run has tested ZeRO 3 by Megatron's constants.
 #
-# By FSDP's constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to its program's usual layouts, with whatever slowed those.
+# By FSDP's constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to its program's usual layouts, with whatever slowed those. So the plan can't separate layout and program.
 #
-# **Verdict.** Leave `tp` 8, and measure the two others, each by its program. To learn whether it's the layout, let one program run both.
+# **Verdict.** Drop `tp` 8, and measure the two others, each by its program. To learn whether it's the layout, let one program run both.
 #
 # <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
@@ -313,7 +314,7 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is mostly waiting in our all-reduce.)
+# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is mostly waiting.)
 #
 # ### Do all at once
 #
@@ -327,6 +328,8 @@ together = apart.but(placement="together")
 groups.score(apart.step_us() / together.step_us())
 
 # %% [markdown] sections="19.6.1, 19.6.2"
+# By hand:
+#
 # | placement | computing | messages |
 # | --- | --- | --- |
 # | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms |
@@ -343,13 +346,13 @@ for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# Nobody waits for another's turn any more, only for messages. Now real ranks go all three ways, at imposed speeds. So the run tests turns and messages.
+# All wait for messages only, no longer for another's turn. Real ranks now go all three ways, at imposed speeds: the run tests turns and messages.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. All takes longer, by other amounts in each run, because the ranks share this machine's cores. *Copied* sends one message in place of *together*'s eight, and a third of the bytes. With all gradients in one message *together* would take 362 - 36 = 326 ms, still longer.
+# The order holds. All takes longer, by other amounts in each run, because the ranks share this machine's cores. *Copied* sends one message in place of *together*'s eight, and a third of the bytes. With its gradients in one message *together* would save 3 x 12 ms, and still take 326.
 #
 # **Verdict.** At these costs the textbook's way isn't a good idea. If the net fits on each rank, copy it. If one part is too large, cut that part.
 #
@@ -394,7 +397,7 @@ title = {"title": "Gradients of a step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms of bytes, but it needs eight messages in place of four, 12 ms more. "per layer" needs 1 + 1 + 2 + 1/4, so it saves little.
+# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms of bytes, but it needs eight messages in place of four, 12 ms more. "per layer" needs 1 + 1 + 2 + 1/4 messages, so it saves little.
 #
 # **Verdict.** Not on this link: here you save messages, as the last bar does. A message takes as long as 30 kB; with megabytes of gradients, the bytes would matter more.
 #
@@ -458,7 +461,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 billion on small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB can train all weights of LLaMA 7B? They were bought for games (RTX 4090). A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and all of chapters 05 to 09 is allowed.
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B? A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and all of chapters 05 to 09 is allowed.
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -469,17 +472,17 @@ fewest = min(row["cards"] for row in clusters if row["fit"])
 small_cluster.score(str(fewest))
 
 # %% [markdown] sections="10.7.5"
-# These are the fastest plans. Which states are left in the first bar?
+# The fastest plans that fit: which states are left in the first bar?
 
 # %%
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: on four, 16 bytes a parameter are 16 x 6.7 / 4 = 27 GB a card.
+# Only the weights: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: the states alone would be 16 x 6.7 / 4 = 27 GB on each of four.
 #
 # ### What does that cost?
 #
-# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. Each of two cards has room for 16, so it does so twice, with half of them. How many times as fast are two cards?
+# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. That takes 19 of its 57 s. Each of two cards has room for 16, so it does so twice, with half of them. How many times as fast are two cards?
 
 # %%
 faster = lab.guess("times as fast: two cards against one", between=(1, 4))
@@ -490,7 +493,7 @@ one_us, two_us, *_ = (sum(parts.values()) for parts in waits.values())
 faster.score(one_us / two_us)
 
 # %% [markdown] sections="10.7.5"
-# A bar's name begins with the number of cards. Which part shrinks most from one to two?
+# Names begin with the number of cards. Which part shrinks most from one to two?
 
 # %%
 title = {"title": "A step of 64 sequences", "badge": "predicted"}
@@ -518,7 +521,7 @@ lab.bars(waits, stacked=True, unit="us", **title)
 # %% [markdown]
 # ## Summary
 #
-# - You count the states first: no smaller batch cures what is too much there.
+# - You count the states first, which no smaller batch cures.
 # - You test a plan by a small run that counts what ranks keep.
 # - You measure layouts that are closer than a plan's error.
 # - You copy or cut a net whose parts would wait for each other.
