@@ -282,7 +282,7 @@ lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp_too}))
 #
 # <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
-# With 16 sequences at a time `tp` 8 is planned at 52 s. It is still the last, but within 20 % of the pipeline.
+# With 16 sequences at a time `tp` 8 is planned at 52 s. It is still the last, though now within 20 % of the pipeline.
 #
 # `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
 #
@@ -478,7 +478,7 @@ small_cluster.score(str(fewest))
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for each of 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: the states alone would be 16 x 6.7 / 4 = 27 GB on each of four.
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: the states alone would be 16 x 6.7 / 4 = 27 GB on each of four.
 #
 # ### What does that cost?
 #
@@ -521,7 +521,7 @@ lab.bars(waits, stacked=True, unit="us", **title)
 # %% [markdown]
 # ## Summary
 #
-# - You count the states first, which no smaller batch cures.
+# - You count the states first, since no smaller batch shrinks them.
 # - You test a plan by a small run that counts what ranks keep.
 # - You measure layouts that are closer than a plan's error.
 # - You copy or cut a net whose parts would wait for each other.
