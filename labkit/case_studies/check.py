@@ -22,7 +22,7 @@ LINKS = ((9.0, 2.0), (3.0, 1.0), (1.0, 0.2))
 """milliseconds a message, and 1e6 bytes a second"""
 CHOOSE_MS = 3.0
 """stated: to choose the largest of one kind, by top-k"""
-CHOICES = {"exact": (1, 4.0), "fp16": (1, 2.0), "top-k": (2, 4 * SHARE)}
+CHOICES = {"fp16": (1, 2.0), "top-k": (2, 4 * SHARE)}
 """way -> messages that all kinds on this way share, and bytes of each for a weight"""
 
 
@@ -105,12 +105,12 @@ def _fastest(asked: Plan) -> Candidate | None:
 @exercise
 def policy(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(weights, latency_ms, mb_per_s)`` is a dict: for each kind of layer ("convolution",
-    "linear", "norm", "heads") the way of its gradients, "exact", "fp16" or "top-k".
+    "linear", "norm", "heads") the way of its gradients, "fp16" or "top-k".
 
-    ``weights`` says how many weights each kind has. Kinds on one way share its messages: one of 4
-    bytes a weight exactly, one of 2 as fp16, and by top-k two, of 4 bytes for a sixteenth of the
-    weights; choosing takes 3 ms for each kind by top-k. By the link that is given, all of it takes
-    at most 2 % longer than the fastest choice. On the second link it trains on real ranks: the mean
+    ``weights`` says how many weights each kind has. Kinds on one way share its messages: one of 2
+    bytes a weight as fp16, and by top-k two, of 4 bytes for a sixteenth of the weights; choosing
+    takes 3 ms for each kind by top-k. By the link that is given, all of it takes at most 2 % longer
+    than the fastest choice. On the second link it trains on real ranks: the mean
     loss of the last four of twelve steps is at most 0.1 above that of the plain way.
     """
     for latency_ms, mb_per_s in LINKS:
@@ -135,7 +135,7 @@ def _too_slow(given: object, latency_ms: float, mb_per_s: float) -> tuple[str, s
         )
     if not all(way in CHOICES for way in given.values()):
         return wrong(
-            "{latency:g} ms, {rate:g} MB/s: ways are exact, fp16 and top-k; got {given!r:.120}",
+            "{latency:g} ms, {rate:g} MB/s: ways are fp16 and top-k; got {given!r:.120}",
             **about,
         )
     took = _messages_ms(given, latency_ms, mb_per_s)

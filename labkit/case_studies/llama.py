@@ -116,8 +116,13 @@ def host_us(plan: Plan, layout: Layout) -> float:
     (from ZeRO 2 on, by DeepSpeed, in each microbatch), the host updates, weights come back
     (``zero.offload_times``, at LINK_GB_PER_S and HOST_GB_PER_S); 0 where Adam is on the card. The
     planner's own step leaves it out."""
+    return sum(host_parts_us(plan, layout))
+
+
+def host_parts_us(plan: Plan, layout: Layout) -> tuple[float, float]:
+    """``host_us`` in two: what the link to the host carries, and what the host's memory moves."""
     if layout.offload == "none":
-        return 0.0
+        return 0.0, 0.0
     params = plan.shape.params
     stage, microbatches = (layout.zero, layout.num_microbatches) if layout.zero > 1 else (1, 1)
     found = offload_times.phases(
@@ -129,7 +134,7 @@ def host_us(plan: Plan, layout: Layout) -> float:
         gb_per_s=LINK_GB_PER_S,
         host_gb_per_s=HOST_GB_PER_S / plan.gpus,
     )
-    return sum(phase.in_turn_us for phase in found)
+    return sum(phase.link_us for phase in found), sum(phase.host_us for phase in found)
 
 
 def as_written(seq: int = 1024) -> Case:

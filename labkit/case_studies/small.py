@@ -3,20 +3,24 @@ of a small one on real ranks.
 
     lab.table(case_studies.small.rows("LLaMA 7B"))
     lab.show(case_studies.drawn(case_studies.small.cases()))  # what its fullest card holds
+    lab.bars(case_studies.small.seconds(), stacked=True, unit="us")  # what its step waits for
     case_studies.small.toy(4).run()
 """
 
 import functools
 
-from labkit.case_studies.llama import FREE, Case, roomy, row
+from labkit.case_studies.llama import FREE, Case, host_parts_us, roomy, row
 from labkit.planner.plan.cluster import gpu
+from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, as_plan, search
 from labkit.sharding.step import Step
 from labkit.units import check_real, check_whole
-from labkit.words import both
+from labkit.words import both, say
 
 COUNTS = (1, 2, 4, 8)
+BETWEEN = ("tensor", "context", "expert", "gather", "pipeline", "data")
+"""parts of a planned step in which it waits for messages between cards"""
 
 
 def rows(
@@ -62,6 +66,34 @@ def cases(
         fit = roomy(here, free)
         shown = fit[0] if fit else here.lightest()
         found.append(Case(name=name, plan=as_plan(here.plan, shown.layout)))
+    return found
+
+
+def seconds(
+    model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = FREE
+) -> dict[str, dict[str, float]]:
+    """What a step of each of ``cases`` waits for, for stacked ``lab.bars``: cards and layout ->
+    {part: microseconds} of computing, messages between cards, what crosses PCIe to the host and
+    back, and the host's memory; last the fastest layout that fits on the most cards without
+    tensor parallelism, where the fastest of all has some. Raises ValueError as ``cases`` does."""
+    plans = [case.plan for case in cases(model, card, seq, free)]
+    most = plans[-1]
+    if most.tp > 1:
+        here = _searched(str(model), str(card), seq)[most.gpus, most.offload]
+        whole = [each for each in roomy(here, free) if each.layout.tp == 1]
+        plans += [as_plan(here.plan, each.layout) for each in whole[:1]]
+    found = {}
+    for plan in plans:
+        parts = plan.time().parts()
+        between_us = sum(parts[part] for part in BETWEEN)
+        pcie_us, memory_us = host_parts_us(plan, plan.layout)
+        name = written(plan.layout).removesuffix(", offload optimizer")
+        found[f"{plan.gpus}: {name}"] = {
+            say("computing"): plan.time().step_us - between_us,
+            say("between cards"): between_us,
+            say("PCIe, to the host and back"): pcie_us,
+            say("the host's memory"): memory_us,
+        }
     return found
 
 

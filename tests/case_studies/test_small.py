@@ -35,6 +35,24 @@ def test_the_cases_drawn_are_rows_of_the_table():
         assert case.name["en"].endswith("on the host") == on_host
 
 
+def test_seconds_are_the_steps_of_the_cases_and_of_one_without_tensor_parallelism():
+    cases = small.cases()
+    told = small.seconds()
+    for case, (name, parts) in zip(cases, told.items(), strict=False):
+        assert name.startswith(f"{case.plan.gpus}: ")
+        assert sum(parts.values()) == pytest.approx(case.row()["step_us"])
+    *_, best, whole = told.items()
+    assert best[0] == "8: tp 2 pp 4 vpp 4, sp"
+    assert whole[0] == "8: pp 8 vpp 4, mbs 2, recompute full"
+    steps_us = [sum(parts.values()) for parts in (best[1], whole[1])]
+    assert steps_us[1] / steps_us[0] == pytest.approx(1.0, abs=0.02)
+    between_us = [parts["between cards"] for parts in (best[1], whole[1])]
+    assert between_us == pytest.approx([1.22e6, 0.20e6], rel=0.02)
+    one, two = ([*told.values()][number] for number in (0, 1))
+    pcie = "PCIe, to the host and back"
+    assert [one[pcie], two[pcie]] == pytest.approx([18.9e6, 1.9e6], rel=0.01)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -43,6 +61,7 @@ def test_the_cases_drawn_are_rows_of_the_table():
         lambda: small.rows("?"),
         lambda: small.rows(free=2),
         lambda: small.cases(card="?"),
+        lambda: small.seconds(free=2),
     ],
 )
 def test_what_is_no_small_cluster_is_refused(call):

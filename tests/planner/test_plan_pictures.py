@@ -75,6 +75,18 @@ def test_a_dashed_line_stands_where_so_much_of_a_card_is_left():
         picture.memory_bars({"now": FITS}, spare=1)
 
 
+def test_parts_that_a_run_showed_to_be_others_are_drawn_so():
+    planned = FITS.memory()
+    found = planned.parts["gradients"] + 3e9
+    drawn = picture.memory_bars({"now": FITS}, found={"gradients": found})
+    said = [words.text for words in drawn.only(Words)]
+    assert any(text.startswith(format_bytes(planned.peak_bytes + 3e9)) for text in said)
+    assert drawn.badge == "gradients: as a run has them; the rest: predicted"
+    for wrong in ({"weights": 1.0}, {"gradients": -1.0}, 3):
+        with pytest.raises(ValueError):
+            picture.memory_bars({"now": FITS}, found=wrong)
+
+
 def test_every_stage_of_a_pipeline_has_a_bar_and_two_cards_have_a_line_each():
     drawn = picture.memory_bars([("now", DEEP), ("last", OTHER_CARD)])
     stages = bars(drawn, picture.THIN_PX)

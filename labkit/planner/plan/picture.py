@@ -47,6 +47,7 @@ WORDS = catalogue(
         ("free", "{} left"),
         ("over", "{} too much"),
         ("spare", "up to here {:.0%} stay free"),
+        ("found", "{}: as a run has them; the rest: {}"),
         ("rate", "{:,.0f} tokens/s"),
         ("step", "step"),
         ("mfu", "MFU"),
@@ -109,18 +110,30 @@ def mesh(plan: Plan) -> Mesh:
     return Mesh(pp=plan.pp, cp=plan.cp, tp=plan.tp, node_size=plan.cluster.node_size, **dp)
 
 
-def memory_bars(plans: Plans, *, spare: float = 0.0, language: str | None = None) -> Sketch:
+def memory_bars(
+    plans: Plans,
+    *,
+    spare: float = 0.0,
+    found: Mapping[str, float] | None = None,
+    language: str | None = None,
+) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
     the first plan, where it has several. A dashed line stands where ``spare`` of a GPU is left, a
-    share. Beside the heading stands what the only plan is, or what all have in common. Raises
-    ValueError for a plan whose layout can't be, and for a share that is none."""
+    share. ``found``: the bytes of parts that a run showed to be others than planned, on every GPU.
+    Beside the heading stands what the only plan is, or what all have in common. Raises ValueError
+    for a plan whose layout can't be, a share that is none, and a part that is none."""
     plans = _pairs(plans)
     check_real(0, 0.99, spare=spare)
+    found = _found(found or {})
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         heading = WORDS[code]["memory title"]
-        bars = [held(said(name, code), plan, code) for name, plan in plans]
+        bars = [held(said(name, code), plan, code, found) for name, plan in plans]
+        badge = words["predicted"].lower()
+        if found:
+            parts = words["comma"].join(WORDS[code][part] for part in found)
+            badge = WORDS[code]["found"].format(parts, badge)
         names = [_unsaid(bars, at) for at in range(len(bars))]
         bars = [bar._replace(limit_name=name) for bar, name in zip(bars, names, strict=True)]
         bars = [bar._replace(spare=spare * bar.limit) for bar in bars]
@@ -130,14 +143,22 @@ def memory_bars(plans: Plans, *, spare: float = 0.0, language: str | None = None
             shapes=tuple(shapes),
             height_px=end_px,
             heading=heading,
-            badge=words["predicted"].lower(),
+            badge=badge,
             numbers=_memory_numbers(plans, bars[0].label, code),
-            summary=in_words(heading, bars[: len(plans)], words["predicted"].lower(), code),
+            summary=in_words(heading, bars[: len(plans)], badge, code),
             table=in_rows(bars, memory.PARTS, code, format_bytes),
             language=code,
         )
 
     return speaking(language, build)
+
+
+def _found(found: Mapping[str, float]) -> Mapping[str, float]:
+    """Parts of a GPU's memory and their bytes; raises ValueError for others."""
+    if not isinstance(found, Mapping) or not set(found) <= set(memory.PARTS):
+        raise ValueError(f"found are bytes of some of {', '.join(memory.PARTS)}; got {found!r:.80}")
+    check_real(0, 1e18, **found)
+    return found
 
 
 def _memory_numbers(plans: Plans, first: str, code: str) -> tuple[tuple[str, str], ...]:
@@ -156,14 +177,15 @@ def _in_all(plans: Plans, code: str) -> tuple[tuple[str, str], ...]:
     return ((WORDS[code]["all"], ", ".join(same)),) if same else ()
 
 
-def held(label: str, plan: Plan, code: str) -> Bar:
-    """The fullest GPU of a plan."""
-    peak = plan.memory().peak_bytes
+def held(label: str, plan: Plan, code: str, found: Mapping[str, float] | None = None) -> Bar:
+    """The fullest GPU of a plan, some parts as they were found."""
+    parts = plan.memory().parts | dict(found or {})
+    peak = sum(parts.values())
     has = plan.cluster.device_bytes
     say = WORDS[code]
     apart = say["free" if peak <= has else "over"].format(format_bytes(abs(has - peak)))
     told = say["of"].format(format_bytes(peak), short(format_bytes(has)))
-    return Bar(label, plan.memory().parts, (told, apart), has, plan.cluster.gpu.name)
+    return Bar(label, parts, (told, apart), has, plan.cluster.gpu.name)
 
 
 def _unsaid(bars: Sequence[Bar], at: int) -> str:
