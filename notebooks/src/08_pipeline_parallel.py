@@ -134,7 +134,7 @@ idle.score(bubble(step.predict()))
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# (Some papers divide by the useful time instead: $(p-1)/m$.) More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %.
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
@@ -148,8 +148,8 @@ idle.score(bubble(step.predict()))
 def my_step(rank, stage, microbatches, width):
     """Leaves the gradients of the whole batch in the stage's parameters.
 
-    stage: this rank's half of the model. microbatches: a list, on rank 0 of the inputs,
-    on rank 1 of their targets. What travels has the shape (len(microbatch), width).
+    stage: this rank's half of the model. microbatches: a list of equal
+    pieces: the inputs on rank 0, the targets on rank 1. What travels has the shape (len(microbatch), width).
     """
     ### BEGIN SOLUTION
     kept = []
@@ -227,7 +227,7 @@ step.compare()
 #
 # Send bars wait, too, because torch's 1F1B posts a send and a receive together: rank 1 takes F3's activations only when it sends B0's gradient.
 #
-# Here are the bytes that autograd really kept in both runs:
+# Here are the bytes that autograd kept in both runs:
 
 # %%
 gpipe = step.but(schedule="gpipe").compare().run
@@ -241,7 +241,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time, but memory no longer limits m. The batch still does.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time, but memory no longer limits m.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -330,7 +330,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes a list of layers, here the embedding, four blocks and the head, and cuts it by itself: with `partition_method="uniform"` into stages of about as many layers. Its order is 1F1B, too. It may take a minute to start.
+# `PipelineModule` takes a list of layers, here the embedding, four blocks and the head, and cuts it by itself: with `partition_method="uniform"` into stages of about as many layers. Its order is 1F1B, too.
 
 
 # %%
@@ -379,9 +379,7 @@ grown.score(uneven_run.span_us / step.predict().span_us)
 # Under ZeRO 1 a card sends gradients and weights once a step, for at least 28 s. A card of the pipeline passes on 64 activations and as many gradients. How long does it send?
 
 # %%
-sends = lab.guess(
-    "seconds that a card of the pipeline sends", between=(0, 60), unit="s"
-)
+sends = lab.guess("seconds that a card of the pipeline sends", between=(0, 60))
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # 6.7 billion in bf16; 7/8 lie on other cards
@@ -479,7 +477,7 @@ less.score(bubble(interleaved.predict()))
 #
 # $$\text{bubble} = \frac{p-1}{vm+p-1}$$
 #
-# The price is messages, over seven borders instead of three, and from eight microbatches on memory.
+# The price is messages, over seven borders instead of three, and memory. Rank 0's peak of 8 half stages is 1F1B's 4 whole ones, but from eight microbatches on it is 11 halves.
 #
 # ### Zero bubble: a backward in two parts
 #
@@ -583,24 +581,22 @@ rows = []
 for name, key in schedules.items():
     pair = step.but(schedule=key).compare()  # remembers the first two, run above
     row = {"schedule": name, "boxes a rank": len(pair.experiment.order().orders[0])}
-    row |= {
-        "predicted_us": pair.predicted.span_us,
-        "measured_us": pair.measured.span_us,
-    }
-    kept_bytes = max(rank["peak_activation_bytes"] for rank in pair.run)
-    rows.append(row | {"activations_bytes": kept_bytes})
-lab.table(
-    rows, title="A step, predicted and measured, and the largest peak of activations"
-)
+    row["predicted_us"] = pair.predicted.span_us
+    row["measured_us"] = pair.measured.span_us
+    row["activations_bytes"] = max(each["peak_activation_bytes"] for each in pair.run)
+    rows.append(row)
+
+# %%
+lab.table(rows, title="Predicted and measured step, largest peak of activations")
 
 # %% [markdown]
-# By theory interleaving saves 90 ms against 1F1B, and ZBV 150; subtract what was measured (small differences say nothing, with one run each). Finer schedules have more boxes, so more gaps between them. Here is ZBV's run, with its idle time explained:
+# By theory interleaving saves 90 ms against 1F1B, and ZBV 150. Subtract the measured steps, too: less comes back. (With one run each, small differences say nothing.) Finer schedules have more boxes, so more gaps between them. Here is ZBV's run, with its idle time explained:
 
 # %%
 pair
 
 # %% [markdown]
-# Of memory, interleaving takes more than a third more than 1F1B, the last two hardly more.
+# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more.
 #
 # <details><summary>The schedules in a table</summary>
 #
