@@ -148,8 +148,9 @@ idle.score(bubble(step.predict()))
 def my_step(rank, stage, microbatches, width):
     """Leaves the gradients of the whole batch in the stage's parameters.
 
-    stage: this rank's half of the model. microbatches: a list of equal
-    pieces: the inputs on rank 0, the targets on rank 1. What travels has the shape (len(microbatch), width).
+    stage: this rank's half of the model. microbatches: a list of equal pieces: the
+    inputs on rank 0, the targets on rank 1. What travels has the shape
+    (len(microbatch), width).
     """
     ### BEGIN SOLUTION
     kept = []
@@ -251,7 +252,7 @@ lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %%
 def my_choice(num_ranks, max_bubble, max_activations):
-    """The schedule and its fewest microbatches within both budgets; ranks may be one."""
+    """The schedule and its fewest microbatches within both budgets; also for 1 rank."""
     ### BEGIN SOLUTION
     from math import ceil
 
@@ -473,7 +474,7 @@ lab.show(interleaved.predict(), title=interleaved.title())
 less.score(bubble(interleaved.predict()))
 
 # %% [markdown]
-# Each box is half as long, so filling and draining cost half as much. With v stages a rank, and m a multiple of p, v stages act like v times the microbatches:
+# Each box is half as long, so filling and draining cost half as much. If m is a multiple of p, v stages a rank act like v times the microbatches:
 #
 # $$\text{bubble} = \frac{p-1}{vm+p-1}$$
 #
@@ -590,7 +591,7 @@ for name, key in schedules.items():
 lab.table(rows, title="Predicted and measured step, largest peak of activations")
 
 # %% [markdown]
-# By theory interleaving saves 90 ms against 1F1B, and ZBV 150. Subtract the measured steps, too: less comes back. (With one run each, small differences say nothing.) Finer schedules have more boxes, so more gaps between them. Here is ZBV's run, with its idle time explained:
+# By theory interleaving saves 90 ms against 1F1B, and ZBV 150; now subtract the measured steps. Every row took longer than predicted, and by how much differs from run to run, so one run each ranks nothing. Finer schedules have more boxes, and gaps between them. Here is ZBV's run, with the reasons below:
 
 # %%
 pair
@@ -629,7 +630,7 @@ lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %%
 def my_fault(chart):
-    """(rank, step) of the first box that can't run: earliest step, then lowest rank; or None.
+    """(rank, step) of the first box that can't run (earliest step, lowest rank), or None.
 
     chart: a list of rows, one per rank; a row: a box per step, "F1", "B1" or "."
     """
