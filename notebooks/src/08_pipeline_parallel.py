@@ -630,7 +630,7 @@ lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %%
 def my_fault(chart):
-    """(rank, step) of the first box that can't run (earliest step, lowest rank), or None.
+    """(rank, step) of the earliest box that can't run (then lowest rank), or None.
 
     chart: a list of rows, one per rank; a row: a box per step, "F1", "B1" or "."
     """
