@@ -13,7 +13,7 @@
 #
 # We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
 #
-# Where do the other 100 GB come from, and what can more cards do about it?
+# Where does the rest come from, and what can more cards do about it?
 
 # %%
 from math import exp
@@ -250,11 +250,11 @@ planner.cards()
 cards_of_13b.score(planner.Need(model="LLaMA 13B").needed(1))
 
 # %% [markdown]
-# By hand: parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left, and into these the optimizer's 156 / N GB must go. With ZeRO 3 all 208 GB are divided.
+# By hand: parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left. The optimizer's 12 x 13 = 156 GB, divided by the number of cards, must fit into these.
 #
 # An empty cell says that no number of cards is enough: those models' activations alone are 91 and 82 GB, and sharding states does nothing for them. Recomputation does (chapter 05). A few GB matter: with 85 billion bytes a card, LLaMA 13B needs three cards fewer with ZeRO 1, and GPT-3's empty ZeRO 3 cell becomes 980.
 #
-# So *it does not fit* is a good reason for many cards.
+# So *it does not fit*, the first of five reasons that are usually given for many cards, is a good one.
 
 # %% [markdown]
 # ## Exercise 2. How many cards?
@@ -310,7 +310,7 @@ years.score(really)
 # %% [markdown] sections="10.1.1"
 # ## Are many cards safer?
 #
-# *Reliability* is often named as well. The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently and grow with the cards, then what share of days passes without any, on 1,024 cards?
+# *Reliability* is often named as well. The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently and in proportion to the cards, what share of days passes without any, on 1,024 cards?
 
 # %%
 quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 1))
@@ -364,7 +364,7 @@ speedup.score(times_as_fast(4096, 0.01))
 # %% [markdown] sections="10.1.2"
 # ## Two models instead of one
 #
-# Many cards must train one model. Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how far is the worst weight apart in the end?
+# Many cards must train one model. Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how large is the largest difference of a weight in the end?
 
 # %%
 apart = lab.guess("largest difference of a weight", between=(0, 0.25))
@@ -443,13 +443,15 @@ gigabytes = {
     name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
     for name in ("data parallel", "by layers")
 }
-as_much = {"as much": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16}
+as_much = {
+    "both the same": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16
+}
 axes = {"x": "sequences per step", "y": "GB that a rank sends"}
 title = "What a rank sends in a step"
 lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
 
 # %% [markdown] sections="10.1.3"
-# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences. There, on four ranks, cutting by layers sends more. Plain data parallel would not fit, but ZeRO 1 sends no more than it (chapter 06). So no way is always the best. A fifth one cuts every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09.
+# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences. There, on four ranks, cutting by layers sends more. Data parallel itself does not fit, but ZeRO 1 does with microbatches, and sends no more (chapter 06). So no way is always the best. A fifth one, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
 #
 # <details><summary>How are gradients averaged?</summary>
 #
@@ -467,7 +469,7 @@ lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, titl
 # 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
 # 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
 #
-# For LLaMA 7B that is ZeRO 1, here on eight cards (`dp 8`), each with a microbatch of one sequence:
+# LLaMA 7B is the third case. We take ZeRO 1 on eight cards (`dp 8`), with microbatches of one sequence:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -482,11 +484,11 @@ days = {"the plan": after.days(1e12), "by the paper's card hours": 82_432 / 8 / 
 lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
 
 # %% [markdown]
-# The plan is optimistic: it assumes 66 % of the peak, where LLaMA's own run reached 43. Chapter 19 tells how far to trust such predictions.
+# The plan is optimistic: it assumes 66 % of the peak, where LLaMA's own run reached 43 %. Chapter 19 tells how far to trust such predictions.
 #
 # <details><summary>What the plan counts</summary>
 #
-# The plan counts 6.74 billion parameters, where the paper rounds to 6.7; so 13.4 GB become 13.5. The 4 GB more than in the bill are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. The 4 GB more than in the bill are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
 #
 # </details>
 #
@@ -508,16 +510,16 @@ from torch.distributed.tensor import DTensor
 
 def my_part(model, optimizer):
     """Bytes here: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
-
     ### BEGIN SOLUTION
+    weights = list(model.parameters())
+    states = [each for state in optimizer.state.values() for each in state.values()]
+
     def num_bytes(tensors):
         here = [
             each.to_local() if isinstance(each, DTensor) else each for each in tensors
         ]
         return sum(each.nbytes for each in here)
 
-    weights = list(model.parameters())
-    states = [each for state in optimizer.state.values() for each in state.values()]
     return {
         "parameters": num_bytes(weights),
         "gradients": num_bytes(each.grad for each in weights if each.grad is not None),
