@@ -278,7 +278,7 @@ def hangs(model, optimizer):
 @pytest.mark.usefixtures("short_patience")
 def test_an_answer_that_waits_forever_is_a_verdict():
     began = time.monotonic()
-    verdict = check.held_bytes(hangs)
+    verdict = check.sharded_bytes(hangs)
     assert verdict.state == "wrong" and "barrier" in verdict.counterexample
     assert time.monotonic() - began < 30
 
