@@ -462,7 +462,7 @@ lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, titl
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Rules of thumb go by the size of the model, but the recipe, the length of the sequence and the card matter as much. So count, and then, in this order:
+# Rules of thumb go by the size of the model, but the recipe, the length of the sequence and the card matter, too. So count, and then, in this order:
 #
 # 1. One card holds it and is fast enough: use one card.
 # 2. One card holds it but is slow: data parallel (chapter 03).
