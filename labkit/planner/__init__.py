@@ -39,6 +39,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "need": [
             "RECIPES",
             "Need",
+            "cards",
             "small_bill",
         ],
         "plan.cluster": [
@@ -94,6 +95,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "strategies": [
             "STRATEGIES",
             "Strategy",
+            "costs",
             "num_stages",
             "predicted",
         ],

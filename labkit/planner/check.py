@@ -16,7 +16,15 @@ from labkit.words import say, say_number
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["fewest_ranks", "held_bytes", "hint", "model_state_gb", "status", "traffic"]
+__all__ = [
+    "fewest_ranks",
+    "held_bytes",
+    "hint",
+    "model_state_gb",
+    "sharded_bytes",
+    "status",
+    "traffic",
+]
 MOST_RANKS = 4096
 _STATES = (  # parameters, recipe, stage, ranks
     (3e9, "mixed", 0, 1),
@@ -48,10 +56,18 @@ _FITTING = (  # parameters, bytes of activations, bytes of the device
 @exercise
 def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
-    that this rank holds.
+    of a plain model, after a step whose gradients are still there."""
+    for dtype in ("float32", "bfloat16"):
+        for held, _, mine in on_ranks(1, _held, answer, "plain", dtype):
+            yield from _apart(held, mine, say("a plain model, {dtype}", dtype=dtype))
 
-    Run on real ranks after a step whose gradients are still there, beside ``sharding.shards``: data
-    parallel or ``fully_shard``.
+
+@exercise
+def sharded_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
+    """The same of what this rank holds, in data parallel (a frozen bias, a weight that two layers
+    share) and of a model that ``fully_shard`` has cut.
+
+    Run on real ranks, beside ``sharding.shards``.
     """
     for num_ranks, how, dtype in (
         (2, "data parallel", "float32"),
@@ -60,19 +76,27 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     ):
         run = on_ranks(num_ranks, _held, answer, how, dtype)
         for rank, (held, _, mine) in enumerate(run):
-            for part, right in held.items():
-                if mine.get(part) != right:
-                    yield wrong(
-                        "{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine}; the "
-                        "engine holds {right} bytes",
-                        how=how,
-                        dtype=dtype,
-                        num_ranks=num_ranks,
-                        rank=rank,
-                        part=part,
-                        mine=mine.get(part),
-                        right=right,
-                    )
+            case = say(
+                "{how}, {dtype}, {num_ranks} ranks, rank {rank}",
+                how=how,
+                dtype=dtype,
+                num_ranks=num_ranks,
+                rank=rank,
+            )
+            yield from _apart(held, mine, case)
+
+
+def _apart(held: dict[str, int], mine: dict[str, int], case: str) -> Iterator[tuple[str, str]]:
+    """The parts of a bill in which an answer differs."""
+    for part, right in held.items():
+        if mine.get(part) != right:
+            yield wrong(
+                "{case}: {part} {mine}; the engine holds {right} bytes",
+                case=case,
+                part=part,
+                mine=mine.get(part),
+                right=right,
+            )
 
 
 @exercise
@@ -235,8 +259,8 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple[dict[str, int], int, 
 
 
 def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
-    """A small model and AdamW: in DDP, with a frozen bias and a weight that two layers share; or
-    sharded."""
+    """A small model and AdamW: plain; in DDP, with a frozen bias and a weight that two layers
+    share; or sharded."""
     import torch
     from torch import distributed as dist
     from torch import nn
@@ -248,6 +272,8 @@ def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
         mesh = dist.init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
         for layer in [*model, model]:
             fully_shard(layer, mesh=mesh)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if how == "plain":
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
     model[2].weight = model[0].weight
     model[1].bias.requires_grad_(False)

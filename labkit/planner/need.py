@@ -4,7 +4,7 @@ a small one, which two ranks can train, to the byte."""
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from labkit import footprint, words
+from labkit import footprint, tables, words
 from labkit.experiment import Experiment
 from labkit.planner.models import DEVICES, MODELS, Model
 from labkit.sharding import moments, partition, states
@@ -130,6 +130,28 @@ class Need(Experiment):
     def title(self, language: str | None = None) -> str:
         """The model."""
         return _WORDS[words.spoken_in(language)]["title"].format(self.model)
+
+
+def cards(device: str | float = "A100 80 GB") -> tables.Table:
+    """The fewest devices that hold each of MODELS in training, one sequence each: ZeRO 1, ZeRO 3,
+    and ZeRO 3 with all blocks recomputed. An empty cell: no number is enough. Raises ValueError for
+    no device, see ``Need``."""
+    heads = {"name": words.both("model"), "states_bytes": words.both("states")}
+    found = []
+    for name, model in MODELS.items():
+        need = Need(model=name, device=device)
+        recomputed = need.but(attention="recompute")
+        found.append(
+            {
+                "name": name,
+                "states_bytes": sum(states.state_bytes(model.params, 1, 0).values()),
+                "ZeRO 1": need.needed(1),
+                "ZeRO 3": need.needed(3),
+                "recomputed": recomputed.needed(3),
+            }
+        )
+    heads |= {"recomputed": words.both("ZeRO 3, recomputed")}
+    return tables.table(found, heads=heads)
 
 
 def small_bill(recipe: str, batch: int) -> dict[str, float]:

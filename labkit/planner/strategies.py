@@ -2,11 +2,12 @@
 inside each layer (tensor parallel). Who holds what and sends what: of a large model by formula, of
 a small one to the byte."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from labkit import words
+from labkit import tables, words
 from labkit.experiment import Experiment
 from labkit.planner.models import DEVICES, MODELS
 from labkit.sharding import moments, partition, states
@@ -178,6 +179,28 @@ class Strategy(Experiment):
         """Strategy, ranks and model."""
         say = _WORDS[words.spoken_in(language)]
         return say["heading"].format(say[self.strategy], self.ranks, self.model)
+
+
+def costs(steps: Mapping[str, Strategy]) -> tables.Table:
+    """Strategies by name, a row each: what the busiest rank holds, what it sends in a step, and the
+    share of its time that the pipeline leaves idle. Raises ValueError for none."""
+    check_whole(1, 1000, **{"number of ways": len(steps)})
+    rows = [
+        {
+            "way": name,
+            "held_bytes": sum(step.bill().values()),
+            "sent_bytes": step.sent_bytes(),
+            "idle_share": step.idle,
+        }
+        for name, step in steps.items()
+    ]
+    heads = {
+        "way": words.both("way"),
+        "held_bytes": words.both("a rank holds"),
+        "sent_bytes": words.both("a rank sends"),
+        "idle_share": words.both("bubble"),
+    }
+    return tables.table(rows, heads=heads)
 
 
 # --- the small model ---

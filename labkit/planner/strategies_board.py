@@ -296,12 +296,17 @@ def _way(name: str, step: Strategy) -> list[Shape]:
 
 
 def _between(kind: str, ranks: Sequence[int], x: float, *, arrow: bool) -> list[Shape]:
-    """A line from the first to the last of some ranks, with a dot at each; or an arrow."""
+    """A line from the first to the last of some ranks, with a dot at each; or an arrow to
+    the next, and one back, for its gradients."""
     colour = _TRAVELLING[kind]
     at = [(x, 18.0 + ROW_PX * rank) for rank in ranks]
     if arrow:
-        ends = ((x, at[0][1] + 2), (x, at[1][1] - 2))
-        return [Line(ends, colour, width_px=3, arrow=True)]
+        down = ((x - 3, at[0][1] + 2), (x - 3, at[1][1] - 2))
+        up = ((x + 4, at[1][1] - 2), (x + 4, at[0][1] + 2))
+        return [
+            Line(down, colour, width_px=2.4, arrow=True),
+            Line(up, colour, width_px=2.4, arrow=True),
+        ]
     return [Line((at[0], at[-1]), colour, width_px=3), Line(at, colour, width_px=2, mark="o")]
 
 

@@ -11,9 +11,9 @@
 #
 # *About an hour, the exercises not counted. You need chapter 00. No GPU is needed.*
 #
-# We want to train LLaMA 7B. Its weights are a file of 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
+# We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
 #
-# Where do they come from, and what can more cards do about it? The picture writes the bill of one step, with a single sequence of text. The dashed line is the card.
+# Where does the rest come from, and what can more cards do about it?
 
 # %%
 from math import exp
@@ -26,12 +26,16 @@ from labkit import planner
 from labkit.planner import check
 
 lab.begin("en")
-planner.Need(model="LLaMA 7B").board()
+need = planner.Need(model="LLaMA 7B")  # one step, with a single sequence of text
+sizes = {"its weights": 2 * 6.7e9, "what a step needs": sum(need.bill().values())}
+title = "LLaMA 7B on one card"
+card = {"the card": need.device_bytes}
+lab.bars(sizes, unit="bytes", marks=card, badge="computed", title=title)
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06).
+# The card counts as 80 billion bytes on this page. That is on the careful side: on an A100 with 80 GB torch can use about 85 billion.
 #
-# **When you are done** you can say how much memory a model takes to train, which of the five usual reasons for many cards are good ones, and what each of four ways to run in parallel has to send.
+# **When you are done** you can say how much memory a model takes to train, which of the usual reasons for many cards are good ones, and what each of four ways to run in parallel has to send.
 #
 # ## It dies, for real
 #
@@ -70,14 +74,18 @@ print(report)
 dies_at.score(report.finding.where["text"])
 
 # %% [markdown]
-# The weights take 32 MiB and the gradients as much again, and both fit. But at its first step Adam wants two numbers of its own for every weight, 64 MiB more, and 128 MiB are too many. That is why some runs die only after their first backward.
+# <details><summary>Why there?</summary>
+#
+# The weights take 32 MiB and the gradients as much again, and both fit. But at its first step Adam makes two numbers of its own for every weight, 64 MiB more, and 128 MiB are too many. That is why some runs die only after their first backward.
+#
+# </details>
 
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# How many bytes is that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) for large models is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. That is too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# How many bytes does a large model hold for each parameter? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. That is too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
-# With everything in fp32, as in the small network, a parameter takes 4 + 4 + 8 bytes. How many of them does the recipe save?
+# In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
 # %%
 saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
@@ -115,36 +123,36 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 saved.score(16 - sum(held.values()))
 
 # %% [markdown] sections="8.1.1, D-faq"
-# The fp32 copy takes back what the halves have given. What the recipe does save is activations, time and traffic. All four together are the [model states](GLOSSARY.md#model-states); the first picture's *optimizer* is the last two.
+# All four together are the [model states](GLOSSARY.md#model-states). The fp32 copy takes back what the halves have given; chapter 05 shows what mixed precision does save.
 #
-# So the rule is **16 bytes of states for each parameter**. LLaMA 7B has 6.7 billion, which makes 107 of the 116 GB. (Later chapters count with a round 7 billion, 112 GB.)
+# So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB.
 
 # %% [markdown]
-# ## Exercise 1. Read the bill of a rank
+# ## Exercise 1. Read the bill
 #
-# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called after a step whose gradients are still there. Some models are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here (`from torch.distributed.tensor import DTensor`). Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes. Count every tensor of the optimizer's state, also the small ones.
-#
-# The check tries cases that you don't see, and says where it is wrong. `check.hint` has a hint more after each attempt.
+# Write a function that reads such a bill after a step, while the gradients are still there. Here is a model to try it on, and what Adam keeps for its only weight:
+
+# %%
+net = torch.nn.Linear(1000, 1000, bias=False)
+adam = torch.optim.Adam(net.parameters())
+net(torch.randn(8, 1000)).sum().backward()
+adam.step()
+{name: each.nbytes for name, each in adam.state[net.weight].items()}
+
+# %% [markdown]
+# For this model your bill is `{"parameters": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_004}`: Adam's count of steps is a tensor, too. The check tries other models, and each failed attempt earns you another hint.
 
 
 # %%
 def my_bill(model, optimizer):
-    """Bytes on this rank: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
+    """Bytes: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
     ### BEGIN SOLUTION
-    from torch.distributed.tensor import DTensor
-
-    def num_bytes(tensors):
-        here = [
-            each.to_local() if isinstance(each, DTensor) else each for each in tensors
-        ]
-        return sum(each.nbytes for each in here)
-
     weights = list(model.parameters())
     states = [each for state in optimizer.state.values() for each in state.values()]
     return {
-        "parameters": num_bytes(weights),
-        "gradients": num_bytes(each.grad for each in weights if each.grad is not None),
-        "optimizer": num_bytes(states),
+        "parameters": sum(each.nbytes for each in weights),
+        "gradients": sum(each.grad.nbytes for each in weights),
+        "optimizer": sum(each.nbytes for each in states),
     }
     ### END SOLUTION
 
@@ -209,248 +217,51 @@ title = "What a block keeps for the backward"
 lab.curves(measured=kept, predicted=formula, **axes, title=title)
 
 # %% [markdown]
-# The dots are our count, the lines a formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$ (11 in the attention, 19 in the MLP, 4 in the two norms), and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
+# The markers are our count, the lines a formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$ (11 in the attention, 19 in the MLP, 4 in the two norms), and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
 #
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, $5\,a\,s / h = 80$ bytes per token and unit come on top, and 9 GB become 31; flash attention doesn't store it. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, they become 31; flash attention doesn't store it. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models; with 37.7 the 9 GB of the first picture would be 10, with 49.7 13.
+# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models; with 37.7 the 9 GB of the bill would be 10, with 49.7 13.
 #
 # </details>
 #
-# %% [markdown] sections="10.1.1"
-# ## Five reasons, and which of them are good
+# %% [markdown] sections="10.1.1, D-faq"
+# ## Can two cards share it?
 #
-# The bill says why one card is too small. Which of the five reasons that are usually given for many cards are good ones?
-#
-# ### The model does not fit
-#
-# 116 GB do not fit into 80. But two cards are enough if each holds a part of the states. That is called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it. So this reason is good.
-#
-# ### It takes too long, or there is too much data
-#
-# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. So too much data is too much time, and the two reasons are one.
-#
-# LLaMA-2 70B was trained on 2 trillion tokens, and an A100 really did about 1.4e14 operations a second. How many years would that be on one card? (The answer takes the paper's card hours, so it is a little higher.)
+# Now the bill is whole. Which parts of it can cards share? [ZeRO](06_zero_deepspeed.ipynb) leaves each card its own sequence, and with it the activations, but cuts the states: **ZeRO 1** what the optimizer adds (the fp32 copy and Adam's two numbers), **ZeRO 2** the gradients too, **ZeRO 3** the parameters too.
 
 # %%
-years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
-
-# %%
-rows = []
-for each in planner.MODELS.values():
-    if each.a100_hours:
-        operations = 6 * each.params * each.train_tokens
-        at_peak = 312e12 * 3600 * each.a100_hours
-        years_taken = each.a100_hours / 24 / 365
-        row = {"name": each.name, "years": years_taken, "reached": operations / at_peak}
-        rows.append(row)
-lab.table(rows, units={"reached": "share"})
-
-# %%
-years.score(planner.MODELS["LLaMA-2 70B"].a100_hours / 24 / 365)
+need.board()
 
 # %% [markdown]
-# Nobody waits that long, so this reason is good as well. `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew (a web page has only its menus). By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But logits, the process itself and LLaMA's own activations take more than that; ZeRO 3 leaves 17 GB for them.
 #
-# ### Reliability
-#
-# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently and grow with the cards, then what share of days passes without any, on 1,024 cards?
+# Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
 # %%
-quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 1))
-
-
-# %%
-def days_between(cards):
-    return 54 * 16_384 / 419 / cards
-
-
-def quiet_share(cards):
-    return exp(-1 / days_between(cards))
-
+cards_of_13b = lab.guess("cards for LLaMA 13B, ZeRO 1", between=(1, 64))
 
 # %%
-lab.table([{"cards": n, "days between two": days_between(n)} for n in (1, 1024)])
+planner.cards()
 
 # %%
-quiet_days.score(quiet_share(1024))
+cards_of_13b.score(planner.Need(model="LLaMA 13B").needed(1))
 
 # %% [markdown]
-# One card is interrupted once in almost six years, a thousand cards every other day. So reliability is no reason but a price, and chapter 13 is about paying it.
+# By hand: parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left. The optimizer's 12 x 13 = 156 GB, divided by the number of cards, must fit into these.
 #
-# ### More experiments
+# An empty cell says that no number of cards is enough: those models' activations alone are 91 and 82 GB, and sharding states does nothing for them. Recomputation does (chapter 05). A few GB matter: with 85 billion bytes a card, LLaMA 13B needs three cards fewer with ZeRO 1, and GPT-3's empty ZeRO 3 cell becomes 980.
 #
-# Experiments that don't depend on each other need no distributed training, because each can have cards of its own. It is different if one run has to end sooner. With $N$ cards it is at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967).
-#
-# LLaMA 7B took 82,432 hours, added up over its cards. Let us take them for one card's, and assume that 1 % of them is serial. How many such runs fit, one after another, into 30 days on 4,096 cards?
-
-
-# %%
-def runs_in_30_days(cards, serial):
-    days = planner.MODELS["LLaMA 7B"].a100_hours / 24
-    return 30 / (days * (serial + (1 - serial) / cards))
-
-
-counts = [2**n for n in range(13)]
-shares = {"all parallel": 0, "0.1 % serial": 0.001, "1 % serial": 0.01}
-runs = {name: {n: runs_in_30_days(n, shares[name]) for n in counts} for name in shares}
-title = "Runs of LLaMA 7B in 30 days"
-lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
-
-# %% [markdown] sections="10.1.1"
-# Follow the lowest curve. Even 4,096 cards don't finish one run in the month, because the serial part alone takes longer. Messages that nothing hides act like such a part, and several chapters are about them.
-#
-# So two of the five are good reasons: *it does not fit* and *it takes too long*. *Too much data* and *more experiments* count where they mean too long, and reliability speaks against many cards.
-#
-# %% [markdown] sections="10.1.2"
-# ## What makes it hard
-#
-# What do many cards cost, even for a good reason? Six difficulties are usually named: communication (chapter 02), load balance (08), consistency (03), memory (05 to 07), faults (13) and complexity (14). Here is a first look at consistency.
-#
-# Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
-
-
-# %%
-def five_steps(average):
-    torch.manual_seed(0)
-    net = torch.nn.Linear(64, 64)
-    torch.manual_seed(1 + dist.get_rank())
-    for _ in range(5):
-        net(torch.randn(8, 64)).square().mean().backward()
-        for weight in net.parameters():
-            if average:
-                dist.all_reduce(weight.grad)  # the sum over all ranks, on every rank
-                weight.grad /= dist.get_world_size()
-            weight.data -= 0.5 * weight.grad
-            weight.grad = None
-    return net.state_dict()
-
-
-# %%
-alone = lab.difference(*lab.launch(five_steps, False, ranks=2))
-together = lab.difference(*lab.launch(five_steps, True, ranks=2))
-lab.table([{"no averaging": alone, "averaged": together}])
-
-# %% [markdown]
-# Without averaging some weight differs by a third of the largest weights at the start: there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are the heart of data parallelism, and chapter 03 makes them fast.
-
-# %% [markdown] sections="8.1.2"
-# ## Ways to run in parallel
-#
-# What do ranks have to send? That depends on what each of them holds. Here are four usual ways for LLaMA 7B, 4 ranks, and 16 sequences a step:
-
-# %%
-strategies = {
-    "data parallel": "data",
-    "by layers": "layers",
-    "hybrid of both": "hybrid",
-    "states sharded": "sharded",
-}
-every = {
-    name: planner.Strategy(strategy=word, recipe="mixed")
-    for name, word in strategies.items()
-}
-lab.show(planner.ways(every))
-
-# %% [markdown]
-# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
-# - **By layers** (model parallel; in chapter 08 a *pipeline*): activations go from layer to layer, and their gradients back.
-# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
-# - **States sharded**: data parallel, but a rank keeps only a part of the states, and gathers parameters when it needs them (chapters 06 and 07).
-#
-# Which of the four sends the fewest bytes in a step?
-
-# %%
-fewest = lab.guess("which sends the fewest bytes", choices=list(every))
-
-# %%
-sent = {name: each.sent_bytes() for name, each in every.items()}
-rows = [
-    {
-        "way": name,
-        "a rank holds": sum(each.bill().values()),
-        "a rank sends": sent[name],
-        "bubble": each.idle,
-    }
-    for name, each in every.items()
-]
-units = {"a rank holds": "bytes", "a rank sends": "bytes", "bubble": "share"}
-lab.table(rows, units=units)
-
-# %%
-fewest.score(min(sent, key=sent.get))
-
-# %% [markdown]
-# Some 36 GB of each row are activations. Two ways fit into 80 GB, since a rank holds a quarter of the states. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08).
-#
-# Where do the bytes come from? In data parallel a rank sends 2 x 3/4 of 13.4 GB of gradients (chapter 02 says why), whatever the batch. With shards it is 3 x 3/4, since weights are gathered twice. By layers it is 16 sequences of 2,048 tokens, 4,096 wide, in 2 bytes, twice: activations, and their gradients back. So this grows with the batch:
-
-# %%
-batches = (16, 64, 256, 1024, 4096)
-gigabytes = {
-    name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
-    for name in ("data parallel", "by layers")
-}
-axes = {"x": "sequences per step", "y": "GB that a rank sends"}
-title = "What a rank sends in a step"
-lab.curves(predicted=gigabytes, **axes, log_x=True, log_y=True, title=title)
-
-# %% [markdown] sections="10.1.3"
-# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there data parallel sends less, as long as there are four ranks. So no way is always the best. (A fifth cuts every layer itself: [tensor parallelism](GLOSSARY.md#tensor-parallelism), in chapter 09.)
-#
-# How gradients are averaged is open, too: by a **[parameter server](GLOSSARY.md#parameter-server)** that collects and answers, in a **[ring](GLOSSARY.md#ring)** of neighbours, or **hierarchically**, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
-
-# %% [markdown] sections="D-faq"
-# ## When is it worth it?
-#
-# How many cards does a model need? Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so we compute it: cards of 80 GB, each with one sequence, as long as the model was trained on. These are the least, since activations are counted with 34 bytes, and logits and buffers not at all.
-
-# %%
-rows = []
-for name, model in planner.MODELS.items():
-    need = planner.Need(model=name)
-    rows.append(
-        {
-            "name": name,
-            "states_gb": 16 * model.params / 1e9,
-            "one card": need.needed(0) == 1,
-            "optimizer sharded": need.needed(1),
-            "all sharded": need.needed(3),
-            "all, recomputed": need.but(attention="recompute").needed(3),
-        }
-    )
-lab.table(rows)
-
-# %% [markdown]
-# An empty cell says that no number of cards is enough. Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well, as long as every card computes whole layers. In this order, then:
-#
-# 1. It fits on one card and is fast enough: use one card.
-# 2. It fits but is slow: data parallel, with DDP (chapter 03).
-# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first, because that costs no byte more than DDP. Then gradients and parameters, which travel again for every microbatch.
-# 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine (chapter 09).
-# 5. There are many machines with slow links between them: cut by layers (chapter 08) where that sends less, and shard inside the machines.
-#
-# So our model gets its optimizer sharded (`ZeRO 1`), data parallel on eight cards of one machine (`dp 8`), since two would hardly do and take four times as long. Look at what is missing on the left and left over on the right, then at the days.
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
-planner.card(before, before.but(gpus=8, zero=1))
-
-# %% [markdown]
-# It fits, and nothing else has to be sharded. But it is slow, and the days are even optimistic: they assume a higher share of the peak than the best published runs on A100s. By LLaMA's own 82,432 hours, eight cards would take 429. Chapter 19 tells how far to trust such predictions.
-#
-# <details><summary>What the plan counts</summary>
-#
-# The plan counts 6.74 billion parameters; the 4 GB more than in the first picture are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s; `before.but(gpus=8, zero=1).warnings()` says how far it goes beyond them.
-#
-# </details>
+# So *it does not fit*, the first of five reasons that are usually given for many cards, is a good one.
 
 # %% [markdown]
 # ## Exercise 2. How many cards?
 #
-# Write the rule behind the table as a function, for any model: the mixed recipe, plus `activation_bytes` on each card. Optimizer states may be sharded (stage 1), gradients too (stage 2), parameters too (stage 3), or nothing (stage 0). Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
+# Write the rule behind the table as a function of any model: the mixed recipe, plus `activation_bytes` on each card. Try all stages of ZeRO, from 0 (nothing sharded) to 3. Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
+#
+# For LLaMA 13B, `my_cards(13e9, 14.3e9, 80e9)` is `(3, 4)`, since 208 / 4 + 14.3 = 66.3 GB fit, and no stage fits on three cards.
 
 
 # %%
@@ -474,16 +285,265 @@ check.fewest_ranks(my_cards)
 # %%
 check.hint("fewest_ranks")
 
+# %% [markdown] sections="10.1.1"
+# ## How long does one card take?
+#
+# Suppose that it fits. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA-2 70B was trained on 2 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these. How many years did it take, added up over all cards?
+
+# %%
+years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 1000))
+
+# %%
+llama = planner.MODELS["LLaMA-2 70B"]
+at_peak = 6 * llama.params * llama.train_tokens / 312e12 / 3600 / 24 / 365
+really = llama.a100_hours / 24 / 365
+both = {"at the card's peak": at_peak, "by the paper's card hours": really}
+title = "Years on one card, LLaMA-2 70B"
+lab.bars(both, badge="computed / published", title=title)
+
+# %%
+years.score(really)
+
+# %% [markdown]
+# Nobody waits that long, so *it takes too long* is a good reason, too. *Too much data* is the same one, because tokens are time. The first bar divided by the second, 43 %, is the share of the peak that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
+
+# %% [markdown] sections="10.1.1"
+# ## Are many cards safer?
+#
+# *Reliability* is often named as well. The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards, one every three hours. If they come independently and in proportion to the cards, what share of days passes without any, on 1,024 cards?
+
+# %%
+quiet_days = lab.guess("days without an interruption, 1,024 cards", between=(0, 1))
+
+
+# %%
+def days_between(cards):
+    return 54 * 16_384 / 419 / cards
+
+
+def quiet_share(cards):
+    return exp(-1 / days_between(cards))
+
+
+lab.table([{"cards": n, "days between two": days_between(n)} for n in (1, 1024)])
+
+# %%
+quiet_days.score(quiet_share(1024))
+
+# %% [markdown]
+# One card is interrupted once in almost six years, a thousand cards every other day. So reliability is no reason but a price, and chapter 13 is about paying it.
+
+# %% [markdown] sections="10.1.1"
+# ## Are N cards N times as fast?
+#
+# The last of the usual five reasons is *more experiments*. Those that don't depend on each other need no distributed training, because each can have cards of its own. It is different if one run has to end sooner. Then $N$ cards are at best $N$ times as fast, and the serial part takes as long as before (Amdahl 1967). We assume that 1 % is serial, to see how little spoils it. How many times as fast are 4,096 cards?
+
+# %%
+speedup = lab.guess("times as fast: 4,096 cards, 1 % serial", between=(1, 4096))
+
+
+# %%
+def times_as_fast(cards, serial):
+    return 1 / (serial + (1 - serial) / cards)
+
+
+counts = [2**n for n in range(13)]
+shares = {"all parallel": 0, "0.1 % serial": 0.001, "1 % serial": 0.01}
+fast = {name: {n: times_as_fast(n, shares[name]) for n in counts} for name in shares}
+axes = {"x": "cards", "y": "times as fast", "log_x": True, "log_y": True}
+lab.curves(predicted=fast, **axes, title="One run on many cards")
+
+# %%
+speedup.score(times_as_fast(4096, 0.01))
+
+# %% [markdown]
+# However many cards there are, the serial part stays. Messages that nothing hides act like such a part, and several chapters are about them.
+#
+# So two of the five reasons are good: *it does not fit* and *it takes too long*. *Too much data* and *more experiments* count where they mean too long, and reliability speaks against many cards.
+
+# %% [markdown] sections="10.1.2"
+# ## Two models instead of one
+#
+# Many cards must train one model. Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. If nobody averages the gradients, how large is the largest difference of a weight in the end?
+
+# %%
+apart = lab.guess("largest difference of a weight", between=(0, 0.25))
+
+
+# %%
+def five_steps(average):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(64, 64)
+    torch.manual_seed(1 + dist.get_rank())
+    for _ in range(5):
+        net(torch.randn(8, 64)).square().mean().backward()
+        for weight in net.parameters():
+            if average:
+                dist.all_reduce(weight.grad)  # the sum over all ranks, on every rank
+                weight.grad /= dist.get_world_size()
+            weight.data -= 0.5 * weight.grad
+            weight.grad = None
+    return net.state_dict()
+
+
+# %%
+alone = lab.difference(*lab.launch(five_steps, False, ranks=2))
+together = lab.difference(*lab.launch(five_steps, True, ranks=2))
+lab.table([{"no averaging": alone, "averaged": together}])
+
+# %%
+apart.score(alone)
+
+# %% [markdown]
+# Without averaging there are two models instead of one. The second number is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are the heart of data parallelism, and chapter 03 makes them fast.
+
+# %% [markdown] sections="8.1.2"
+# ## Four ways to run in parallel
+#
+# What do ranks have to send? That depends on what each of them holds. Here are four usual ways for LLaMA 7B, with 4 ranks and 16 sequences a step. Blue boxes are the layers that a rank holds, orange ones its sequences, and lines show what travels:
+
+# %%
+strategies = {
+    "data parallel": "data",
+    "by layers": "layers",
+    "hybrid of both": "hybrid",
+    "ZeRO 3": "sharded",
+}
+every = {
+    name: planner.Strategy(strategy=word, recipe="mixed")
+    for name, word in strategies.items()
+}
+lab.show(planner.ways(every))
+
+# %% [markdown]
+# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
+# - **By layers** (model parallel; in chapter 08 a *pipeline*): activations go from layer to layer, and their gradients back.
+# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
+# - **ZeRO 3**: data parallel, but a rank keeps only a part of the states, and gathers parameters when it needs them.
+#
+# Which of the four sends the fewest bytes in a step?
+
+# %%
+fewest = lab.guess("which sends the fewest bytes", choices=list(every))
+
+# %%
+planner.costs(every)
+
+# %%
+fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
+
+# %% [markdown]
+# Some 36 GB of each row are activations. In data parallel and ZeRO 3 a rank takes its four sequences at once. Taken one by one, as *microbatches*, 9 GB are enough, but ZeRO 3 then gathers its parameters again for each. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08).
+#
+# Where do the bytes come from? In data parallel a rank sends 2 x 3/4 of 13.4 GB of gradients (chapter 02 says why), whatever the batch. In ZeRO 3 it is 3 x 3/4, since parameters are gathered twice. By layers it is 16 sequences of 2,048 tokens, 4,096 wide, in 2 bytes, twice: activations, and their gradients back. So this grows with the batch:
+
+# %%
+batches = (16, 64, 256, 1024, 4096)
+gigabytes = {
+    name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
+    for name in ("data parallel", "by layers")
+}
+as_much = {
+    "both the same": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16
+}
+axes = {"x": "sequences per step", "y": "GB that a rank sends"}
+title = "What a rank sends in a step"
+lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
+
+# %% [markdown] sections="10.1.3"
+# The lines cross at about 600 sequences. LLaMA itself was trained with 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences. There, on four ranks, cutting by layers sends more. Data parallel itself does not fit, but ZeRO 1 does with microbatches, and sends no more (chapter 06). So no way is always the best. A fifth one, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
+#
+# <details><summary>How are gradients averaged?</summary>
+#
+# By a [parameter server](GLOSSARY.md#parameter-server) that collects and answers, in a [ring](GLOSSARY.md#ring) of neighbours, or hierarchically, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
+#
+# </details>
+
+# %% [markdown] sections="D-faq"
+# ## When is it worth it?
+#
+# Rules of thumb go by the size of the model, but the recipe, the length of the sequence and the card matter, too. So count, and then, in this order:
+#
+# 1. One card holds it and is fast enough: use one card.
+# 2. One card holds it but is slow: data parallel (chapter 03).
+# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
+# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
+#
+# LLaMA 7B is the third case. We take ZeRO 1 on eight cards (`dp 8`), with microbatches of one sequence:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
+after = before.but(gpus=8, zero=1)
+planner.card(before, after)
+
+# %% [markdown]
+# It fits. But how far can we trust the days? LLaMA 7B really took 82,432 card hours:
+
+# %%
+days = {"the plan": after.days(1e12), "by the paper's card hours": 82_432 / 8 / 24}
+lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
+
+# %% [markdown]
+# The plan is optimistic: it assumes 66 % of the peak, where LLaMA's own run reached 43 %. Chapter 19 tells how far to trust such predictions.
+#
+# <details><summary>What the plan counts</summary>
+#
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. The 4 GB more than in the bill are mostly logits and what a process takes for itself. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
+#
+# </details>
+#
+# ---
+#
+# *Here ends what most people need. The rest, an exercise about sharded models, is optional.*
+
+# %% [markdown]
+# ## Exercise 3. The bill of one rank
+#
+# Read the bill again, but now of what lies on **this rank**. Some models are cut by `fully_shard`: then parameters, gradients and most of Adam's tensors are DTensors, which say how large the whole is. `to_local()` gives the part that lies here. In others two layers share a weight, or a parameter is frozen.
+#
+# If `fully_shard` cuts the model of Exercise 1 for two ranks, each has 2,000,000 bytes of parameters, as many of gradients, and 4,000,004 of the optimizer.
+
+
+# %%
+from torch.distributed.tensor import DTensor
+
+
+def my_part(model, optimizer):
+    """Bytes here: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
+    ### BEGIN SOLUTION
+    weights = list(model.parameters())
+    states = [each for state in optimizer.state.values() for each in state.values()]
+
+    def num_bytes(tensors):
+        here = [
+            each.to_local() if isinstance(each, DTensor) else each for each in tensors
+        ]
+        return sum(each.nbytes for each in here)
+
+    return {
+        "parameters": num_bytes(weights),
+        "gradients": num_bytes(each.grad for each in weights if each.grad is not None),
+        "optimizer": num_bytes(states),
+    }
+    ### END SOLUTION
+
+
+# %%
+check.sharded_bytes(my_part)
+
+# %%
+check.hint("sharded_bytes")
+
 # %% [markdown]
 # ## Summary
 #
-# - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision.
+# - In the two usual recipes, fp32 and mixed precision, training with Adam holds 16 bytes of states per parameter.
 # - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and with a stored attention matrix more, the longer the sequence.
 # - Good reasons for many cards are that a model doesn't fit or takes too long. More devices fail more often: that is a price, not a reason.
 # - Data parallel sends the gradients, whatever the batch. Splitting by layers sends activations, which grow with the batch, and has a bubble.
 # - Sharding divides states. To keep fewer activations, a rank has to take fewer sequences or fewer layers, or recompute.
 #
-# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [parameter server](GLOSSARY.md#parameter-server), [ring](GLOSSARY.md#ring), [MFU](GLOSSARY.md#mfu).
+# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [MFU](GLOSSARY.md#mfu).
 #
 # **Next**: [collectives](02_collectives.ipynb). All of these ways stand on a few calls, and we will take them apart.
 

@@ -255,13 +255,33 @@ def test_ways_beside_each_other_say_what_travels_between_whom():
     assert told["tensor"] == ("1/4", "1/1", "●", "", "")
     lines = [line for line in drawn.only(Line) if line.mark != "o"]
     arrows = [line for line in lines if line.arrow]
-    assert len(arrows) == 3 + 2
+    assert len(arrows) == 2 * (3 + 2)  # there, and the gradients back
     assert len(lines) == len(arrows) + 1 + 2 + 2 + 1 + 3  # one for each group, and the legend's
     assert "谁存什么" in ways(every, language="zh").heading
     with pytest.raises(ValueError, match="number of ways"):
         ways({})
     with pytest.raises(ValueError, match="ranks"):
         ways({"many": strategies.Strategy(ranks=9)})
+
+
+def test_what_ways_cost_is_a_row_each():
+    every = {way: strategies.Strategy(strategy=way) for way in ("data", "layers")}
+    told = strategies.costs(every)
+    assert [row[0] for row in told.cells] == ["data", "layers"]
+    assert told.cells[0][2] == format_bytes(every["data"].sent_bytes())
+    assert strategies.costs({"x": every["data"]}).heads[1] == "a rank holds"
+    with pytest.raises(ValueError, match="number of ways"):
+        strategies.costs({})
+
+
+def test_the_fewest_cards_of_every_model_are_those_of_its_bill():
+    told = {row[0]: row[1:] for row in need.cards().cells}
+    assert list(told) == list(need.MODELS)
+    assert told["LLaMA 13B"] == ("208 GB", "12", "4", "3")
+    assert told["GPT-3 175B"] == ("2.80 TB", "", "", "38")
+    assert dict((row[0], row[2]) for row in need.cards(85e9).cells)["LLaMA 13B"] == "9"
+    with pytest.raises(ValueError, match="device"):
+        need.cards("A 1000")
 
 
 @pytest.mark.parametrize("way", strategies.STRATEGIES)

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from labkit.planner import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("model_state_gb", "fewest_ranks", "traffic", "held_bytes")
+EXERCISES = ("model_state_gb", "fewest_ranks", "traffic", "held_bytes", "sharded_bytes")
 GROUPS = {
     "sgd": (4, 4, 4),
     "fp32": (4, 4, 8),
@@ -54,7 +54,7 @@ def local(tensor):
 
 
 def held(model, optimizer, part=local):
-    """The reference for held_bytes."""
+    """The reference for held_bytes and sharded_bytes."""
     weights = list(model.parameters())
     states = itertools.chain.from_iterable(state.values() for state in optimizer.state.values())
     return {
@@ -64,7 +64,7 @@ def held(model, optimizer, part=local):
     }
 
 
-REFERENCES = dict(zip(EXERCISES, (state_gb, fewest, sends, held), strict=True))
+REFERENCES = dict(zip(EXERCISES, (state_gb, fewest, sends, held, held), strict=True))
 
 
 @pytest.mark.again
@@ -224,14 +224,16 @@ def moments_only(model, optimizer):
         ),
         ("traffic", one_number, "TypeError"),
         (
-            "held_bytes",
+            "sharded_bytes",
             whole,
             "fully_shard, float32, 2 ranks, rank 0: parameters 4192; the engine holds 2096 bytes",
         ),
-        ("held_bytes", four_each, "fully_shard, bfloat16, 4 ranks, rank 0: parameters"),
-        ("held_bytes", every_gradient, "data parallel, float32, 2 ranks, rank 0: gradients"),
-        ("held_bytes", shared_twice, "data parallel, float32, 2 ranks, rank 0: parameters"),
-        ("held_bytes", moments_only, "data parallel, float32, 2 ranks, rank 0: optimizer"),
+        ("sharded_bytes", four_each, "fully_shard, bfloat16, 4 ranks, rank 0: parameters"),
+        ("sharded_bytes", every_gradient, "data parallel, float32, 2 ranks, rank 0: gradients"),
+        ("sharded_bytes", shared_twice, "data parallel, float32, 2 ranks, rank 0: parameters"),
+        ("sharded_bytes", moments_only, "data parallel, float32, 2 ranks, rank 0: optimizer"),
+        ("held_bytes", moments_only, "a plain model, float32: optimizer 8384; the engine"),
+        ("held_bytes", four_each, "a plain model, bfloat16: parameters"),
         ("held_bytes", lambda *_: {}, "parameters None; the engine holds"),
     ],
 )
@@ -276,7 +278,7 @@ def hangs(model, optimizer):
 @pytest.mark.usefixtures("short_patience")
 def test_an_answer_that_waits_forever_is_a_verdict():
     began = time.monotonic()
-    verdict = check.held_bytes(hangs)
+    verdict = check.sharded_bytes(hangs)
     assert verdict.state == "wrong" and "barrier" in verdict.counterexample
     assert time.monotonic() - began < 30
 
