@@ -126,7 +126,7 @@ raise verdict
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. Steps are the messages in the longest chain in which each waits for the one before.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. Steps are counted along the longest chain of messages in which each waits for the one before.
 
 
 # %%
@@ -166,7 +166,7 @@ def first_send():
 lab.launch(first_send, ranks=4, **impatient)
 
 # %% [markdown] sections="8.3.2"
-# All four wait in `send`, and nobody gets to its `recv`. The cure is `isend`: it starts a send and returns, and `wait` waits for its end. (With NCCL, give both messages to one `dist.batch_isend_irecv`.)
+# All four wait in `send`, and nobody gets to its `recv`. The cure is `isend`: it starts a send and returns, and `wait` waits for its end. (With NCCL, give both messages to `dist.batch_isend_irecv`.)
 
 
 # %%
@@ -181,7 +181,7 @@ def pass_on(chunk):
 
 
 # %% [markdown] sections="8.3.2"
-# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and passes on its own, N - 1 times. What arrives is added to the left neighbour's chunk.
+# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and sends its own N - 1 times. What arrives is added to the left neighbour's chunk.
 
 
 # %%
@@ -269,7 +269,7 @@ base.board().turn_to(3)
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# In each of the six steps a rank sends a quarter of the buffer, so it sends one and a half buffers in all. By the board's lower bound no algorithm sends less. With more ranks the bound grows. **Guess**: how many buffers must the busiest of 100 ranks send?
+# In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less. With more ranks the bound grows. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -278,7 +278,7 @@ least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
 least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 
 # %% [markdown] sections="19.8.1"
-# Why? Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, first until *one* rank knows the sum, and then after that:
+# Why? Take one number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, first until *one* rank knows the sum, and then after that:
 #
 # - By then each of the N - 1 others has sent its part, alone or in a sum: N - 1 messages at least.
 # - Each of these others still lacks something, so one more message must arrive there: N - 1 more.
@@ -367,7 +367,7 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time, and the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter.
+# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter.
 #
 # In a **tree** the ranks first add in pairs. Those that now hold a sum add in pairs again, and so on up; the result comes down the same way. The numbers are steps on the way up:
 
@@ -383,12 +383,12 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 # %% [markdown]
 # The tree takes four steps, up and down, but sends whole buffers.
 #
-# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the most, so the measured ratio is below the predicted 2.5. We have not found out why. Perhaps it is because in the ring all four processes work at once.
+# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a few lost milliseconds weigh most. Why a step loses that much, we have not found out.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# With 4 MB the ring beats the tree. With a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+# With 4 MB the ring beats the tree. **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -414,12 +414,12 @@ lab.curves(
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*. By the formulas the tree wins with 4 kB from four ranks on. Only 2 and 8 ranks were run. With 8 the measured tree wins, too; with 2, where both take two steps, the formulas tie.
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too. Steps are only 10 ms here, so the lost milliseconds weigh more.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# With small buffers fewer steps win, with large ones fewer bytes. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. If one usual link joins every pair of N ranks, then by the formulas the ring wins from so many bytes on:
+# With small buffers fewer steps win, with large ones fewer bytes. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. If one kind of link joins all N ranks, then by the formulas the ring wins from so many bytes on:
 
 # %%
 links = {
@@ -439,12 +439,12 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks the ring is never slower; with 512 on NVLink it wins only from 38 MB on. So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand:
+# With two ranks the ring is never slower; with 512 on NVLink it wins only from 38 MB on. So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand, ring and tree cross here:
 
 # %%
 infiniband = links["InfiniBand: 5 us, 25 GB/s"]
 many = base.but(ranks=64, network=infiniband)
-sizes = [10**power for power in range(4, 9)]
+sizes = [2**power for power in range(13, 28)]
 axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 both = {"ring": many, "tree": many.but(algorithm="tree")}
 lab.curves(
@@ -512,7 +512,7 @@ lab.bars(took, unit="us", title=title, badge=f"simulated / {badge}")
 # %% [markdown] sections="19.1.1"
 # If the groups are the islands, halves stay inside and take 30 ms a step. Quarters cross and take 110 ms a step: $2\cdot30+2\cdot110=280$ ms. If not, halves cross: $2\cdot210+2\cdot20=460$ ms. A *topology-aware* library chooses the right groups.
 #
-# Here every pair of ranks has its own link, so two messages cross at full speed at once. What if all messages from one island to the other queue for one network card?
+# Here every pair of ranks has its own link, so two messages cross at once. What if all messages from one island to the other queue for one network card?
 
 # %%
 shared = collectives.islands(4, 2, inside=link, between=between, shared=True)
@@ -526,7 +526,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The right groups still win, but by less.
+# The right groups still win, but by less. The wrong ones now lose to the ring.
 
 # %% [markdown]
 # ## The eight seconds
@@ -561,7 +561,7 @@ check.hint("which_algorithm")
 # %% [markdown]
 # ### 3. Build one that has both
 #
-# A ring takes many steps; a tree sends too much. For a power of two there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`. Let near partners come first, because the first messages are the largest.
+# A ring takes many steps; a tree sends too much. If N is a power of two, there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`. Let near partners come first, because the first messages are the largest.
 
 
 # %%
@@ -597,7 +597,7 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ### 4. Which way, and how long?
 #
-# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds. Try 0.4 MB on our paced link with four ranks on paper first.
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
 
 
 # %%
@@ -623,7 +623,7 @@ check.hint("predicted_all_reduce")
 # %% [markdown]
 # ---
 #
-# *The rest, about real links, is optional.*
+# *The next section, about real links, is optional.*
 
 # %% [markdown] sections="8.9.1"
 # ## Bandwidth, as libraries report it
@@ -645,7 +645,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, and from 0.26 to 17 MB by more than half. In that range lie two of the NVLink crossings that the table above states, so take these as rough.
+# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, and from 0.26 to 17 MB by more than half. In that range lie two NVLink crossings of *Where ring and tree cross*, so take these as rough.
 
 # %% [markdown]
 # ## Summary
