@@ -243,7 +243,10 @@ def _arrows(seen: _Seen, words: dict[str, str]) -> list[Shape]:
         end_px = grid.middle_px(dst)
         look = _chunk_look(seen.plan, chunks[0]) if len(chunks) == 1 else ("", "")
         text = _carried(seen.plan, chunks)
-        texts = (f"+ {text}" if op == "add" else text, text)
+        is_one = len(chunks) == 1 and not _is_exchange(seen.plan)
+        named = words["chunk_n"].format(text) if is_one else text
+        sign = "+ " if op == "add" else ""
+        texts = (sign + named, sign + text, text)
         points = ((start_px, 92), (end_px, _TOP_PX - 5))
         shapes += [
             Box(start_px - width / 2, 74, width, 17, *look, texts),

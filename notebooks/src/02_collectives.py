@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter, and more for exercise 3. You need chapter 00, but no GPU.*
 #
-# Eight cards train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. At 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second, and it is sixteen lines long.
+# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second, and it is sixteen lines long.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
@@ -27,13 +27,13 @@ lab.begin("en")
 collectives.Six(ranks=4)
 
 # %% [markdown]
-# A column is a rank, a box a quarter of its buffer. The number says which quarter, the colour whose; stripes are the sum of all four. What does rank 3, the last column, know at the end of each?
+# Each column is a rank, and each box is a quarter of its buffer. The number says which quarter it is, and the colour whose; stripes are the sum of all four. What does rank 3, the last column, know at the end of each?
 #
 # **When you are done** you can
 #
 # - say what each of the six does;
 # - write an all-reduce from `send` and `recv`, and say why none sends less;
-# - estimate how long a collective takes.
+# - estimate how long an all-reduce takes.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
@@ -77,14 +77,14 @@ lab.table(
 )
 
 # %% [markdown] sections="8.9.1"
-# - **Broadcast**: all have what rank 0 brought, such as the first weights.
+# - **Broadcast**: all have what rank 0 brought.
 # - **Reduce**: rank 0, the *root*, has the sum. The others hold what the library left there.
 # - **All-reduce**: all have the sum. Data parallelism adds gradients this way (chapter 03).
-# - **All-gather**: each rank brought one number, all have all four. FSDP collects its weights this way (chapter 07).
+# - **All-gather**: each rank brought one number, and all have all four. FSDP collects its weights this way (chapter 07).
 # - **All-to-all**: rank r gets everyone's r-th number. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. FSDP adds gradients this way.
 #
-# A reduce-scatter and then an all-gather give an all-reduce. We will build one like that.
+# A reduce-scatter and then an all-gather give an all-reduce.
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
@@ -105,7 +105,7 @@ def pass_it_on():
 lab.launch(pass_it_on, ranks=2)
 
 # %% [markdown]
-# With two ranks it works. **Guess**: of three, how many return?
+# With two ranks it works. **Guess**: with three, how many return?
 
 # %%
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
@@ -122,11 +122,11 @@ returning.score(sum(each.how == "returned" for each in verdict.outcomes))
 raise verdict
 
 # %% [markdown] sections="S11"
-# One rank still waits for a message that nobody sends. So every `recv` needs its own `send`, and every `send` its own `recv`.
+# One rank still waits for a message that nobody sends: every `recv` needs its `send`.
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. Steps are counted along the longest chain of messages of which each waits for the one before.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. Steps are counted along the longest chain of messages in which each waits for the one before.
 
 
 # %%
@@ -166,7 +166,7 @@ def first_send():
 lab.launch(first_send, ranks=4, **impatient)
 
 # %% [markdown] sections="8.3.2"
-# All four wait in `send`, and nobody gets to the `recv` that another waits for. The cure is `isend`: it starts a send and returns, and `wait` ends it.
+# All four wait in `send`, and nobody gets to its `recv`. The cure is `isend`: it starts a send and returns, and `wait` waits for its end. (With NCCL, give both messages to `dist.batch_isend_irecv`.)
 
 
 # %%
@@ -181,7 +181,7 @@ def pass_on(chunk):
 
 
 # %% [markdown] sections="8.3.2"
-# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and passes on its own, N - 1 times. What arrives is added to the left neighbour's chunk.
+# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and sends its own N - 1 times. What arrives is added to the left neighbour's chunk.
 
 
 # %%
@@ -201,27 +201,34 @@ lab.launch(own_chunk, ranks=4)
 #
 # ### The cure is an index
 #
-# A rank must send the chunk that it has just added to: the one that its left neighbour sent in the step before. Let rank r begin with chunk r - 1:
+# A rank must send the chunk that it has just added to: the one that its left neighbour sent in the step before. Let rank r begin with chunk r - 1, so that chunk r ends on rank r:
+#
+# |rank|sends in step 1|in step 2|in step 3|
+# |---|---|---|---|
+# |0|3|2|?|
+# |1|0|3|?|
+# |2|1|0|?|
+# |3|2|1|?|
+#
+# **Guess**: which chunk does rank 0 send in step 3?
 
 # %%
-sends = {0: (3, 2), 1: (0, 3), 2: (1, 0), 3: (2, 1)}
-lab.table(
-    {"rank": rank, "step 0": first, "step 1": second, "step 2": "?"}
-    for rank, (first, second) in sends.items()
-)
-
-# %% [markdown]
-# The last column is yours. **Guess**: which chunk does rank 0 send in step 2?
+third = lab.guess("The chunk that rank 0 sends in step 3", between=(0, 3))
 
 # %%
-third = lab.guess("The chunk that rank 0 sends in step 2", between=(0, 3))
-
-# %%
-rank, step, size = 0, 2, 4
-third.score((rank - 1 - step) % size)
+rank, step, size = 0, 3, 4
+third.score((rank - step) % size)
 
 # %% [markdown] sections="8.3.2"
-# So rank r sends chunk $(r - 1 - s) \bmod N$ in step s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter. N - 1 more steps hand the finished sums round: an all-gather.
+# So in step s rank r sends chunk $(r - s) \bmod N$. What arrives is what its left neighbour sends. Put r - 1 for r, and that is chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
+#
+# N - 1 more steps hand the finished sums round, which is an all-gather. Each rank first sends its own finished chunk, and then always the one that has just arrived. **Guess**: which chunk does rank 0 send in the third of *these* steps?
+
+# %%
+last = lab.guess("The chunk that rank 0 sends last", between=(0, 3))
+
+# %%
+last.score((rank + 1 - step) % size)
 
 
 # %%
@@ -229,12 +236,12 @@ def ring(tensor):
     """The sum over all ranks; the length is a multiple of their number."""
     rank, size = dist.get_rank(), dist.get_world_size()
     chunks = tensor.chunk(size)
-    for step in range(size - 1):  # reduce-scatter
-        received = pass_on(chunks[(rank - 1 - step) % size])
-        chunks[(rank - 2 - step) % size].add_(received)
-    for step in range(size - 1):  # all-gather
+    for step in range(1, size):  # reduce-scatter
         received = pass_on(chunks[(rank - step) % size])
-        chunks[(rank - 1 - step) % size].copy_(received)
+        chunks[(rank - 1 - step) % size].add_(received)
+    for step in range(1, size):  # all-gather
+        received = pass_on(chunks[(rank + 1 - step) % size])
+        chunks[(rank - step) % size].copy_(received)
 
 
 # %%
@@ -250,7 +257,9 @@ def our_ring():
 lab.launch(our_ring, ranks=4)
 
 # %% [markdown]
-# Now all have all sums. Here are the six steps with 4 MB, over a slow link. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
+# All have all sums. The all-gather starts one chunk higher, so its indices are one higher. `pass_on` and `ring` are the sixteen lines, not counting docstrings.
+#
+# Here are the six steps with 4 MB, over a slow link. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
 
 # %%
 link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
@@ -260,7 +269,7 @@ base.board().turn_to(3)
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
 #
-# In each step a rank sends a quarter of the buffer, in all one and a half buffers. The board says that no algorithm gets by with less, and with more ranks the least grows. **Guess**: how many buffers must the busiest of 100 ranks send?
+# In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less. With more ranks the bound grows. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -269,7 +278,7 @@ least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
 least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 
 # %% [markdown] sections="19.8.1"
-# Why? Take a single number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, until a *first* rank knows the sum, and after:
+# Why? Take one number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, first until *one* rank knows the sum, and then after that:
 #
 # - By then each of the N - 1 others has sent its part, alone or in a sum: N - 1 messages at least.
 # - Each of these others still lacks something, so one more message must arrive there: N - 1 more.
@@ -278,12 +287,12 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009), and it never reaches 2 S. The proof assumes that only ranks add, though some switches can, and that numbers travel at full size.
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). The proof makes two assumptions: only ranks add, though some switches can add, too; and numbers travel at full size.
 
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# Does a library send more than it must? The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) really leave its process, counted by the system's sockets.
+# The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process; the system's sockets count them.
 #
 # **Guess**: four ranks broadcast 4 MB. The library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
@@ -327,7 +336,10 @@ lab.table(
 )
 
 # %% [markdown] sections="8.9.1"
-# The wire is that of the busiest rank. Four of the six send no more than they must: the all-reduce's 6 MB are our ring's one and a half buffers. In the broadcast's tree the root sends its buffer to two ranks. And the reduce-scatter sends *twice* its bound: gloo as torch uses it has none, so it runs a whole all-reduce and keeps a quarter.
+# The column *wire* has what the busiest rank sends. Four of the six send no more than they must; the all-reduce's 6 MB are our ring's one and a half buffers. Two send more:
+#
+# - **broadcast**: in its tree the root sends the whole buffer to two ranks.
+# - **reduce_scatter**: it sends *twice* its bound. gloo as torch uses it has no reduce-scatter, so torch runs a whole all-reduce and keeps a quarter.
 #
 # <details><summary>Why these are the least</summary>
 #
@@ -338,7 +350,7 @@ lab.table(
 # %% [markdown] sections="8.3.2"
 # ## The race: server, ring and tree
 #
-# Back to the eight seconds. The first idea is a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
+# The first idea was a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
 #
 # One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least the time that its link states. A message of n bytes takes $T(n) = \alpha + n/B$, with the [latency](GLOSSARY.md#latency) $\alpha$, here 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$, here 0.1 GB/s. A rank sends one and receives one message at a time.
 #
@@ -355,9 +367,9 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy nearly all the time, and the others stand in line. (*Overran*: some message took longer than its link states.) The ring takes six steps, too, but in each all ranks send at once, and only a quarter.
+# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter.
 #
-# In a **tree** the ranks add in pairs, then those that hold a sum, and so on up; the result comes down the same way. The numbers are steps on the way up:
+# In a **tree** the ranks first add in pairs. Those that now hold a sum add in pairs again, and so on up; the result comes down the same way. The numbers are steps on the way up:
 
 # %%
 collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
@@ -369,12 +381,14 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# The tree takes four steps, up and down, but sends whole buffers. A measured bar can only be longer than its prediction: no message takes less than its link states, and what our processes do besides comes on top.
+# The tree takes four steps, up and down, but sends whole buffers.
+#
+# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a few lost milliseconds weigh most. Why a step loses that much, we have not found out.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# With 4 MB the ring beats the tree. With a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+# With 4 MB the ring beats the tree. **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -394,16 +408,18 @@ lab.curves(
     x="ranks",
     unit="us",
     log_x=True,
+    log_y=True,
     title="All-reduce of 4 kB",
+    badge=latency["ring"].badge,
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So what is optimal about a ring is its *bandwidth*, and the price is its *latency*: with 4 kB the tree wins from four ranks on.
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too. Steps are only 10 ms here, so the lost milliseconds weigh more.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Fewer steps win with small buffers, fewer bytes with large ones. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. On usual links, by the formulas, the ring wins from so many bytes on:
+# With small buffers fewer steps win, with large ones fewer bytes. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. If one kind of link joins all N ranks, then by the formulas the ring wins from so many bytes on:
 
 # %%
 links = {
@@ -423,11 +439,30 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks the ring is never slower; with 512 it wins only from 4 MB (Ethernet) or 38 MB (NVLink) on. So no constant can be right. (For powers of two, exercise 3's way is in this model never slower than either.)
+# With two ranks the ring is never slower; with 512 on NVLink it wins only from 38 MB on. So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand, ring and tree cross here:
+
+# %%
+infiniband = links["InfiniBand: 5 us, 25 GB/s"]
+many = base.but(ranks=64, network=infiniband)
+sizes = [2**power for power in range(13, 28)]
+axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
+both = {"ring": many, "tree": many.but(algorithm="tree")}
+lab.curves(
+    predicted={
+        name: {size: call.but(num_bytes=size).formula_us() for size in sizes}
+        for name, call in both.items()
+    },
+    at={"both take as long": collectives.crossover_bytes(64, infiniband)},
+    title="All-reduce, 64 ranks, InfiniBand",
+    **axes,
+)
+
+# %% [markdown] sections="19.1.2"
+# If N is a power of two, exercise 3's way is in this model never slower than either. Why does anyone use a ring, then? It takes any N, and each rank sends to its neighbour only. In a real network far partners share links, which this model leaves out.
 #
 # <details><summary>More ways, and what your cluster chooses</summary>
 #
-# The formulas let one kind of link join all ranks, and a tree send its buffer in one piece. A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as faster than both ring and tree from about 0.35 to about 5 MB; exercise 3's way would be faster still. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
+# A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as faster than both ring and tree from about 0.35 to about 5 MB; exercise 3's way would be faster still. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
 #
 # On newer NVSwitches there is NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
@@ -446,7 +481,7 @@ islands = collectives.islands(4, 2, inside=link, between=between)
 islands
 
 # %% [markdown] sections="19.1.1"
-# Two of the ring's four links now lie inside. **Guess**: compared with four slow links, how many times as fast is it with 4 MB?
+# Two of the ring's four links now lie inside. **Guess**: compared with four slow links, how many times as fast is the ring with 4 MB?
 
 # %%
 gain = lab.guess("The ring: time on four slow links over time on two", unit="ratio")
@@ -456,7 +491,7 @@ slow, apart = base.but(network=between), base.but(network=islands)
 gain.score(slow.formula_us() / apart.predict().span_us)
 
 # %% [markdown] sections="19.1.1"
-# The ring crosses in each of its six steps, so it always waits for a slow link. A **hierarchical** all-reduce works in groups first: partners exchange halves and add. Then each exchanges quarters with a partner in the other group. The same steps lead back.
+# The ring crosses in each of its six steps, so it always waits for a slow link. A **hierarchical** all-reduce works in groups: a reduce-scatter inside each, an all-reduce between them, an all-gather inside. Here partners first exchange halves and add. Then each exchanges quarters with a partner in the other group. The same steps lead back.
 
 # %%
 collectives.Ways(algorithms=["hierarchical"])
@@ -468,40 +503,42 @@ collectives.Ways(algorithms=["hierarchical"])
 right = apart.but(algorithm="hierarchical")
 ways = {"ring": apart, "groups 01, 23": right}
 ways["groups 02, 13"] = right.but(order=(0, 2, 1, 3))
-took = {name: call.compare().readings for name, call in ways.items()}
-badge = "simulated / measured, paced links"
-lab.bars(took, unit="us", title="All-reduce of 4 MB on two islands", badge=badge)
+runs = {name: call.compare() for name, call in ways.items()}
+badge = max((each.measured.badge for each in runs.values()), key=len)
+took = {name: each.readings for name, each in runs.items()}
+title = "All-reduce of 4 MB on two islands"
+lab.bars(took, unit="us", title=title, badge=f"simulated / {badge}")
 
-# %% [markdown]
-# If the groups are the islands, halves stay inside, 30 ms a step, and quarters cross, 110 ms a step: $2\cdot 30 + 2\cdot 110 = 280$ ms. If not, halves cross: $2\cdot 210 + 2\cdot 20 = 460$ ms. Only the groups differ, and a *topology-aware* library chooses them. These links are so slow that the measured bars show it, too.
-
-# %% [markdown]
-# ## Three rules, and the eight seconds
+# %% [markdown] sections="19.1.1"
+# If the groups are the islands, halves stay inside and take 30 ms a step. Quarters cross and take 110 ms a step: $2\cdot30+2\cdot110=280$ ms. If not, halves cross: $2\cdot210+2\cdot20=460$ ms. A *topology-aware* library chooses the right groups.
 #
-# For the collectives that you call:
-#
-# - A few large collectives beat many small ones, since each pays $\alpha$. Hence the buckets of chapter 03.
-# - A reduce-scatter and an all-gather send as much as one all-reduce (with gloo, more). So ZeRO's first stages (chapter 06) share out states at no cost in bytes; FSDP (chapter 07) pays one more all-gather.
-# - Let little cross between machines.
-#
-# And the eight seconds? 14 GB, eight ranks, 25 GB/s:
+# Here every pair of ranks has its own link, so two messages cross at once. What if all messages from one island to the other queue for one network card?
 
 # %%
-infiniband = links["InfiniBand: 5 us, 25 GB/s"]
-opening = base.but(ranks=8, num_bytes=14e9, network=infiniband)
-seconds = lab.sweep(opening, algorithm=["parameter_server", "ring"])
-title = "All-reduce of 14 GB, 8 ranks"
-lab.bars(seconds.line, unit="us", title=title, badge=seconds.badge)
+shared = collectives.islands(4, 2, inside=link, between=between, shared=True)
+lab.table(
+    {
+        "way": name,
+        "a link for each pair_us": call.predict().span_us,
+        "one shared card_us": call.but(network=shared).predict().span_us,
+    }
+    for name, call in ways.items()
+)
 
 # %% [markdown]
-# Rank 0 receives seven times 14 GB, and sends as much. In the ring each rank sends $2\cdot\frac78\cdot 14$ GB.
+# The right groups still win, but by less. The wrong ones now lose to the ring.
+
+# %% [markdown]
+# ## The eight seconds
+#
+# With the parameter server, rank 0 receives 14 GB from seven ranks, and sends as much: $2\cdot7\cdot14/25=7.84$ seconds. In the ring each rank sends seven eighths of 14 GB twice: $2\cdot\frac78\cdot14/25=0.98$ seconds.
 
 # %% [markdown]
 # ## Exercises
 #
 # ### 2. Which algorithm was it?
 #
-# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? Any of four ranks or more may be the root.
+# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? N is at least 4, and any rank may be the root.
 
 
 # %%
@@ -524,7 +561,7 @@ check.hint("which_algorithm")
 # %% [markdown]
 # ### 3. Build one that has both
 #
-# A ring takes many steps; a tree sends too much. For a power of two there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`.
+# A ring takes many steps; a tree sends too much. If N is a power of two, there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`. Let near partners come first, because the first messages are the largest.
 
 
 # %%
@@ -539,13 +576,13 @@ def my_all_reduce(rank, num_ranks, tensor):
         sending.wait()
         return incoming
 
-    part, path, distance = tensor, [], num_ranks // 2
-    while distance:
+    part, path, distance = tensor, [], 1
+    while distance < num_ranks:
         lower, upper = part.chunk(2)
         mine, theirs = (upper, lower) if rank & distance else (lower, upper)
         mine += swap(theirs, mine, rank ^ distance)
         path.append((rank ^ distance, mine, theirs))
-        part, distance = mine, distance // 2
+        part, distance = mine, distance * 2
     for partner, mine, theirs in reversed(path):
         theirs.copy_(swap(mine, theirs, partner))
     ### END SOLUTION
@@ -560,7 +597,7 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ### 4. Which way, and how long?
 #
-# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds. First work out 0.4 MB on our paced link with four ranks, on paper.
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
 
 
 # %%
@@ -586,41 +623,12 @@ check.hint("predicted_all_reduce")
 # %% [markdown]
 # ---
 #
-# *Here ends what most people need. The rest, about measuring real links, is optional.*
+# *The next section, about real links, is optional.*
 
 # %% [markdown] sections="8.9.1"
-# ## A model for your machine
+# ## Bandwidth, as libraries report it
 #
-# How long does an all-reduce take on *this* machine? We try one straight line, $T(S) = \alpha + S/B$: measure 28 sizes, fit it through every fourth, the hollow dots, and see how well it predicts the others.
-
-# %%
-points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1, num_repeats=8)
-line = collectives.calibrate_run.fit(points[3::4])
-times_us = {each.num_bytes: each.time_us for each in points}
-fitted = {each.num_bytes: each.time_us for each in points[3::4]}
-others = {size: us for size, us in times_us.items() if size not in fitted}
-axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
-lab.curves(
-    measured={"all-reduce": others},
-    fitted={"all-reduce": fitted},
-    predicted={"all-reduce": {size: line.us(size) for size in times_us}},
-    title="All-reduce on this machine, 4 ranks",
-    **axes,
-)
-
-# %%
-off = torch.tensor([abs(line.us(size) / us - 1) for size, us in others.items()])
-found = {"alpha_us": line.alpha_us, "B (GB/s)": round(line.bandwidth_gb_per_s, 2)}
-found["median error_share"] = off.median().item()
-found["worst error_share"] = off.max().item()
-lab.table([found])
-
-# %% [markdown]
-# The line looks bent because both axes are logarithmic. Here $\alpha$ is what a whole call costs, however small its buffer. If a dot is far off, run the cell again: what moves is noise.
-#
-# ### Bandwidth, as libraries report it
-#
-# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it becomes [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
+# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it is the [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
@@ -637,15 +645,15 @@ lab.table(
 )
 
 # %% [markdown]
-# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, at 16.8 MB by more than half.
+# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, and from 0.26 to 17 MB by more than half. In that range lie two NVLink crossings of *Where ring and tree cross*, so take these as rough.
 
 # %% [markdown]
 # ## Summary
 #
-# - Where only ranks add, and at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, at $2(N-1)$ times the latency.
+# - If only ranks add, and numbers travel at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring sends just that, in $2(N-1)$ steps.
 # - A tree takes $2\lceil\log_2 N\rceil$ steps. Where it meets the ring depends on latency, bandwidth and N.
-# - gloo's reduce-scatter sends twice what it must.
-# - A message takes $\alpha + n/B$; so each way can be estimated.
+# - A message takes $\alpha + n/B$, so the time of each way can be estimated: for our 14 GB the server takes eight seconds, and the ring one.
+# - On islands, add inside first, so that only small parts cross.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #

@@ -82,7 +82,7 @@ def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
         != {line.dash for line in arrows(picture.collective(steps, 5))}
     )
     assert [box.texts[0] for box in drawn.only(Box) if box.y_px == 74] == [
-        f"+ {m.chunks[0]}" for m in steps.steps[1]
+        f"+ chunk {m.chunks[0]}" for m in steps.steps[1]
     ]
     for step in range(7):
         words = [each.text for each in picture.collective(steps, step).only(Words)]
