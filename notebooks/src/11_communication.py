@@ -263,7 +263,9 @@ def arrives(stochastic):
 sums = zip(entries.sum(0).tolist(), arrives(False), arrives(True))
 ten_steps = {}
 for entry, each in zip(("1", "0.6", "0.3", "0.1"), sums):
-    ten_steps[entry] = dict(zip(("gradients", "nearest", "stochastic"), each))
+    ten_steps[entry] = dict(
+        zip(("gradients", "to the nearest", "stochastically"), each)
+    )
 lab.bars(ten_steps, title="Four entries, ten steps", badge="computed")
 
 # %% [markdown]
