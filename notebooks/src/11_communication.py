@@ -311,7 +311,9 @@ compressed_run.report({name: runs[name] for name in few_bits})
 # %% [markdown]
 # Rounded to the nearest, small values are never sent, so training falls behind. Stochastic rounding brings noise instead. With 8 bits it is smaller, but in the loss you cannot tell. (Our hook sends a whole byte for three levels, too, where 2 bits would do.)
 #
-# A gather gives everything to everybody, so it grows with the ranks. Here are four ranks, after 8 steps:
+# ### More ranks
+#
+# A gather gives everything to everybody, so it grows with the ranks. Here are four, after 8 steps:
 
 # %%
 four = {"ranks": 4, "num_steps": 8}
@@ -642,7 +644,9 @@ lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
 #
 # </details>
 #
-# So there is an order. Measure the cable. Try gradients in bf16. Accumulate as far as training allows. Overlap hides messages only under the last microbatch, so make that one large. Compress further if you still wait. With bf16, which is the smallest m that leaves 2 seconds of waiting or fewer?
+# ### In which order?
+#
+# Measure the cable. Try gradients in bf16. Accumulate as far as training allows. Overlap hides messages only under the last microbatch, so make that one large. Compress further if you still wait. With bf16, which is the smallest m that leaves 2 seconds of waiting or fewer?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
