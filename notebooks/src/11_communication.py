@@ -83,7 +83,7 @@ hidden
 # %% [markdown]
 # The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out.
 #
-# The measured step is longer; the line under the picture says by how much. Some is computing that *overran* its stated times. Some is longer messages, because the others wait for a late rank. The rest is gaps with nothing under way; what fills them we have not measured.
+# The measured step is longer; the line under the picture says by how much. Some is computing that *overran* its stated times. Some is exposed messages, which last longer where a rank comes late. The rest is gaps with nothing under way; what fills them we have not measured.
 #
 # What does overlap save?
 
@@ -237,7 +237,7 @@ compressed_run.report(runs)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come ten times running, and add up what is sent:
+# Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come a hundred times running, and add up what is sent:
 
 
 # %%
@@ -250,26 +250,25 @@ def rounded(gradient, most, stochastic=True):
 
 
 # %%
-entries = torch.tensor([1.0, 0.6, 0.3, 0.1]).expand(10, 4)  # the same in ten steps
+entries = torch.tensor([1.0, 0.6, 0.3, 0.1]).expand(100, 4)  # the same in each step
 
 
 def arrives(stochastic):
-    """The sum of what ten steps send, with three levels"""
+    """The sum of what a hundred steps send, with three levels"""
     numbers, scale = rounded(entries, 1, stochastic)
     return (numbers * scale).sum(0).tolist()
 
 
 # %%
+names = ("gradients", "to the nearest", "stochastically")
 sums = zip(entries.sum(0).tolist(), arrives(False), arrives(True))
-ten_steps = {}
+hundred_steps = {}
 for entry, each in zip(("1", "0.6", "0.3", "0.1"), sums):
-    ten_steps[entry] = dict(
-        zip(("gradients", "to the nearest", "stochastically"), each)
-    )
-lab.bars(ten_steps, title="Four entries, ten steps", badge="computed")
+    hundred_steps[entry] = dict(zip(names, each))
+lab.bars(hundred_steps, title="Four entries, a hundred steps", badge="computed")
 
 # %% [markdown]
-# Rounding to the nearest sends 0.6 as 1 each time, and 0.3 and 0.1 never. Stochastic rounding comes near to each, with chance in it.
+# Rounding to the nearest sends 0.6 as 1 each time, and 0.3 and 0.1 never. Stochastic rounding comes near to each.
 #
 # An all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So our hook gathers the bytes and scales of all ranks, and adds them up as floats. The all-reduce ended at a loss of 3.3. Where do three levels end, rounded stochastically?
 
@@ -324,7 +323,7 @@ on_four = {
 compressed_run.report(on_four)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# On the wire the all-reduce sends half as much again as with two ranks, and the gather three times as much. With eight ranks it would send as much as floats in a ring.
+# On the wire the all-reduce sends half as much again as with two ranks, and the gather three times as much. With eight ranks the gather would send as much as floats in a ring.
 #
 # <details><summary>Counted for more ranks, and bytes only to those who add up</summary>
 #
@@ -407,11 +406,11 @@ def top_1(num_steps, feedback):
 first_small.score(next(n for n in range(1, 20) if any(top_1(n, feedback=True)[1:])))
 
 # %%
+names = ("gradients", "top-1", "top-1, feedback")
 sums = zip((12 * steady).tolist(), top_1(12, False), top_1(12, True))
 twelve_steps = {}
-for place, each in enumerate(sums):
-    name = f"entry {place}"
-    twelve_steps[name] = dict(zip(("gradients", "top-1", "top-1, feedback"), each))
+for number, each in enumerate(sums):
+    twelve_steps[str(number)] = dict(zip(names, each))
 lab.bars(twelve_steps, title="Four entries, twelve steps", badge="computed")
 
 # %% [markdown] sections="19.2.2b"
