@@ -85,7 +85,7 @@ def seconds(
         parts = plan.time().parts()
         between_us = sum(parts[part] for part in BETWEEN)
         pcie_us, memory_us = host_parts_us(plan, plan.layout)
-        name = written(plan.layout).removesuffix(", offload optimizer")
+        name = written(plan.layout).removesuffix(", offload optimizer").removesuffix(" full")
         told = say("1 card: {layout}") if plan.gpus == 1 else say("{cards} cards: {layout}")
         found[told.format(cards=plan.gpus, layout=name)] = {
             say("computing"): plan.time().step_us - between_us,

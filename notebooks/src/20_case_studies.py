@@ -350,7 +350,7 @@ lab.table(case_studies.placed(slowed=3))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # The order holds. Each way takes longer than predicted, because the ranks share this machine's cores.
 #
-# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. If the fusion grows, *copied* stays ahead of *together* from our 57.7 kB up to 320, since 12 + 0.6 x = 204. A part that is too large for a rank has to be cut.
+# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. Cut a part that is too large for a rank.
 #
 # <details><summary>When would it be otherwise?</summary>
 #
