@@ -7,6 +7,7 @@ The plan: four A100 of 40 GB, FSDP over all of them, everything kept in fp32 and
 a microbatch of 2 sequences, 16 of them accumulated, every layer recomputed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ FREE = 0.1
 """of a card, that a layout worth trying leaves free"""
 HOST_GB_PER_S = 200.0
 """stated: what the memory of the host moves, for all its cards together"""
+BETWEEN = ("tensor", "context", "expert", "gather", "pipeline", "data")
+"""parts of a planned step in which it waits for messages between cards"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,7 +94,7 @@ class Case(Shown):
             "card_bytes": self.plan.cluster.device_bytes,
             "over_bytes": max(0.0, self.over_bytes),
             "host_bytes": self.host_bytes,
-            "step_us": self.plan.time().step_us + host_us(self.plan, self.plan.layout),
+            "step_us": step_us(self.plan),
         }
 
     def told(self, language: str | None = None) -> str:
@@ -109,6 +112,30 @@ class Case(Shown):
 
     def __repr__(self) -> str:
         return f"Case({self.name['en']}: {self.told('en')})"
+
+
+def steps(plans: Mapping[str, Plan]) -> list[dict[str, object]]:
+    """A row for each plan, for ``lab.table``: its name, what its fullest card holds, what lies on
+    the host, its step with ``host_us``, and what of that are messages between cards that nothing
+    hides, and the host's part. Raises ValueError for what names no plans."""
+    if not isinstance(plans, Mapping) or not all(isinstance(p, Plan) for p in plans.values()):
+        raise ValueError(f"plans are {{name: planner.Plan}}; got {plans!r:.80}")
+    rows = []
+    for name, plan in plans.items():
+        case = Case(name=dict.fromkeys(words.LANGUAGES, name), plan=plan)
+        parts = plan.time().parts()
+        row: dict[str, object] = {say("plan"): name, "memory_bytes": case.held_bytes}
+        row["on the host_bytes"] = case.host_bytes
+        row["step_us"] = step_us(plan)
+        row[say("waits for messages") + "_us"] = sum(parts[part] for part in BETWEEN)
+        row[say("the host's part") + "_us"] = host_us(plan, plan.layout)
+        rows.append(row)
+    return rows
+
+
+def step_us(plan: Plan) -> float:
+    """A plan's step, with what Adam on the host takes."""
+    return plan.time().step_us + host_us(plan, plan.layout)
 
 
 def host_us(plan: Plan, layout: Layout) -> float:

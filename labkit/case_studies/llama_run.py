@@ -7,20 +7,20 @@ How long it takes to read a sample and to compute a microbatch is stated (paced)
 messages and the workers that read ahead are real.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from labkit.case_studies import kept_run
 from labkit.devices import rung
 from labkit.profiling.advice import advise
 from labkit.profiling.proof import Proof
 from labkit.profiling.recording.window import window
 from labkit.timeline import COMPUTE, Timeline
 from labkit.units import check_real, check_whole, check_word
+from labkit.words import say
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
     from labkit.launching.job import Job
@@ -116,7 +116,8 @@ def mended(engine: str = "fsdp") -> Proof:
 def trained_by() -> list[dict[str, object]]:
     """A row for each engine, and one for FSDP that is told to add up gradients at each microbatch:
     the class that has trained, what a rank keeps of the weights, of how many weights it keeps
-    gradients between two microbatches, and their type, and the last loss."""
+    gradients between two microbatches, the types of both and of Adam's moments, and the last
+    loss."""
     quick = Script(read_ms=0.0, microbatch_ms=0.0, steps=4)
     scripts = {engine: quick.but(engine=engine) for engine in ENGINES}
     scripts["fsdp, sync_each_batch"] = quick.but(sync_each_batch=True)
@@ -124,8 +125,14 @@ def trained_by() -> list[dict[str, object]]:
     rows = []
     for name, job in sorted(jobs.items()):
         told = job.wait()[0]
-        kept = {each: told[each] for each in ("trained_by", "weights", "kept", "gradients", "type")}
-        rows.append({"engine": name, **kept, "last loss": told["losses"][-1]})
+        heads = {
+            "kept as": say("kept as"),
+            "gradients as": say("gradients as"),
+            "Adam as": say("Adam as"),
+        }
+        last = {"last loss": told.pop("losses")[-1]}
+        row = {heads.get(head, head): value for head, value in told.items()}
+        rows.append({"engine": name, **row, **last})
     return rows
 
 
@@ -138,8 +145,9 @@ def train(script: Script) -> dict[str, Any]:
     Returns
     -------
     dict: trained_by (the class that wraps the model), weights (of the whole model), kept (of them
-    on this rank, between steps), gradients (of how many weights it keeps any between the first two
-    microbatches), type (of those), losses (of each step).
+    on this rank, between steps), kept as (their type), gradients (of how many weights it keeps any
+    between the first two microbatches), gradients as (type), Adam as (type of the moments), losses
+    (of each step).
     """
     import torch
 
@@ -160,9 +168,11 @@ def train(script: Script) -> dict[str, Any]:
     return {
         "trained_by": type(trainer.model_wrapped).__name__,
         "weights": num_weights,
-        "kept": _kept(trainer),
+        "kept": sum(weight.numel() for weight in kept_run.weights(trainer)),
+        "kept as": kept_run.named(kept_run.weights(trainer)[0].dtype),
         "gradients": sum(count for count, _ in gradients),
-        "type": str(gradients[0][1]).removeprefix("torch."),
+        "gradients as": kept_run.named(gradients[0][1]),
+        "Adam as": kept_run.named(kept_run.moments(trainer)[0].dtype),
         "losses": [told["loss"] for told in history if "loss" in told],
     }
 
@@ -222,32 +232,10 @@ def _counted(trainer: "Trainer", found: list[tuple[int, Any]]) -> Callable:
     def counted(*args: Any, **options: Any) -> Any:
         made = microbatch(*args, **options)
         if not found:
-            found.extend((each.numel(), each.dtype) for each in _gradients(trainer))
+            found.extend((each.numel(), each.dtype) for each in kept_run.gradients(trainer))
         return made
 
     return counted
-
-
-def _gradients(trainer: "Trainer") -> "list[Tensor]":
-    """The gradients that this rank keeps. FSDP tells nobody of those that are not shards yet, so
-    they are read where it has them; DeepSpeed has all in one buffer."""
-    if trainer.is_deepspeed_enabled:
-        return [trainer.model_wrapped.optimizer.grad_partitions_flat_buffer]
-    groups = {}
-    for module in trainer.model_wrapped.modules():
-        if hasattr(module, "_get_fsdp_state"):
-            group = module._get_fsdp_state()._fsdp_param_group
-            groups[id(group)] = group.fsdp_params if group else []
-    found = []
-    for each in itertools.chain.from_iterable(groups.values()):
-        shard = each.sharded_param.grad
-        kept = (
-            each.unsharded_accumulated_grad,
-            each._unsharded_param.grad,
-            None if shard is None else shard.to_local(),
-        )
-        found += [one for one in kept if one is not None]
-    return found
 
 
 def _arguments(script: Script) -> "TrainingArguments":
@@ -338,12 +326,3 @@ def _slow_read(seconds: float) -> None:
     start_ns = time.time_ns()
     time.sleep(seconds)
     trace.span("input", "batch", start_ns, time.time_ns(), lane=COMPUTE)
-
-
-def _kept(trainer: "Trainer") -> int:
-    """Weights that this rank holds."""
-    found = 0
-    for weight in trainer.model_wrapped.parameters():
-        mine = getattr(weight, "ds_tensor", weight)
-        found += getattr(mine, "_local_tensor", mine).numel()
-    return found

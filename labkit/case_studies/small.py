@@ -9,7 +9,7 @@ of a small one on real ranks.
 
 import functools
 
-from labkit.case_studies.llama import FREE, Case, host_parts_us, roomy, row
+from labkit.case_studies.llama import BETWEEN, FREE, Case, host_parts_us, roomy, row
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
@@ -19,8 +19,6 @@ from labkit.units import check_real, check_whole
 from labkit.words import both, say
 
 COUNTS = (1, 2, 4, 8)
-BETWEEN = ("tensor", "context", "expert", "gather", "pipeline", "data")
-"""parts of a planned step in which it waits for messages between cards"""
 
 
 def rows(
@@ -87,8 +85,9 @@ def seconds(
         parts = plan.time().parts()
         between_us = sum(parts[part] for part in BETWEEN)
         pcie_us, memory_us = host_parts_us(plan, plan.layout)
-        name = written(plan.layout).removesuffix(", offload optimizer")
-        found[f"{plan.gpus}: {name}"] = {
+        name = written(plan.layout).removesuffix(", offload optimizer").removesuffix(" full")
+        told = say("1 card: {layout}") if plan.gpus == 1 else say("{cards} cards: {layout}")
+        found[told.format(cards=plan.gpus, layout=name)] = {
             say("computing"): plan.time().step_us - between_us,
             say("between cards"): between_us,
             say("PCIe, to the host and back"): pcie_us,

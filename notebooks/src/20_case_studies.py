@@ -11,7 +11,7 @@
 #
 # *Five cases of 10 to 30 minutes; read those that concern you. No GPU is needed.*
 #
-# A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB, and calls it complete. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? The bar is what each card would hold, the line what it has.
+# A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? The bar is what each card would hold, the line what it has.
 
 # %%
 import labkit as lab
@@ -23,7 +23,7 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't fit: each card would have to hold 59 GB, which is 19 GB too much. So says chapter 18's planner; nothing has run yet.
+# It doesn't fit: 59 GB a card are 19 GB too much. So says chapter 18's planner; nothing has run yet.
 #
 # - [Case 1](#case-1): what makes that script fit?
 # - [Case 2](#case-2): is a layout slow, or its program?
@@ -46,7 +46,7 @@ case
 #     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# So a step has 2 x 16 x 4 = 128 sequences, of 1,024 tokens, we assume.
+# So a step has 2 x 16 x 4 = 128 sequences. We assume 1,024 tokens each.
 #
 # The usual advice is a smaller batch. How many of the missing 19 GB does one sequence at a time save, cut to 512 tokens?
 
@@ -59,11 +59,11 @@ less = script.but(mbs=1, seq=512).memory().peak_bytes
 saved.score((script.memory().peak_bytes - less) / 1e9)
 
 # %% [markdown] sections="8.10"
-# Fewer tokens only shrink activations and logits, and the script keeps few of those. The states fill the cards: FSDP keeps weights, gradients and Adam's two moments in fp32, 4 + 4 + 8 = 16 bytes a parameter. For 13 billion on four cards that is 52 GB on each.
+# Fewer tokens only shrink activations and logits, and the script keeps few of those. The states fill the cards. FSDP keeps weights, gradients and Adam's two moments in fp32, which is 4 + 4 + 8 = 16 bytes a parameter. For 13 billion parameters on four cards that is 52 GB on each.
 #
 # ### Plan: four cures
 #
-# A cure has to change the states or the cards. Planned memory was about 5 % off in chapter 19, so a layout **fits** if its bar ends left of the dashed line, where a tenth stays free.
+# Planned memory was about 5 % off in chapter 19, so a layout **fits** if its bar ends left of the dashed line, where a tenth stays free.
 
 # %%
 cures = {
@@ -78,11 +78,11 @@ on_host = script.but(offload="optimizer", recipe="mixed", mbs=16)
 lab.show(planner.memory_bars(by_fsdp | {"Adam on the host": on_host}, spare=0.1))
 
 # %% [markdown] sections="8.10"
-# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host needs 18 x 13 = 234 GB there, by DeepSpeed.
+# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host, by DeepSpeed, needs 18 x 13 = 234 GB there: gradients in bf16 and fp32, Adam's moments, weights in fp32.
 #
 # ### Run: the same script, small
 #
-# The plan takes it for granted that everything is sharded. Now the real Trainer runs a Llama of two layers on two ranks. For what share of the weights does a rank keep gradients between two microbatches?
+# Is everything really sharded? Now the real Trainer runs a Llama of two layers on two ranks. For what share of the weights does a rank keep gradients between two microbatches?
 
 # %%
 whole = lab.guess("share of the weights that a rank has gradients of", between=(0, 1))
@@ -92,16 +92,16 @@ ran = case_studies.trained_by()
 whole.score(ran[0]["gradients"] / ran[0]["weights"])
 
 # %% [markdown] sections="8.10"
-# "kept" counts the weights that stay on one rank, "gradients" those that it has gradients of. "type" is the format of these.
+# "kept" counts the weights that stay on one rank, "gradients" those that it has gradients of. The columns with "as" give the format.
 
 # %%
-shown = ("engine", "weights", "kept", "gradients", "type")
-lab.table({column: row[column] for column in shown} for row in ran)
+left_out = ("trained_by", "last loss")
+lab.table({head: row[head] for head in row if head not in left_out} for row in ran)
 
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# In the first row a rank has gradients of *all* weights: this Trainer (torch 2.13, transformers 5.23, accelerate 1.15) doesn't shard everything. To save messages, ranks add gradients up only with a step's last microbatch (`no_sync`, chapter 03). Until then each keeps its own sums, whole and in bf16.
+# In the first row weights and moments are in fp32, as planned, but a rank has gradients of *all* weights (torch 2.13, transformers 5.23, accelerate 1.15). To save messages, ranks add gradients up only at a step's last microbatch (`no_sync`, chapter 03). Until then each keeps its own sums, whole and in bf16.
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
@@ -125,39 +125,43 @@ lab.table({column: row[column] for column in shown} for row in ran)
 #
 # </details>
 #
-# Our plans counted only a shard. If each card keeps 2 bytes for all 13 billion weights, how many of the three cures by FSDP fit?
+# Our plan for eight cards counted a shard, 6.5 GB of 33.4. What does each card hold if it keeps 2 bytes for all 13 billion weights?
 
 # %%
-still = lab.guess("cures by FSDP that fit", choices=("0", "1", "2", "3"))
+still = lab.guess("GB that each of eight cards holds", between=(0, 100))
 
 # %%
 whole_bytes = 2 * script.shape.params  # gradients of all weights, in bf16
-num_fit = 0
-for plan in cures.values():
-    memory = plan.memory()
-    held = memory.peak_bytes - memory.parts["gradients"] + whole_bytes
-    num_fit += held < 0.9 * plan.cluster.device_bytes
-still.score(str(num_fit))
+eight = cures["eight cards"].memory()
+held_bytes = eight.peak_bytes - eight.parts["gradients"] + whole_bytes
+still.score(held_bytes / 1e9)
 
 # %%
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# The orange part is now 26 GB, on eight cards as on four, and cards of 80 GB just miss our tenth. The option of the table's second row helps:
+# The orange part is now 26 GB, so nothing fits on cards of 40 GB. On cards of 80 GB the bar ends half a GB past the dashed line, which is too close to call. The option of the table's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards. DeepSpeed does so by itself. Gradients now travel 16 times a step. What does that cost?
+# With it the ranks add up after each microbatch, and keep only their shards. DeepSpeed does so by itself.
+#
+# ### What does it cost?
+#
+# Gradients now travel 16 times a step, or 8 times on eight cards. How long do ranks wait for that? The last two rows keep four cards of 40 GB.
 
 # %%
+four = planner.Plan(model="LLaMA 13B", gpu="A100 40 GB", gpus=4, batch=128, seq=1024)
 # planned with the messages of all microbatches
-time = cures["cards of 80 GB"].time()
-lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gather"]}])
+kept = {name: cures[name] for name in ("eight cards", "cards of 80 GB")}
+kept["DeepSpeed, Adam on the host"] = on_host
+kept["Megatron-LM, Adam on the host"] = four.but(pp=4, offload="optimizer")
+lab.table(case_studies.llama.steps(kept))
 
 # %% [markdown] sections="8.10"
-# By the plan, computing hides nearly all messages. So the first picture holds again.
+# By the plan, computing hides nearly all messages. So with the option the picture of the four cures holds again. For the host's part we assume that PCIe carries 25 GB/s for each card, and that the host's memory moves 200 GB/s for all.
 #
 # <details><summary>Run it: advice for this script</summary>
 #
@@ -167,25 +171,15 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 #
 # **Verdict.**
 #
-# | cards | what to do | planned |
-# | --- | --- | --- |
-# | eight of 40 GB | add the option; `gradient_accumulation_steps=8` keeps the batch at 128 | 33.4 GB |
-# | four of 80 GB | add the option | 59.4 GB |
-# | four of 40 GB | Adam on the host: DeepSpeed, or four stages of Megatron-LM | 24.3 or 29.8 GB |
+# - **Eight cards of 40 GB, or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch at 128.
+# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed or by four stages of Megatron-LM, which need another script.
+# - **bf16 throughout** would fit too with the option, but it rounds.
 #
 # Our small run tested the option, but not Adam on the host.
 #
-# <details><summary>Plans with Adam on the host</summary>
+# <details><summary>Adam on the host by DeepSpeed</summary>
 #
-# The planner's step leaves the host out. We add it, and assume that PCIe carries 25 GB/s for each card, and that the host's memory moves 200 GB/s for all:
-#
-# | layout on four cards of 40 GB | a card holds | on the host | step | of which the host |
-# | --- | --- | --- | --- | --- |
-# | four stages, Megatron-LM | 29.8 GB | 156 GB | 15.9 s | 2.7 s |
-# | DeepSpeed, 2 x 16 sequences | 13.9 GB | 234 GB | 30.5 s | 11.1 s |
-# | DeepSpeed, 16 x 2 | 24.3 GB | 234 GB | 22.4 s | 3.8 s |
-#
-# With 2 x 16 sequences DeepSpeed sends gradients to the host after each of 16 microbatches, with 16 x 2 only twice. That is 7.3 of the 8.1 s between them. On the host DeepSpeed keeps gradients in bf16 and fp32, Adam's moments, and weights in fp32.
+# The table has 16 sequences at a time, and two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two. That is 7.3 of the 8.1 s between 30.5 and 22.4.
 #
 # For DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
 #
@@ -200,24 +194,20 @@ lab.table([{"step_us": time.step_us, "waits for messages_us": time.parts()["gath
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Find a rule for all cards: for a card and a sequence's length, a layout of LLaMA 13B on four such cards. The layout says the program, as in the table: `zero` 3 is FSDP with the option, or DeepSpeed with `offload`, and all else is Megatron-LM.
+# Write a function that gets a card and a sequence's length, and returns a layout of LLaMA 13B on four such cards:
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where nothing fits without.
-# - The step is at most a quarter longer than the fastest that keeps these two rules.
+# - The step, the host's part included, is at most a quarter longer than the fastest that keeps the first two rules.
+#
+# The layout decides the program: `zero` 3 means FSDP with the option, `zero` 3 with `offload` means DeepSpeed, anything else Megatron-LM.
 
 # %%
-# the step leaves out what Adam on the host takes
-four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
-shards = four.but(zero=3, mbs=4, recompute="full")
+large = four.but(gpu="A100 80 GB")
+shards = large.but(zero=3, mbs=4, recompute="full")
 tried = {"FSDP": shards, "DeepSpeed": shards.but(offload="optimizer")}
-tried["Megatron-LM"] = four.but(pp=4)  # does it fit with seq=4096?
-shown = ("layout", "memory_bytes", "step_us")
-lab.table(
-    {"program": name, "states_bytes": plan.memory().state_bytes}
-    | {column: plan.row()[column] for column in shown}
-    for name, plan in tried.items()
-)
+tried["Megatron-LM"] = large.but(pp=4)  # does it fit with seq=4096?
+lab.table(case_studies.llama.steps(tried))
 
 
 # %%
@@ -246,7 +236,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.6.2, 10.7.1"
 # ## Case 2: is it the layout or the program?
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8), planned as if Megatron-LM ran them all. All three fit. Which is the *slowest*?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). All are planned as if Megatron-LM ran them, one sequence at a time, and all three fit. Which is the *slowest*?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -256,6 +246,11 @@ megatron = {"stack": "megatron-a100", "recipe": "megatron"}
 story = planner.Plan(model=shape, **machine, batch=512, seq=2048, **megatron)
 cuts = {"ZeRO 3": story.but(zero=3), "tp 8": story.but(tp=8, sp=True)}
 cuts["pp 8"] = story.but(pp=8)
+lab.table(
+    {"layout": name, "memory_bytes": cuts[name].memory().peak_bytes} for name in cuts
+)
+
+# %%
 slowest = lab.guess("the slowest for 10 B on eight cards", choices=tuple(cuts))
 
 # %%
@@ -263,26 +258,27 @@ steps_us = {name: plan.time().step_us for name, plan in cuts.items()}
 slowest.score(max(steps_us, key=steps_us.get))
 
 # %% [markdown] sections="10.6.2"
-# The fourth bar is ZeRO 3 by FSDP's own constants. Compare its blue part with the first bar's.
+# Two more bars are `tp` 8 with 16 sequences at a time, and ZeRO 3 by FSDP's own constants. Compare the first blue part with the last.
 
 # %%
-by_fsdp_too = story.but(zero=3, stack="fsdp-a100", recipe="fp32")  # 16 bytes
-lab.show(planner.time_bars(cuts | {"ZeRO 3, FSDP": by_fsdp_too}))
+more = {"tp 8, mbs 16": cuts["tp 8"].but(mbs=16)}
+more["ZeRO 3, FSDP"] = story.but(zero=3, stack="fsdp-a100", recipe="fp32")
+lab.show(planner.time_bars(cuts | more))
 
 # %% [markdown] sections="10.6.2"
 # ### Layout or program?
 #
-# `tp` 8 waits for messages in every layer. Even without its 29.9 s of messages it would take 45.5 s, because narrow pieces take longer to compute and to launch.
+# `tp` 8 waits for messages in every layer. Without its 29.9 s of messages it would take 45.5 s, about as long as `pp` 8. With 16 sequences at a time the messages are fewer and larger: now it takes 17 % longer than `pp` 8. Planned times may be 20 % off (chapter 18), so **the plan can't tell** these two apart.
 #
-# Which of the others is faster, **the plan can't tell**. By Megatron's constants ZeRO 3 is 13 % ahead of the pipeline, by FSDP's 7 % behind. Planned times may be 20 % off (chapter 18), and no run has tested ZeRO 3 by Megatron's constants.
+# Nor can it tell ZeRO 3 from `pp` 8. By Megatron's constants `pp` 8 takes 13 % longer than ZeRO 3, by FSDP's 7 % less, and no run has tested ZeRO 3 by Megatron's constants.
 #
-# By FSDP's constants a matrix product reaches at most 63 % of the cards' peak, by Megatron's 79 %. Each share was fitted to its program's usual layouts, with whatever slowed those. So the plan can't separate layout and program.
+# The blue parts differ because each program's constants were fitted to its usual layouts, with whatever slowed those. So the plan can't separate layout and program.
 #
-# **Verdict.** Drop `tp` 8, and measure the two others, each by its program. To learn whether it's the layout, let one program run both.
+# **Verdict.** One sequence at a time, `tp` 8 is the last: drop it. At 16 it is within a plan's error of `pp` 8, so measure all three, each by its program. To learn whether it's the layout, let one program run them all.
 #
 # <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
-# With 16 sequences at a time `tp` 8 is planned at 52 s. It is still the last, though now within 20 % of the pipeline.
+# Larger microbatches help the others less: where it fits, the pipeline takes 43 s at best. So `tp` 8 stays the last.
 #
 # `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
 #
@@ -314,14 +310,14 @@ apart = case_studies.Perception(placement="apart").slowed(3)
 lab.show(apart.predict(), title="Apart, 4 ranks")
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# They wait. The fusion needs the encoders, the heads need the fusion, and backward climbs back up, so only one group computes at a time. (Pink is mostly waiting.)
+# They wait. The fusion needs the encoders, and the heads need the fusion, so only one group computes at a time. Pink is an all-reduce (features travel by it too), and the wait for it.
 #
 # ### Do all at once
 #
-# One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads. A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many steps *together* fit into one step *apart*?
+# One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads. A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many times as fast is *together*?
 
 # %%
-groups = lab.guess("steps together in one step apart", between=(0.2, 5))
+groups = lab.guess("times as fast: together against apart", between=(0.2, 5))
 
 # %%
 together = apart.but(placement="together")
@@ -346,37 +342,44 @@ for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")
 # %% [markdown] sections="19.6.1, 19.6.2"
 # ### Do real ranks agree?
 #
-# All wait for messages only, no longer for another's turn. Real ranks now go all three ways, at imposed speeds: the run tests turns and messages.
+# Now all wait for messages only. Real ranks go all three ways, at imposed speeds: the run tests turns and messages.
 
 # %%
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. All takes longer, by other amounts in each run, because the ranks share this machine's cores. *Copied* sends one message in place of *together*'s eight, and a third of the bytes. With its gradients in one message *together* would save 3 x 12 ms, and still take 326.
+# The order holds. Each way takes longer than predicted, because the ranks share this machine's cores.
 #
-# **Verdict.** At these costs the textbook's way isn't a good idea. If the net fits on each rank, copy it. If one part is too large, cut that part.
+# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. Cut a part that is too large for a rank.
 #
 # <details><summary>When would it be otherwise?</summary>
 #
 # *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. We didn't run that.
 #
-# If only the fusion grows, *copied* falls behind *together* when its message takes longer than 204 ms: 12 + 0.6 x = 204 gives x = 320 kB, where now it is 57.7. *Together* still sends for 204 ms, because its quarters of the fusion send no gradients.
+# If *together* sent its gradients in one message, it would save 3 x 12 ms, and still take 326. In the verdict's sum it still sends for 204 ms, because its quarters of the fusion send no gradients.
 #
 # </details>
 
 # %% [markdown] sections="19.6.3"
 # ## Case 4: a policy for each kind of layer
 #
-# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer. Should each kind travel in its own way? Of four **policies** the textbook advises "per layer":
+# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer. Should each kind travel in its own way? The textbook advises:
 #
-# | policy | how gradients travel | bytes handed in |
-# | --- | --- | --- |
-# | plain | all exactly | 41 kB |
-# | fp16 | all as fp16 | a half |
-# | per layer | linear layers by top-k, norms late, others exactly | about a third |
-# | top-k all | all by top-k | an eighth |
+# | kind of layer | weights | "per layer" | messages a step |
+# | --- | --- | --- | --- |
+# | convolutions | 1,384 | exactly | 1 |
+# | linear layers | 7,520 | by top-k | 2 |
+# | norms | 192 | late | 1/4 |
+# | output heads | 1,221 | exactly | 1 |
 #
-# Top-k sends only the largest sixteenth (chapter 11), in two messages: values and places. "Late" averages a norm's weights every fourth step instead. The link is quicker than case 3's: 3 ms a message, 10 MB/s. Which policy has the *longest* step?
+# Top-k sends only the largest sixteenth (chapter 11), in two messages: values and places. "Late" averages a norm's weights every fourth step instead. We compare four **policies**:
+#
+# - "plain": all exactly, 41 kB
+# - "fp16": all as fp16, half the bytes
+# - "per layer": as above, about a third
+# - "top-k all": all by top-k, an eighth
+#
+# The link is quicker than case 3's: 3 ms a message, 10 MB/s. Which policy has the *longest* step?
 
 # %%
 policies = case_studies.foreseen()
@@ -389,7 +392,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 # %% [markdown] sections="19.6.3"
 # ### Messages or bytes?
 #
-# The bars leave out what is the same in all. "messages" is 3 ms for each, "bytes" what carrying takes. The last bar sends all exactly, in one message.
+# The last bar sends all exactly, in one message. The bars leave out what is the same in all, and the time that top-k takes to choose, which would make it slower still.
 
 # %%
 parts = case_studies.policy_parts()
@@ -397,9 +400,9 @@ title = {"title": "Gradients of a step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms of bytes, but it needs eight messages in place of four, 12 ms more. "per layer" needs 1 + 1 + 2 + 1/4 messages, so it saves little.
+# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms of bytes, but its four more messages cost 12 ms. "per layer" has 4 1/4 messages, so it saves little.
 #
-# **Verdict.** Not on this link: here you save messages, as the last bar does. A message takes as long as 30 kB; with megabytes of gradients, the bytes would matter more.
+# **Verdict.** No, not on this link: here you save messages. A message takes as long as 30 kB; with megabytes of gradients, the bytes would matter more.
 #
 # <details><summary>Run it: each policy on real ranks</summary>
 #
@@ -412,14 +415,14 @@ lab.bars(parts, stacked=True, unit="us", **title)
 # %% [markdown] sections="19.6.3"
 # ### Exercise 2. Shared messages
 #
-# Now kinds that go the same way share their messages. "fp16" takes one, of 2 bytes a weight. "top-k" takes two, of 4 x weights / 16 bytes each, and 3 ms a kind to choose the largest.
+# Now there are only two ways, "fp16" and "top-k", and kinds that go the same way share their messages. "fp16" takes one message, of 2 bytes a weight. "top-k" takes two, of 4 x weights / 16 bytes each, and for each kind 3 ms to choose the largest.
 #
 # Two kinds have 1,000 and 10,000 weights. A message takes 1 ms, and a millisecond carries 1,000 bytes:
 #
 # - Both as fp16: 1 + 22 = 23 ms.
 # - The small kind as fp16, the large one by top-k: (1 + 2) + 2 x (1 + 2.5) + 3 = 13 ms.
 #
-# Find a way for each kind, so that choosing and all messages, one by one, are over soonest.
+# Find a way for each kind that makes the total shortest: all choosing, and all messages one after another.
 
 
 # %%
@@ -461,7 +464,7 @@ check.hint("policy")
 # %% [markdown] sections="10.7.5"
 # ## Case 5: 7 billion on small cards
 #
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B? A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and all of chapters 05 to 09 is allowed.
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B? A step has 64 sequences of 1,024 tokens, and a tenth of each card stays free. All of chapters 05 to 09 is allowed, but Adam stays in fp32.
 
 # %%
 small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
@@ -478,11 +481,11 @@ small_cluster.score(str(fewest))
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight: the states alone would be 16 x 6.7 / 4 = 27 GB on each of four.
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight. On each of four the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP. (The last bar is Megatron-LM's, with 18 bytes.)
 #
 # ### What does that cost?
 #
-# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. That takes 19 of its 57 s. Each of two cards has room for 16, so it does so twice, with half of them. How many times as fast are two cards?
+# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. PCIe takes 19 of its 57 s, nearly all for that. Each of two cards has room for 16, so it does so only twice, with half of the gradients. How many times as fast are two cards?
 
 # %%
 faster = lab.guess("times as fast: two cards against one", between=(1, 4))
@@ -493,16 +496,18 @@ one_us, two_us, *_ = (sum(parts.values()) for parts in waits.values())
 faster.score(one_us / two_us)
 
 # %% [markdown] sections="10.7.5"
-# Names begin with the number of cards. Which part shrinks most from one to two?
+# Which part shrinks most from one card to two?
 
 # %%
 title = {"title": "A step of 64 sequences", "badge": "predicted"}
 lab.bars(waits, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="10.7.5"
-# Computing halves, but what crosses PCIe shrinks to a tenth. Four cards hold a pipeline: its gradients go to the host once a step, and it recomputes nothing.
+# Computing halves. What microbatches send over PCIe shrinks to 2/16 x 1/2, a sixteenth. But gradients in fp32 and new weights, which cross once a step, only halve. Together that is a tenth.
 #
-# Eight cards need no host, but by the fastest plan they wait for each other for a quarter of the step. That is planned too short, because RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages compute more and send far less.
+# Four cards hold a pipeline, whose gradients go to the host once a step. But the program changes too, and a plan can't separate the two (case 2).
+#
+# Eight cards need no host. By the fastest plan they wait for each other for a quarter of the step. That is planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages send far less.
 #
 # <details><summary>What is assumed</summary>
 #
@@ -510,7 +515,7 @@ lab.bars(waits, stacked=True, unit="us", **title)
 #
 # </details>
 #
-# **Verdict.** One card is enough, if its host has 121 GB to spare: DeepSpeed and recomputation. Two do the same in shards. On more, cut the model into stages by Megatron-LM: four with Adam on the host, eight with recomputation. Slow links hurt `tp` most, so measure before you take it.
+# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare: use DeepSpeed and recomputation. Two cards do the same in shards. For more, plan stages by Megatron-LM: four with Adam on the host, eight with recomputation.
 #
 # <details><summary>Run it: the same division on real ranks</summary>
 #
@@ -533,8 +538,6 @@ lab.bars(waits, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="8.10"
 # ## Errata of the textbook
-#
-# They correct a textbook; if you don't know it, skip them.
 #
 # <details><summary>On the script of LLaMA 13B</summary>
 #

@@ -82,3 +82,16 @@ def test_with_adam_on_the_host_four_stages_take_half_of_deepspeed_s_step():
     assert by_stages["host_bytes"] == pytest.approx(12 * stages.shape.params)
     assert by_stages["step_us"] > stages.time().step_us
     assert by_deepspeed["step_us"] / by_stages["step_us"] == pytest.approx(1.92, abs=0.03)
+
+
+def test_a_row_of_a_plan_has_the_host_s_part_in_its_step():
+    plans = {"cards": WRITTEN, "host": ON_HOST}
+    cards, host = llama.steps(plans)
+    planned_us = ON_HOST.time().step_us
+    assert cards["the host's part_us"] == 0 == cards["on the host_bytes"]
+    assert host["step_us"] == planned_us + host["the host's part_us"] == llama.step_us(ON_HOST)
+    assert host["on the host_bytes"] == case(ON_HOST).host_bytes > 0
+    assert cards["waits for messages_us"] == WRITTEN.time().parts()["gather"] > 0
+    assert cards["memory_bytes"] == WRITTEN.memory().peak_bytes
+    with pytest.raises(ValueError, match="plans are"):
+        llama.steps([WRITTEN])

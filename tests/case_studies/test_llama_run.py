@@ -17,7 +17,9 @@ def test_both_engines_shard_the_same_training():
     assert by == ["FSDPLlamaForCausalLM", "FSDPLlamaForCausalLM", "DeepSpeedEngine"]
     # between microbatches the Trainer's FSDP keeps whole gradients, unless it is told
     assert [row["gradients"] / row["kept"] for row in rows] == [2, 1, 1]
-    assert [row["type"] for row in rows[:2]] == ["bfloat16", "float32"]
+    assert [row["gradients as"] for row in rows[:2]] == ["bfloat16", "float32"]
+    assert [row["kept as"] for row in rows] == ["float32", "float32", "bfloat16"]
+    assert {row["Adam as"] for row in rows} == {"float32"}
     assert rows[0]["last loss"] == pytest.approx(rows[1]["last loss"], abs=0.02)
     for row in rows:
         assert row["kept"] * 2 == row["weights"]

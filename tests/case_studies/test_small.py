@@ -39,11 +39,11 @@ def test_seconds_are_the_steps_of_the_cases_and_of_one_without_tensor_parallelis
     cases = small.cases()
     told = small.seconds()
     for case, (name, parts) in zip(cases, told.items(), strict=False):
-        assert name.startswith(f"{case.plan.gpus}: ")
+        assert name.startswith(f"{case.plan.gpus} card")
         assert sum(parts.values()) == pytest.approx(case.row()["step_us"])
     *_, best, whole = told.items()
-    assert best[0] == "8: tp 2 pp 4 vpp 4, sp"
-    assert whole[0] == "8: pp 8 vpp 4, mbs 2, recompute full"
+    assert best[0] == "8 cards: tp 2 pp 4 vpp 4, sp"
+    assert whole[0] == "8 cards: pp 8 vpp 4, mbs 2, recompute"
     steps_us = [sum(parts.values()) for parts in (best[1], whole[1])]
     assert steps_us[1] / steps_us[0] == pytest.approx(1.0, abs=0.02)
     between_us = [parts["between cards"] for parts in (best[1], whole[1])]
@@ -51,6 +51,10 @@ def test_seconds_are_the_steps_of_the_cases_and_of_one_without_tensor_parallelis
     one, two = ([*told.values()][number] for number in (0, 1))
     pcie = "PCIe, to the host and back"
     assert [one[pcie], two[pcie]] == pytest.approx([18.9e6, 1.9e6], rel=0.01)
+    sums_gb = 2 * 2 * 6.738  # there and back
+    once_gb = (4 + 2) * 6.738  # gradients in fp32, new weights
+    assert one[pcie] == pytest.approx(1e6 * (16 * sums_gb + once_gb) / 25, rel=0.001)
+    assert two[pcie] == pytest.approx(1e6 * (2 * sums_gb + once_gb) / 2 / 25, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ PHASE = "a phase of a step: ``moments.predict`` goes through all of them, and is
 INSIDE = "made and read inside its module: the function that gives it away is fuzzed"
 PLANNED = "a part of a plan's numbers: ``Plan``, ``search``, ``fit`` and ``validate`` are fuzzed"
 READ = "reads a file of the package's own: test_words gives it others"
-STUDIES = ("judged", "llama", "perception", "sensors", "small", "story")
+STUDIES = ("judged", "kept", "llama", "perception", "sensors", "small", "story")
 REASONS = {
     READ: ("words.entries",),
     MACHINE: (

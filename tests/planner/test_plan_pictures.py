@@ -81,7 +81,7 @@ def test_parts_that_a_run_showed_to_be_others_are_drawn_so():
     drawn = picture.memory_bars({"now": FITS}, found={"gradients": found})
     said = [words.text for words in drawn.only(Words)]
     assert any(text.startswith(format_bytes(planned.peak_bytes + 3e9)) for text in said)
-    assert drawn.badge == "gradients: as a run has them; the rest: predicted"
+    assert drawn.badge == "gradients: computed from what a run keeps; the rest: predicted"
     for wrong in ({"weights": 1.0}, {"gradients": -1.0}, 3):
         with pytest.raises(ValueError):
             picture.memory_bars({"now": FITS}, found=wrong)

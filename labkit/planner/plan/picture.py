@@ -47,7 +47,7 @@ WORDS = catalogue(
         ("free", "{} left"),
         ("over", "{} too much"),
         ("spare", "up to here {:.0%} stay free"),
-        ("found", "{}: as a run has them; the rest: {}"),
+        ("found", "{}: computed from what a run keeps; the rest: {}"),
         ("rate", "{:,.0f} tokens/s"),
         ("step", "step"),
         ("mfu", "MFU"),
