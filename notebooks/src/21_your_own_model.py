@@ -398,7 +398,7 @@ lab.table(your_own.losses(ran), title="Losses, less those of one process")
 #
 # ## A second module, and yours
 #
-# Does every module want the same cure? Here is one without attention, for the same cards:
+# Does every module want the same cure? Here is one without attention:
 
 
 # %%
@@ -463,7 +463,7 @@ modules = {"GPT-2": (step, whole), "MLP": (mlp_step, mlp_plan)}
 lab.table(your_own.columns(modules | {"yours": (my_step, my_plan)}))
 
 # %% [markdown]
-# The MLP needs shards alone, because most of it is states. What its relu keeps, the next product needs anyway, so nothing leaner is to be had. The encoder's largest part is activations, and yet shards are enough.
+# GPT-2 stands here without `leaner`. The MLP needs shards alone, because most of it is states. What its relu keeps, the next product needs anyway, so nothing leaner is to be had. The encoder's largest part is activations, and yet shards are enough.
 #
 # <details><summary>What to bring</summary>
 #
