@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "inside_picture": ["operators"],
         "inside_run": ["recorded"],
-        "keeps": ["beside", "column", "kept", "losses", "peaks"],
+        "keeps": ["beside", "columns", "kept", "losses", "peaks"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step", "in_turns", "out_of_memory"],
         "verdicts": ["judged", "paced"],

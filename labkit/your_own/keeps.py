@@ -1,10 +1,12 @@
 """Tables of bytes: what a module keeps for its backward, by the operators whose results it is; what
-was planned of a moment, beside what was counted; runs, side by side; and all that in one column."""
+was planned of a moment, beside what was counted; runs, side by side; and all that of several
+modules."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from labkit.experiment import kept as latest
 from labkit.footprint import PARTS, Footprint
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.planner.plan.plan import Plan
@@ -28,6 +30,7 @@ HEADS = (
     to_say("counted"),
     to_say("way out"),
     to_say("way"),
+    to_say("run"),
 )
 """what stands above the columns of these tables and of ``doubts``"""
 
@@ -98,18 +101,18 @@ def _sides(found: Any) -> tuple[Footprint, Footprint]:
     return sides
 
 
-def losses(ran: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """For ``lab.bars``: how far the three losses of runs lie from those of the first run. ``ran``:
+def losses(ran: Mapping[str, Mapping[str, Any]]) -> list[dict[str, object]]:
+    """For ``lab.table``: the three losses of runs less those of the first run, a row each. ``ran``:
     a name -> what a rank of ``run`` returned. Raises ValueError for a rank that saw no loss, as all
     of a pipeline's but the last, or for one run alone."""
     if not isinstance(ran, Mapping) or len(ran) < 2:
         raise ValueError(f"ran has ranks of two runs or more, each by its name; got {brief(ran)}")
     (_, right), *others = ((name, _three(name, rank)) for name, rank in ran.items())
     heads = (say("first loss"), say("second loss"), say("third loss"))
-    apart = {}
+    apart: list[dict[str, object]] = []
     for name, mine in others:
-        off = [abs(one - other) for one, other in zip(mine, right, strict=True)]
-        apart[name] = dict(zip(heads, off, strict=True))
+        off = [its - one for its, one in zip(mine, right, strict=True)]
+        apart.append({"run": name, **dict(zip(heads, off, strict=True))})
     return apart
 
 
@@ -125,28 +128,46 @@ def _three(name: str, rank: Any) -> list[float]:
     raise ValueError(f"{name} saw no loss: of a pipeline take the last rank, run[-1]")
 
 
-def column(step: Step, whole: Plan) -> list[dict[str, str]]:
-    """For ``lab.table``: what chapter 21 asks of a module, a row each. What does not work for this
-    module says why in its row, and the others go on.
+def columns(modules: Mapping[str, tuple[Step, Plan]]) -> list[dict[str, str]]:
+    """For ``lab.table``: what chapter 21 asks of a module, a row each, with a column for each
+    module. What does not work for a module says why in its cell, and the others go on.
 
-    ``step`` is of a small size, in shards, on two ranks or more: its bytes are planned and counted,
-    and it is trained by SGD in one process, in shards and in stages. ``whole`` is a plan of the
-    size that is wanted, in copies. Raises ValueError for other things.
+    ``modules``: a name -> (step, whole). ``step`` is of a small size, in shards, on two ranks or
+    more: its bytes are planned and counted, and it is trained by SGD in one process, in shards and
+    in stages; the latest run of an equal step serves. ``whole`` is a plan of the size that is
+    wanted, in copies. Raises ValueError for other things.
     """
+    if not isinstance(modules, Mapping) or not modules:
+        raise ValueError(f"modules have names, a name -> (step, plan); got {brief(modules)}")
+    rows: dict[str, dict[str, str]] = {}
+    for name, pair in modules.items():
+        for quantity, value in _column(pair).items():
+            rows.setdefault(quantity, {"quantity": quantity})[name] = value
+    return [*rows.values()]
+
+
+def _column(pair: tuple[Step, Plan]) -> dict[str, str]:
+    """Of one module: a quantity -> what is found."""
+    step, whole = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
     if not isinstance(step, Step) or step.engine != "fsdp" or step.ranks < 2:
         raise ValueError(f"step is a Step in shards on two ranks or more; got {brief(step)}")
     if not isinstance(whole, Plan) or whole.zero or not hasattr(whole.shape, "kept_tensors"):
         raise ValueError(f"whole is a measured module's plan in copies; got {brief(whole)}")
-    alone = functools.cache(lambda: _three("", step.but(**ALONE).run()[0]))
+    alone = functools.cache(lambda: _three("", _ran(step.but(**ALONE))[0]))
     asked: list[tuple[str, Callable[[], str]]] = [
         (say("largest part of a copy"), lambda: _largest(whole)),
         (say("first row of kept"), lambda: _first_kept(whole)),
-        (say("fastest plan, a tenth free"), lambda: _fastest(whole)),
+        (say("fastest of six plans, a tenth free"), lambda: _fastest(whole)),
         (say("shards' peak, planned and counted"), lambda: _both_peaks(step)),
         (say("losses apart: shards"), lambda: _apart(alone(), step)),
         (say("losses apart: stages"), lambda: _apart(alone(), step.but(engine="pipeline"))),
     ]
-    return [{"quantity": name, "value": _told(find)} for name, find in asked]
+    return {quantity: _told(find) for quantity, find in asked}
+
+
+def _ran(step: Step) -> Any:
+    """The latest run of an equal step, or one."""
+    return latest(step) or step.run()
 
 
 def _told(find: Callable[[], str]) -> str:
@@ -204,5 +225,5 @@ def _both_peaks(step: Step) -> str:
 
 def _apart(alone: Sequence[float], step: Step) -> str:
     """The largest difference of three losses from those of one process."""
-    mine = _three("", step.but(optimizer="sgd").run()[-1])
+    mine = _three("", _ran(step.but(optimizer="sgd"))[-1])
     return format_number(max(abs(one - its) for one, its in zip(alone, mine, strict=True)))

@@ -200,8 +200,8 @@ def test_the_highest_points_of_runs_stand_side_by_side():
 
 
 def test_losses_are_told_by_how_far_they_lie_from_the_first():
-    apart = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 2.5, 0.75]}})
-    assert apart == {"two": {"first loss": 0, "second loss": 0.5, "third loss": 0.25}}
+    apart = your_own.losses({"one": {"losses": [3, 2, 1]}, "two": {"losses": [3, 1.5, 0.75]}})
+    assert apart == [{"run": "two", "first loss": 0, "second loss": -0.5, "third loss": -0.25}]
     for wrong, words in ({"losses": None}, "saw no loss"), ({"losses": [1]}, "one rank"):
         with pytest.raises(ValueError, match=words):
             your_own.losses({"one": {"losses": [3, 2, 1]}, "stages": wrong})
@@ -242,7 +242,7 @@ def test_bytes_are_planned_of_adamw_alone():
         your_own.Step(make=bends, optimizer="adagrad")
 
 
-def test_a_column_goes_on_where_something_does_not_work(monkeypatch):
+def test_columns_go_on_where_something_does_not_work(monkeypatch):
     def fails(self):
         raise ValueError("it can't be cut\nand more")
 
@@ -250,9 +250,13 @@ def test_a_column_goes_on_where_something_does_not_work(monkeypatch):
     whole = step.plan(gpu="A100 40 GB", gpus=8, batch=32, zero=0)
     for verb in ("run", "compare"):
         monkeypatch.setattr(your_own.Step, verb, fails)
-    cells = [row["value"] for row in your_own.column(step, whole)]
+    rows = your_own.columns({"a": (step, whole), "b": (step, whole)})
+    cells = [row["a"] for row in rows]
+    assert [row["b"] for row in rows] == cells and len({row["quantity"] for row in rows}) == 6
     assert cells[2].startswith("copies, ")
     assert cells[3:] == ["skipped: it can't be cut"] * 3
-    for wrong in ((step.but(engine="ddp"), whole), (step, whole.but(zero=3)), (3, whole)):
+    for wrong in ((step.but(engine="ddp"), whole), (step, whole.but(zero=3)), (3, whole), step):
         with pytest.raises(ValueError, match=r"shards on two ranks|plan in copies"):
-            your_own.column(*wrong)
+            your_own.columns({"a": wrong})
+    with pytest.raises(ValueError, match="modules have names"):
+        your_own.columns({})

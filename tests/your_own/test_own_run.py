@@ -216,5 +216,5 @@ def test_a_column_has_the_losses_of_shards_and_stages():
     machine = {"gpu": "A100 40 GB", "gpus": 8, "batch": 32}
     step = your_own.Step(make=strangers.vit, split=True)
     whole = step.plan(**machine, zero=0)
-    cells = [row["value"] for row in your_own.column(step, whole)]
+    cells = [row["a"] for row in your_own.columns({"a": (step, whole)})]
     assert cells[2].startswith("copies, ") and float(cells[4]) < 1e-5 and float(cells[5]) < 1e-5
