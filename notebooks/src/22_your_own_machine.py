@@ -54,7 +54,7 @@ dist.destroy_process_group()
 """)
 
 # %% [markdown]
-# `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two are a warm-up and left out, so eight remain.
+# `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two are a warm-up, so eight remain.
 #
 # Each rank has a thick row for its computing, hatched where there is none, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
 
@@ -115,9 +115,9 @@ quarter_us = {"a quarter of the wait_us": wait_us / 4, "the rest_us": rest_us}
 lab.table([quarter_us | {"a step now_us": again.step_us}])
 
 # %% [markdown]
-# A quarter of the wait is longer than the rest, so the readers set the pace: a step takes about that quarter.
+# On a quiet machine a quarter of the wait is longer than the rest. Then the readers set the pace, and a step takes about that quarter.
 #
-# The advice named the right change, but promised a tenth of this gain, or little more. It tells you what to change. How much that saves, only a run tells.
+# The advice named the right change, but promised only about a tenth of this gain. It tells what to change, and a run tells how much that saves.
 
 # %% [markdown]
 # Did the rest stay what it was? The bars show a step of the average rank before and after. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
@@ -129,7 +129,7 @@ lab.bars(steps_us, unit="us", stacked=True, title="A step by its parts")
 # %% [markdown]
 # ### Who waits for whom?
 #
-# "Waiting for other ranks" is longer than before, although the ranks do the same work. Here are 70 ms around the longest message, in red. What does the other rank do during most of it?
+# Is "waiting for other ranks" longer than before? The ranks do the same work. Here are 70 ms around the longest message, in red. What does the other rank do during most of it?
 
 # %%
 drawn = again.advice.as_drawn
@@ -289,7 +289,8 @@ def three(times_us):
 # %%
 fit_us = (parts_of @ torch.tensor(three(clock_us), dtype=torch.float64)).tolist()
 off_by = [abs(fit / took - 1) for fit, took in zip(fit_us, clock_us, strict=True)]
-lab.table([{"the worst of the five is off by_share": max(off_by[:5])}])
+worst = {"the worst of the five": max(off_by[:5])}
+lab.table([worst], units=dict.fromkeys(worst, "share"))
 
 # %% [markdown]
 # Meeting these five proves little, because the three times were chosen to meet them. So we forecast the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. How far off is that forecast?
