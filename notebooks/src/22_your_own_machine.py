@@ -11,7 +11,7 @@
 #
 # *Seventy minutes with ours, and then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# In the last chapter you planned a model of your own. But a plan knows neither your script nor your machine. So what does a step wait for, and how near does a plan come to its time?
+# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step wait for, and how near does a plan come to its time?
 #
 # We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
@@ -117,7 +117,7 @@ lab.table([quarter_us | {"a step now_us": again.step_us}])
 # %% [markdown]
 # On a quiet machine a quarter of the wait is longer than the rest. Then the readers set the pace, and a step takes about that quarter.
 #
-# The advice named the right change, but promised only about a tenth of this gain. It tells what to change, and a run tells how much that saves.
+# The advice named the right change, but promised only a small part of this gain, on a quiet machine a tenth. It tells what to change, and a run tells how much that saves.
 
 # %% [markdown]
 # Did the rest stay what it was? The bars show a step of the average rank before and after. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
@@ -138,7 +138,7 @@ from_us = sent.start_us[(sent.end_us - sent.start_us).argmax()] - 20e3
 lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < from_us + 70e3)))
 
 # %% [markdown]
-# In nearly every run it reads, in brown. An all-reduce ends only when both ranks have brought their gradients, so the rank that is first waits in it for the other's reader. The network isn't slow: **a slow reader on one rank looks like a slow network on the other.**
+# On a quiet machine it mostly reads, in brown. An all-reduce ends only when both ranks have brought their gradients, so the rank that is first waits in it for the other's reader. The network isn't slow: **a slow reader on one rank looks like a slow network on the other.**
 #
 # Where both ranks are in a message, no reader is to blame. Then the message takes its own time, or waits for a core: two ranks and eight readers share them.
 #
@@ -477,11 +477,11 @@ at = {name: way.but(nic_gb_per_s=1.5).time().step_us for name, way in ways.items
 slowest.score(at["copies"] / at["shards"])
 
 # %% [markdown]
-# By their bytes alone it would be 11.6 / 17.4, two thirds. Copies hide less behind their messages, because they send only during the backward. Then each GPU updates all the numbers.
+# By bytes alone the ratio would be 11.6 / 17.4, two thirds. Copies hide less behind their messages, because they send only during the backward. Then each GPU updates all the numbers.
 #
 # ### Which network?
 #
-# The picture predicts both for faster and faster networks, and shards once more, 3.8 times as slow. Upright lines are network cards as they are sold, by Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. Each of a machine's eight GPUs has such a card. With one 25GbE card for all eight you are left of the picture, at 3.125 / 8 = 0.39 GB/s. Where do curves cross?
+# The picture predicts shards and copies for faster networks, and shards once more at the warning's worst, 3.8 times as slow. Upright lines are network cards as they are sold, by Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the others are InfiniBand. Each of a machine's eight GPUs has such a card. With one 25GbE card for all eight you are left of the picture, at 3.125 / 8 = 0.39 GB/s. Where do curves cross?
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "NDR 400": 50}
@@ -590,7 +590,7 @@ lab.curves(predicted=curves, title="A step on two machines, predicted", **axes)
 #
 # - You can record a script, see what its steps wait for, and prove by a second recording that a change helps.
 # - A rank that waits in a message may be waiting for another rank's reader.
-# - You can time small runs, fit constants to them, and test the fit on a larger run.
+# - You can fit constants to small runs, and test the fit on a larger one.
 # - You count the bytes that cross a network, and know when they decide how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
