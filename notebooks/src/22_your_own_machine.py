@@ -129,7 +129,7 @@ lab.bars(steps_us, unit="us", stacked=True, title="A step by its parts")
 # %% [markdown]
 # ### Who waits for whom?
 #
-# Is "waiting for other ranks" longer than before? The ranks do the same work. Here are 70 ms around the longest message, in red. What does the other rank do during most of it?
+# Is "waiting for other ranks" longer than before? The ranks do the same work. Here are 70 ms around the longest message, in red. What does the other rank do meanwhile?
 
 # %%
 drawn = again.advice.as_drawn
@@ -242,11 +242,11 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
 # %% [markdown]
-# We clock it together with others that we need below. `in_turns` runs one step of each in turn, up to ten times, so that a busy minute slows all alike. It keeps the fastest of each: we forecast the fastest step, not the typical one.
+# We clock it together with others that we need below. `in_turns` runs one step of each in turn, up to eight times, so that a busy minute slows all alike. It keeps the fastest of each: we forecast the fastest step, not the typical one.
 
 # %%
 sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (2, 4), (4, 12)]
-timed = step.but(devices="cpu", timed=10)
+timed = step.but(devices="cpu", timed=8)
 steps = [timed.but(make=partial(mine, *each)) for each in sizes]
 clock_us = your_own.in_turns(steps)
 
