@@ -61,7 +61,7 @@ def launch_script(
     nodes: tuple[int, int] = (1, 1),
     config: str | Path | dict | None = None,
     devices: str | Pretend | None = None,
-    record: bool = False,
+    record: bool | int = False,
 ) -> Run:
     """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, or on one by "python",
     and waits. The command is printed first.
@@ -78,7 +78,8 @@ def launch_script(
 
     ``devices``: "pretend" or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
     device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs. ``record=True`` records
-    the ranks' first optimizer steps, or all of a script without any: ``run.timeline()``.
+    the ranks' first ten optimizer steps, ``record=40`` so many, and all of a script without any:
+    ``run.timeline()``.
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
@@ -97,7 +98,7 @@ def launch_script(
     return _run(lines, folder, ranks, (*chosen.notes, using), environ, timeout_s)
 
 
-def _front(pretend: Pretend | None, using: str, record: bool) -> list[str]:
+def _front(pretend: Pretend | None, using: str, record: bool | int) -> list[str]:
     """What stands before the script. Raises ValueError for what can't be recorded."""
     if not record:
         return on_pretend.front(pretend)
@@ -107,7 +108,7 @@ def _front(pretend: Pretend | None, using: str, record: bool) -> list[str]:
             f"using={using!r}{', on pretend devices' if pretend else ''}. Leave that out, or "
             "record=True"
         )
-    return list(RECORDED)
+    return [*RECORDED] if record is True else [*RECORDED, f"--steps={record}"]
 
 
 def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -> int:

@@ -4,7 +4,7 @@ rank that torchrun or accelerate starts, or alone.
 Kineto records from the first line until the optimizer has stepped often enough, or to the end; into
 ``trace-<rank>.json`` of LABKIT_RUN_DIR. Beside it ``script-<rank>.json`` says how many steps there
 were and whether the script made a group. A script that starts a profiler of its own keeps it: ours
-ends there.
+ends there. ``--steps=40`` before the script says how many steps are enough.
 """
 
 import atexit
@@ -31,10 +31,13 @@ def facts_file(folder: str | Path, rank: int) -> Path:
 
 def main() -> None:
     """Runs the script that the command line names."""
+    most_steps = os.environ.get(STEPS, MOST_STEPS)
     script, *arguments = sys.argv[1:]
+    if script.startswith("--steps="):
+        most_steps, (script, *arguments) = script.removeprefix("--steps="), arguments
     ending = on_pretend.Ending()
     atexit.register(ending.leave)  # the first to be registered is the last to be called
-    watch = _Watch(int(os.environ.get(STEPS, MOST_STEPS)))
+    watch = _Watch(int(most_steps))
     watch.begin()
     try:
         ending.code = on_pretend.run(script, arguments)

@@ -1,53 +1,18 @@
-"""What a second recording shows beside the first, and a forecast beside its test: a table under
-the one sentence that applies."""
+"""What a forecast shows beside its test: a table under the one sentence that applies."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.profiling.shares import NAMES
 from labkit.tables import table
-from labkit.units import brief, check_real, check_whole, format_share
+from labkit.units import brief, check_real, format_share
 from labkit.words import say
 
 if TYPE_CHECKING:
     from labkit.tables import Table
 
 NEAR = 0.1
-"""as a share: what counts as the same time, and how far off a clock or a fit may be"""
+"""as a share: how far off a clock or a fit may be"""
 MOST_US = 1e15
-
-
-def paced(
-    before_us: Mapping[str, float], after_us: Mapping[str, float], *, readers: int
-) -> "Table":
-    """What sets the pace once so many readers load the batches; both steps as ``parts_us()`` of a
-    record gives them. A wait for another rank, which may be reading, isn't the step's own work.
-    Raises ValueError for what are no parts of a step, and for a step before
-    that did not wait for data."""
-    check_whole(1, 100_000, readers=readers)
-    waiting = say(NAMES["input"])
-    for parts in (before_us, after_us):
-        _check(parts)
-    if not before_us.get(waiting):
-        raise ValueError(f"a step before has a part {waiting!r} above 0; got {brief(before_us)}")
-    others = say(NAMES["waiting"])
-    share_us = before_us[waiting] / readers
-    step_us = sum(after_us.values())
-    rest_us = [sum(parts.values()) - parts.get(waiting, 0.0) for parts in (before_us, after_us)]
-    if rest_us[1] - after_us.get(others, 0.0) > share_us:
-        told = say("The rest of the step takes longer than the readers need: now it sets the pace.")
-    elif step_us < (1 + NEAR) * share_us:
-        told = say("The readers set the pace: only batches that come faster make a step shorter.")
-    else:
-        told = say("Neither sets the pace alone: batches come late, or in bursts.")
-    row = {
-        say("a step now"): step_us,
-        say("the old wait over {readers}", readers=readers): share_us,
-        say("the rest before"): rest_us[0],
-        say("the rest now"): rest_us[1],
-        say("of it waiting for other ranks"): after_us.get(others, 0.0),
-    }
-    return table([row], title=told, units=dict.fromkeys(row, "us"))
 
 
 def judged(
@@ -101,16 +66,6 @@ def _verdict(name: str, noise: float, worst: float, last: float) -> str:
         worst=format_share(worst),
         last=format_share(last),
     )
-
-
-def _check(parts_us: Mapping[str, float]) -> None:
-    """Raises ValueError for what are no parts of a step."""
-    if not isinstance(parts_us, Mapping) or not parts_us:
-        raise ValueError(f"a step is {{part: microseconds}}, one or more; got {brief(parts_us)}")
-    for name, part_us in parts_us.items():
-        if not isinstance(name, str):
-            raise ValueError(f"a part of a step has a name; got {brief(name)}")
-        check_real(0.0, MOST_US, **{f"{name}": part_us})
 
 
 def _check_times(times_us: Sequence[float], name: str, count: int | None = None) -> None:

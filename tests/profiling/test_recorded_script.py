@@ -167,6 +167,10 @@ def test_a_long_script_is_recorded_for_ten_whole_steps(tmp_path):
     found = record(script, "7", ranks=1, using="python", show=False)
     assert found.steps == 8
     assert sum(label.startswith(STEP) for label in found.timeline.label.tolist()) == 10
+    fewer = record(script, "7", ranks=1, using="python", show=False, steps=5)
+    assert fewer.steps == 3
+    with pytest.raises(ValueError, match="steps"):
+        record(script, ranks=1, steps=0)
 
 
 @pytest.mark.real

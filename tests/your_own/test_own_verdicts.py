@@ -5,37 +5,6 @@ import re
 import pytest
 
 from labkit import your_own
-from labkit.units import format_us
-
-WAIT = "waiting for data"
-
-
-@pytest.mark.parametrize(
-    ("after_us", "words"),
-    [
-        ({"computing": 3e3, WAIT: 9e3}, "The readers set the pace"),
-        ({"computing": 3e3, "waiting for other ranks": 10e3}, "The readers set the pace"),
-        ({"computing": 15e3}, "The rest of the step takes longer"),
-        ({"computing": 3e3, WAIT: 20e3}, "Neither sets the pace alone"),
-    ],
-)
-def test_the_pace_is_set_by_the_longer_of_two(after_us, words):
-    found = your_own.paced({"computing": 8e3, WAIT: 48e3}, after_us, readers=4)
-    assert words in found.title
-    step_ms = sum(after_us.values()) / 1e3
-    assert found.cells[0][0].startswith(f"{step_ms:.1f}") and found.cells[0][1] == "12.0 ms"
-    rest_us = step_ms * 1e3 - after_us.get(WAIT, 0.0)
-    waited_us = after_us.get("waiting for other ranks", 0.0)
-    assert found.cells[0][2:] == ("8.00 ms", *map(format_us, (rest_us, waited_us)))
-
-
-def test_a_step_that_never_waited_is_refused():
-    for none in ({}, {"computing": 3.0}, {WAIT: -1.0}, {WAIT: 0.0}, {3: 4.0}, 5):
-        with pytest.raises(ValueError, match="got"):
-            your_own.paced(none, {"computing": 3.0}, readers=4)
-    with pytest.raises(ValueError, match="readers"):
-        your_own.paced({WAIT: 3.0}, {"computing": 3.0}, readers=0)
-
 
 CLOCK = [10.0, 20.0, 100.0]
 

@@ -19,7 +19,7 @@ from labkit.profiling.recording.window import Window, window, without_cut
 from labkit.profiling.shares import NAMES
 from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, step_us
-from labkit.units import format_share, format_us
+from labkit.units import check_whole, format_share, format_us
 from labkit.words import say
 
 if TYPE_CHECKING:
@@ -86,16 +86,19 @@ def record(
     using: str = "torchrun",
     timeout_s: float | None = None,
     show: bool = True,
+    steps: int | None = None,
 ) -> Record:
     """Runs a script unchanged by torchrun, accelerate or python, and records every rank.
 
-    The first two steps are left out where there are more: they warm up. Raises what
-    ``lab.launch_script`` raises: ValueError for what can't be started, RankFailed with the guilty
-    rank's traceback, Timeout; and ValueError where a rank left no recording.
+    ``steps``: so many of the optimizer's are recorded, from the first; None: ten. Two are left out
+    where there are more: they warm up. Raises what ``lab.launch_script`` raises: ValueError for
+    what can't be started, RankFailed with the guilty rank's traceback, Timeout; and ValueError
+    where a rank left no recording.
     """
-    run = launch_script(
-        path, *args, ranks=ranks, using=using, timeout_s=timeout_s, show=show, record=True
-    )
+    if steps is not None:
+        check_whole(1, 10_000, steps=steps)
+    how = {"ranks": ranks, "using": using, "timeout_s": timeout_s, "show": show}
+    run = launch_script(path, *args, **how, record=steps or True)
     folder = Path(tempfile.mkdtemp(prefix="labkit-record-"))
     for file in (*run.folder.glob("trace-*.json"), *run.folder.glob("script-*.json")):
         shutil.copy(file, folder)
