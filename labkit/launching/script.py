@@ -78,8 +78,7 @@ def launch_script(
 
     ``devices``: "pretend" or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
     device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs. ``record=True`` records
-    the ranks' first ten optimizer steps, ``record=40`` so many, and all of a script without any:
-    ``run.timeline()``.
+    the ranks' first ten optimizer steps (40: so many), or a whole script without: run.timeline().
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)

@@ -20,6 +20,8 @@ from labkit.devices import on_pretend
 
 STEPS = "LABKIT_RECORD_STEPS"
 """the setting that says how many optimizer steps are recorded"""
+ASKED = "--steps="
+"""how the command line says it, before the script"""
 MOST_STEPS = 10
 """that are recorded whole"""
 
@@ -32,9 +34,10 @@ def facts_file(folder: str | Path, rank: int) -> Path:
 def main() -> None:
     """Runs the script that the command line names."""
     most_steps = os.environ.get(STEPS, MOST_STEPS)
-    script, *arguments = sys.argv[1:]
-    if script.startswith("--steps="):
-        most_steps, (script, *arguments) = script.removeprefix("--steps="), arguments
+    given = sys.argv[1:]
+    if given[0].startswith(ASKED):
+        most_steps = given.pop(0).removeprefix(ASKED)
+    script, *arguments = given
     ending = on_pretend.Ending()
     atexit.register(ending.leave)  # the first to be registered is the last to be called
     watch = _Watch(int(most_steps))

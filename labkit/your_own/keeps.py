@@ -8,7 +8,6 @@ from typing import Any
 
 from labkit.experiment import kept as latest
 from labkit.footprint import PARTS, Footprint
-from labkit.launching.verdicts.verdict import LaunchError
 from labkit.planner.plan.plan import Plan
 from labkit.planner.real.counted import Kept
 from labkit.tables import worded
@@ -174,7 +173,7 @@ def _told(find: Callable[[], str]) -> str:
     """What it finds, or the first line of why it doesn't."""
     try:
         return find()
-    except (ValueError, LaunchError) as error:
+    except (ValueError, RuntimeError) as error:  # a rank that failed is the latter
         return say("skipped: {reason}", reason=str(error).splitlines()[0][:90])
 
 

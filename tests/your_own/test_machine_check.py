@@ -126,7 +126,8 @@ def test_a_pair_of_records_passes_where_the_longest_wait_became_shorter():
 
 
 def test_the_script_is_written_where_nobody_else_writes():
-    one, other = check.script(), check.script()
+    one = check.script()
+    other = check.script()
     assert one.parent != other.parent and one.read_text() == other.read_text() == check.SCRIPT
 
 
