@@ -134,11 +134,13 @@ def spent_s() -> dict[str, float]:
     return {part: ended_s - began_s for part, (began_s, ended_s) in _parts_s.items()}
 
 
-def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
-    """This rank's steps, and under them what the thread of its latest ``save_async`` did.
+def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
+    """This rank's steps, and under them what its latest ``save_async`` did: the copy, then what the
+    thread wrote.
 
-    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``. Between them
-    training stood still. Raises ValueError where no asynchronous save has come to its end.
+    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``; ``first``: the
+    first one's number. Between them training stood still. Raises ValueError where no asynchronous
+    save has come to its end.
     """
     if "seal" not in _parts_s:
         raise ValueError(
@@ -146,10 +148,10 @@ def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
         )
     rows = [
         (0, COMPUTE, COMPUTE, str(step), 1e6 * start_s, 1e6 * end_s, 0)
-        for step, (start_s, end_s) in enumerate(steps_s)
+        for step, (start_s, end_s) in enumerate(steps_s, first)
     ]
-    for part in ("write", "seal"):
-        start_s, end_s = _parts_s[part]
+    for part, begin, end in (("copy", "list", "copy"), ("write",) * 3, ("seal",) * 3):
+        start_s, end_s = _parts_s[begin][0], _parts_s[end][1]
         rows.append((0, "thread", "save", part, 1e6 * start_s, 1e6 * end_s, 0))
     return from_rows(rows, num_ranks=1, origin="measured")
 

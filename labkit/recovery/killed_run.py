@@ -8,8 +8,9 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.recovery import sealed_folder
+from labkit.recovery.disturbed_check import ambush
 
-__all__ = ["MOMENTS", "die_in_save"]
+__all__ = ["MOMENTS", "die_half_way", "die_in_save"]
 
 MOMENTS = ("fsync", "rename", "renamed")
 """instead of the save's first ``fsync``, instead of its ``rename``, right after the ``rename``"""
@@ -37,6 +38,12 @@ def die_in_save(moment: str, number: int = 2) -> None:
         return draft
 
     sealed_folder.begin = counted
+
+
+def die_half_way(file: str | Path) -> None:
+    """From now on, ``torch.save(..., file)`` kills this process by SIGKILL when half of the bytes
+    are written."""
+    ambush(Path(file), lambda: None)
 
 
 def _arm(moment: str) -> None:

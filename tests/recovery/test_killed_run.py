@@ -1,6 +1,7 @@
 """A rank that dies in its second save leaves the first one, or both."""
 
 import pytest
+import torch
 from small_training import build, train
 
 import labkit as lab
@@ -32,6 +33,22 @@ def test_only_after_the_rename_there_is_a_second_checkpoint(tmp_path, moment, st
 def test_a_moment_that_no_save_has_is_refused(moment, number):
     with pytest.raises(ValueError, match="a moment of a save is one of fsync, rename, renamed"):
         killed_run.die_in_save(moment, number)
+
+
+def overwritten(file):
+    torch.save({"step": 1}, file)
+    killed_run.die_half_way(file)
+    torch.save({"step": 1}, file.with_name("another"))
+    torch.save({"step": 2}, file)
+
+
+def test_who_is_killed_half_way_through_an_overwrite_leaves_nothing_to_read(tmp_path):
+    file = tmp_path / "last.pt"
+    with pytest.raises(lab.RankFailed, match="rank 0 was killed by SIGKILL"):
+        lab.launch(overwritten, file, ranks=1, backend="gloo", timeout_s=40)
+    assert torch.load(file.with_name("another")) == {"step": 1}
+    with pytest.raises(RuntimeError, match="zip archive"):
+        torch.load(file)
 
 
 def gathered():
