@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "save",
             "save_async",
             "spent_s",
+            "thread_group",
             "whole",
         ],
     },

@@ -42,6 +42,7 @@ __all__ = [
     "save",
     "save_async",
     "spent_s",
+    "thread_group",
     "whole",
 ]
 
@@ -103,9 +104,7 @@ def save_async(
     _settle(KINDS[1:], kind, keep)
     _parts_s.clear()
     with _spending("group"):
-        if "group" not in _background:  # two threads must not send through one group
-            _background["group"] = dist.new_group(backend="gloo")
-        group = _background["group"]
+        group = thread_group()
     with _spending("list"):
         tensors, settings = training_state.collect(model, optimizer)
         own = training_state.own(extra)
@@ -124,6 +123,14 @@ def save_async(
     _background["last"] = pool.submit(finish)
     pool.shutdown(wait=False)
     return _background["last"]
+
+
+def thread_group() -> Any:
+    """The process group of a thread that saves, made once. Called by every rank: two threads must
+    not send through one group."""
+    if "group" not in _background:
+        _background["group"] = dist.new_group(backend="gloo")
+    return _background["group"]
 
 
 def spent_s() -> dict[str, float]:
@@ -192,7 +199,8 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def whole(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, torch.Tensor]:
     """Copies of all tensors of model and optimizer, gathered on rank 0 by their names in the bare
     model; other ranks get an empty dict. Called by every rank."""
-    return training_state.collect(model, optimizer, whole=True)[0]
+    found = training_state.collect(model, optimizer, whole=True)[0]
+    return {name: tensor.clone() for name, tensor in found.items()}  # Adam's step was the live one
 
 
 @contextlib.contextmanager

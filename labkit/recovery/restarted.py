@@ -10,6 +10,8 @@ from labkit.units import check_whole
 
 __all__ = ["restart_s"]
 
+_TIMEOUT_S = 180
+"""for three starts at most, each of which imports torch and labkit"""
 _SCRIPT = """
 import time
 started = time.time()
@@ -65,7 +67,7 @@ def restart_s(
     functions = "\n\n".join(inspect.getsource(each) for each in (*needs, train))
     script = Path(folder).with_suffix(".py")
     script.write_text(_SCRIPT.format(functions=functions, die_at=die_at, name=train.__name__))
-    run = launch_script(script, str(folder), ranks=2, max_restarts=2)
+    run = launch_script(script, str(folder), ranks=2, max_restarts=2, timeout_s=_TIMEOUT_S)
     return _parts_s(run.logs[1], die_at)
 
 

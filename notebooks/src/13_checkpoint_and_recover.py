@@ -46,7 +46,7 @@ widgets.how_often()
 # %% [markdown]
 # This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost.
 #
-# **When you are done** you can write a checkpoint that no crash can spoil, resume a training so that nobody can tell, and say how often to save.
+# **When you are done** you can write a checkpoint that no crash can spoil, resume training so that nobody can tell, and say how often to save.
 
 # %% [markdown]
 # ## By hand
@@ -241,7 +241,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The dashed line is how far undisturbed weights move in 20 steps (one seed). The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. The bar after one step shows it.
+# The dashed line is how far undisturbed weights move in 20 steps (one seed). The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. See the bar after one step.
 #
 # But distance is not harm. Without Adam's state the weights are furthest away, and here their loss is lowest: large steps may still help so early. Other random numbers lead further than a wrong rate, with nothing wrong at all. Only a distance of 0 says that nothing is broken.
 #
@@ -274,14 +274,14 @@ except pickle.UnpicklingError as error:
     print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
 
 # %% [markdown] sections="10.5.1"
-# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads tensors, numbers, strings, lists, dicts and a few other types that are known to be harmless. So with this default the trap is shut. For strangers' weights prefer [safetensors](https://huggingface.co/docs/safetensors), a format without a pickle.
+# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads tensors, numbers, strings, lists, dicts and a few other types that are known to be harmless. With this default the trap is shut. For strangers' weights prefer [safetensors](https://huggingface.co/docs/safetensors), a format without a pickle.
 
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
 #
 # Must training wait until a checkpoint is on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
 #
-# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*), because rank 0 might have no room for all.
+# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*): rank 0 might have no room for all.
 
 
 # %%
@@ -345,9 +345,9 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 lab.show(beside[1], title="A thread writes beside the steps")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below is the last save: `copy`, then the thread's `write`, and `seal`, which makes the files a checkpoint. Training stands still in the gap, while the states are copied and a little longer. This is one gap; the bar above adds five, which differ.
+# Above are the steps, below is the last save: `copy`, then the thread's `write`, and `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
 #
-# The thread may take cores from the steps, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. The price is memory for the copy, and while the thread writes, the newest checkpoint is the one before.
+# The thread may take cores from the steps, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -489,7 +489,7 @@ best_min
 # %% [markdown]
 # The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that.
 #
-# An interval can't be shorter than its write, and a failure during the write loses that time, too. For a write of 2.4 s this hardly matters; for one of 40 minutes it decides.
+# An interval can't be shorter than its write, and a failure loses the time of the write, too. With 2.4 s this hardly matters; with 40 minutes it decides.
 #
 # In the last two bars, most is R/M, the time to come back. Let's take it apart.
 
@@ -564,9 +564,9 @@ lab.curves(
 #
 # ### Where do the seconds go?
 #
-# Outside of a notebook, `torchrun --max-restarts` ends the others when a rank dies, and starts all anew. `recovery.restart_s` makes a script of our functions and has torchrun run it. In the first start, rank 1 is killed after 25 steps.
+# Outside of a notebook, `torchrun --max-restarts` ends the others when a rank dies, and starts all anew. `recovery.restart_s` makes a script of our functions for torchrun. In the first start, rank 1 is killed after 25 steps.
 #
-# From the kill until training is back where it was killed: which part is longest?
+# From the kill until training is back there: which part is longest?
 
 # %%
 names = ["notice, end all, start Python", "imports", "find each other"]
@@ -603,7 +603,7 @@ lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. Two ways of writing:
+# Two ways of writing are compared:
 #
 # - `torch.save` overwrites the only good file.
 # - `checkpoint.save` writes a draft under another name, which begins with a dot. When every rank's files are written, one `rename` gives it the real name.
@@ -657,7 +657,9 @@ lab.table(kills)
 # %% [markdown]
 # The overwriting has left half of a file, which torch can't read: all steps are lost. But a rename happens or does not, so with a draft a whole checkpoint is there at every moment. (The first number counts checkpoints, and the next save deletes the draft.)
 #
-# What is `fsync` for, then? A kill loses nothing that was handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it comes before the rename. The new name is safe after an `fsync` of its folder.
+# ### What is fsync for?
+#
+# A kill loses nothing that was handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it comes before the rename. The new name is safe after an `fsync` of its folder.
 #
 # <details><summary>Where there is no rename</summary>
 #
@@ -667,7 +669,7 @@ lab.table(kills)
 #
 # ### A disk that changes a bit
 #
-# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest checkpoint, and begin again:
+# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all its bytes. Let's flip one bit of the newest checkpoint, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -761,10 +763,12 @@ opened.score(len(file_of_row.chunk(3)[1].unique()))
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
+# ### What belongs to ranks
+#
 # So tensors carry over to the bit. What belongs to ranks does not:
 #
 # - The file has more random generators than there are ranks: seed anew from (seed, step, rank).
-# - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen long ago. So count samples, and keep the global batch. Sums are then added in another order: expect losses that agree closely, not to the bit (exercise 3 trains so).
+# - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen before. So count samples, and keep the global batch. Sums are then added in another order: expect losses that agree closely, not to the bit (exercise 3 trains so).
 
 # %% [markdown] sections="19.6.4"
 # ### The same in torch
@@ -785,7 +789,7 @@ def save_shards(folder):
     saved = checkpoint.whole(net, optimizer)  # all tensors, on rank 0
     weights, moments = get_state_dict(net, optimizer)
     states = {"model": weights, "optimizer": moments}
-    group = dist.new_group(backend="gloo")  # for the thread's messages
+    group = checkpoint.thread_group()  # dist.new_group(backend="gloo")
     saving = dcp.async_save(states, checkpoint_id=folder, process_group=group)
     one_step(net, optimizer, 1)
     saving.result()
@@ -814,7 +818,7 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
-# They are, although training went on. A script at work adds step, learning rate and random generators. And `dcp.load` unpickles a file `.metadata`, so load only what you trust.
+# They are, although training went on. A script at work adds step, learning rate and random generators. `dcp.load` unpickles a file `.metadata`, so load only what you trust.
 #
 # <details><summary>Accelerate and DeepSpeed</summary>
 #
@@ -919,7 +923,7 @@ check.elastic(my_elastic)
 # %% [markdown]
 # ## Summary
 #
-# - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, and with deterministic operations, resumed training is then undisturbed training, to the bit.
+# - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, with deterministic operations, resumed training is then undisturbed training, to the bit.
 # - With `weights_only=True` a file of `torch.save` is read, not run. A folder of `dcp` still holds a pickle.
 # - Save it sharded, and asynchronous: training stops for little more than the copy.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed; keep two checkpoints.

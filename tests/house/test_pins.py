@@ -19,7 +19,6 @@ PINS = {
         "two machines played on one would share GPU 0; a script's function names its device itself",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
-    "notebooks/src/13_checkpoint_and_recover.py": (1, "dcp's thread needs a group of its own"),
     "notebooks/src/22_your_own_machine.py": (
         1,
         "the plan's constants are those of this CPU",

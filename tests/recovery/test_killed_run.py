@@ -65,3 +65,17 @@ def test_whole_gathers_every_tensor_on_rank_0_alone():
     assert run[1] == (1, {})
     shapes = run[0][1]
     assert shapes["model/1.weight"] == shapes["optimizer/1.weight/exp_avg"] == (7, 10)
+
+
+def gathered_before_a_step():
+    net, optimizer = build("fsdp2")
+    train(net, optimizer, [0])
+    found = checkpoint.whole(net, optimizer)
+    before = {name: tensor.clone() for name, tensor in found.items()}
+    train(net, optimizer, [1])
+    return [name for name in found if not torch.equal(found[name], before[name])]
+
+
+def test_what_whole_gathers_does_not_change_when_training_goes_on():
+    run = lab.launch(gathered_before_a_step, ranks=2, backend="gloo", timeout_s=40)
+    assert run[0] == []
