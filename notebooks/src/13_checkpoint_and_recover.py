@@ -333,16 +333,16 @@ def saves(folder, waits):
 
 
 # %%
-waiting = lab.launch(saves, FOLDER / "waits", True, ranks=2)[0]
-beside = lab.launch(saves, FOLDER / "beside", False, ranks=2)[0]
-stop.score(beside[0]["standing still"] / waiting[0]["standing still"])
+waiting, _ = lab.launch(saves, FOLDER / "waits", True, ranks=2)[0]
+beside, trace = lab.launch(saves, FOLDER / "beside", False, ranks=2)[0]
+stop.score(beside["standing still"] / waiting["standing still"])
 
 # %%
-both_runs = {"training waits": waiting[0], "a thread writes": beside[0]}
+both_runs = {"training waits": waiting, "a thread writes": beside}
 lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank 0")
 
 # %%
-lab.show(beside[1], title="A thread writes beside the steps")
+trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
 # Above are the steps, below is the last save: `copy`, then the thread's `write`, and `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
@@ -616,12 +616,11 @@ at_20 = lab.guess("how many begin again at step 20", between=(0, 3))
 
 # %%
 def overwrite(file):
+    recovery.die_in_save("half-way", number=2)  # rank 0, in its second save
     net, optimizer, rate = start()
-    train(net, optimizer, rate, range(10))
-    save(file, model=net, optimizer=optimizer, rate=rate)
-    recovery.die_half_way(file)
-    train(net, optimizer, rate, range(10, 20))
-    save(file, model=net, optimizer=optimizer, rate=rate)
+    for first in (0, 10):
+        train(net, optimizer, rate, range(first, first + 10))
+        save(file, model=net, optimizer=optimizer, rate=rate)
 
 
 # %%
@@ -789,7 +788,7 @@ def save_shards(folder):
     saved = checkpoint.whole(net, optimizer)  # all tensors, on rank 0
     weights, moments = get_state_dict(net, optimizer)
     states = {"model": weights, "optimizer": moments}
-    group = checkpoint.thread_group()  # dist.new_group(backend="gloo")
+    group = checkpoint.thread_group()  # a new group, of gloo
     saving = dcp.async_save(states, checkpoint_id=folder, process_group=group)
     one_step(net, optimizer, 1)
     saving.result()

@@ -31,13 +31,15 @@ def test_only_after_the_rename_there_is_a_second_checkpoint(tmp_path, moment, st
 
 @pytest.mark.parametrize(("moment", "number"), [("open", 1), ("fsync", 0)])
 def test_a_moment_that_no_save_has_is_refused(moment, number):
-    with pytest.raises(ValueError, match="a moment of a save is one of fsync, rename, renamed"):
+    with pytest.raises(
+        ValueError, match="a moment of a save is one of fsync, rename, renamed, half-way"
+    ):
         killed_run.die_in_save(moment, number)
 
 
 def overwritten(file):
+    killed_run.die_in_save("half-way", number=3)
     torch.save({"step": 1}, file)
-    killed_run.die_half_way(file)
     torch.save({"step": 1}, file.with_name("another"))
     torch.save({"step": 2}, file)
 
