@@ -772,7 +772,7 @@ recovery.Resharding(rows=64, writers=4, readers=3)
 # %% [markdown] sections="19.6.4"
 # ### The same in torch
 #
-# So far labkit did it. At work you will use torch's own `dcp`, which reshards, too. `dcp.async_save` copies the states, and a thread writes them. The thread also sends messages, so give it a process group of its own, or they mix with those of training.
+# So far labkit did it. At work you will use torch's own `dcp`, which reshards, too. `dcp.async_save` copies the states, and a thread writes them. The thread also sends messages, so give it a process group of its own, `dist.new_group(backend="gloo")`, or they mix with those of training.
 #
 # Four ranks of FSDP save weights and Adam's moments, and train one more step meanwhile:
 
