@@ -637,7 +637,9 @@ try:
     torch.load(file)
 except RuntimeError as error:
     fault = str(error).split(": ")[0]
-kills = [{"killed": "half-way", "in the folder": file.name, "begins again": fault}]
+kills = [
+    {"killed": "half-way, in place", "in the folder": file.name, "begins again": fault}
+]
 
 # %%
 names = {"rename": "before the rename", "renamed": "after the rename"}
