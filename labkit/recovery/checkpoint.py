@@ -42,6 +42,7 @@ __all__ = [
     "save",
     "save_async",
     "spent_s",
+    "thread_group",
     "whole",
 ]
 
@@ -103,9 +104,7 @@ def save_async(
     _settle(KINDS[1:], kind, keep)
     _parts_s.clear()
     with _spending("group"):
-        if "group" not in _background:  # two threads must not send through one group
-            _background["group"] = dist.new_group(backend="gloo")
-        group = _background["group"]
+        group = thread_group()
     with _spending("list"):
         tensors, settings = training_state.collect(model, optimizer)
         own = training_state.own(extra)
@@ -126,6 +125,14 @@ def save_async(
     return _background["last"]
 
 
+def thread_group() -> Any:
+    """The process group of a thread that saves, made once. Called by every rank: two threads must
+    not send through one group."""
+    if "group" not in _background:
+        _background["group"] = dist.new_group(backend="gloo")
+    return _background["group"]
+
+
 def spent_s() -> dict[str, float]:
     """Where the time of this rank's latest ``save_async`` went, in seconds by the clock. Training
     stood still for "group" (the first save makes one for the thread's messages), "list" (the
@@ -134,11 +141,13 @@ def spent_s() -> dict[str, float]:
     return {part: ended_s - began_s for part, (began_s, ended_s) in _parts_s.items()}
 
 
-def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
-    """This rank's steps, and under them what the thread of its latest ``save_async`` did.
+def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
+    """This rank's steps, and under them what its latest ``save_async`` did: the copy, then what the
+    thread wrote.
 
-    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``. Between them
-    training stood still. Raises ValueError where no asynchronous save has come to its end.
+    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``; ``first``: the
+    first one's number. Between them training stood still. Raises ValueError where no asynchronous
+    save has come to its end.
     """
     if "seal" not in _parts_s:
         raise ValueError(
@@ -146,10 +155,10 @@ def beside(steps_s: Sequence[tuple[float, float]]) -> Timeline:
         )
     rows = [
         (0, COMPUTE, COMPUTE, str(step), 1e6 * start_s, 1e6 * end_s, 0)
-        for step, (start_s, end_s) in enumerate(steps_s)
+        for step, (start_s, end_s) in enumerate(steps_s, first)
     ]
-    for part in ("write", "seal"):
-        start_s, end_s = _parts_s[part]
+    for part, begin, end in (("copy", "list", "copy"), ("write",) * 3, ("seal",) * 3):
+        start_s, end_s = _parts_s[begin][0], _parts_s[end][1]
         rows.append((0, "thread", "save", part, 1e6 * start_s, 1e6 * end_s, 0))
     return from_rows(rows, num_ranks=1, origin="measured")
 
@@ -190,7 +199,8 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
 def whole(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, torch.Tensor]:
     """Copies of all tensors of model and optimizer, gathered on rank 0 by their names in the bare
     model; other ranks get an empty dict. Called by every rank."""
-    return training_state.collect(model, optimizer, whole=True)[0]
+    found = training_state.collect(model, optimizer, whole=True)[0]
+    return {name: tensor.clone() for name, tensor in found.items()}  # Adam's step was the live one
 
 
 @contextlib.contextmanager

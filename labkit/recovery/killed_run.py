@@ -5,14 +5,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from labkit.recovery import sealed_folder
+from labkit.recovery.disturbed_check import ambush
 
 __all__ = ["MOMENTS", "die_in_save"]
 
-MOMENTS = ("fsync", "rename", "renamed")
-"""instead of the save's first ``fsync``, instead of its ``rename``, right after the ``rename``"""
+MOMENTS = ("fsync", "rename", "renamed", "half-way")
+"""instead of a checkpoint's first ``fsync``, instead of its ``rename``, right after the ``rename``;
+with half of the bytes of a ``torch.save`` written"""
 
 
 def die_in_save(moment: str, number: int = 2) -> None:
@@ -24,6 +27,9 @@ def die_in_save(moment: str, number: int = 2) -> None:
             f"{moment!r} and {number}"
         )
     if dist.get_rank() > 0:
+        return
+    if moment == "half-way":
+        _arm_write(number)
         return
     begin = sealed_folder.begin
     num_begun = 0
@@ -37,6 +43,22 @@ def die_in_save(moment: str, number: int = 2) -> None:
         return draft
 
     sealed_folder.begin = counted
+
+
+def _arm_write(number: int) -> None:
+    """The ``number``-th torch.save from now on is this process's last."""
+    whole = torch.save
+    num_begun = 0
+
+    def counted(value: object, file: Any, *args: Any, **options: Any) -> None:
+        nonlocal num_begun
+        num_begun += 1
+        if num_begun == number:
+            ambush(Path(file), lambda: None)
+            torch.save(value, file, *args, **options)
+        whole(value, file, *args, **options)
+
+    torch.save = counted
 
 
 def _arm(moment: str) -> None:

@@ -11,14 +11,12 @@
 #
 # *About an hour, and another for the exercises. You need chapters 03 and 07, and no GPU.*
 #
-# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop. With nothing saved, training would hardly ever have got past a day.
+# In 54 days of training on 16,384 GPUs, Llama 3 was interrupted 419 times unexpectedly. That is once in three hours, and each time all ranks stop.
 #
 # So we save a [checkpoint](GLOSSARY.md#checkpoint) now and then. Save too seldom, and each failure costs hours; save too often, and you do nothing else. We assume that a save stops training for a minute, and that it takes five to come back. How many minutes between two checkpoints lose the least time?
 
 # %%
 import contextlib
-import inspect
-import itertools
 import os
 import pickle
 import signal
@@ -48,12 +46,12 @@ widgets.how_often()
 # %% [markdown]
 # This is calculated, for GPUs that fail as often as Llama 3's. On the left saving eats the time, on the right failures do, and even at best an eighth of all time is lost.
 #
-# **When you are done** you can write a checkpoint that no crash can spoil, resume a training so that nobody can tell, and say how often to save.
+# **When you are done** you can write a checkpoint that no crash can spoil, resume training so that nobody can tell, and say how often to save.
 
 # %% [markdown]
 # ## By hand
 #
-# We train something small, with dropout, Adam and a rate that warms up: all of these remember things.
+# We train something small, with dropout, Adam and a learning rate that warms up.
 
 
 # %%
@@ -90,7 +88,7 @@ def train(net, optimizer, rate, positions):
 
 
 # %% [markdown] sections="10.5.1"
-# Thirty steps, a checkpoint, ten more. Then the last ten once again in a new model, from the file. We save what one thinks of first: model, optimizer and learning rate.
+# We train thirty steps, save a checkpoint, and train ten more. Then a new model does the last ten again, from the file. We save what one thinks of first: model, optimizer and learning rate.
 
 
 # %%
@@ -136,7 +134,7 @@ axes = {"x": "training step", "y": "difference of the loss", "marks": {"the same
 lab.curves(measured=apart, **axes, title="Step 30 and on, rank 1")
 
 # %% [markdown] sections="10.5.1"
-# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` again before you read on.
+# They part at the very first step, although weights, Adam and data are right. What did we forget? Look at `start` again.
 #
 # Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine, but if healthy restarts change the losses, you can't tell a broken one from them. So the random generators become one more part. With a GPU these are two, the GPU's and the CPU's.
 
@@ -171,11 +169,28 @@ losses["undisturbed"] == losses["from the file"]
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
 #
-# From here on we let `checkpoint.save` do it. It keeps the random generators of each rank, too, and stores whatever you pass as `extra`. Now we forget one part at a time. Which one takes the weights furthest from undisturbed ones, twenty steps later?
+# From here on `checkpoint.save` does it. It saves the random generators of each rank, too, and whatever you pass as `extra`. Now we forget one part at a time. Which one takes the weights furthest from undisturbed ones, twenty steps later?
 
 # %%
 parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
 worst = lab.guess("what takes the weights furthest if forgotten", choices=parts[1:])
+
+
+# %%
+def weights(net):
+    return nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+
+
+# %%
+def twenty_steps(net, optimizer, rate, first):
+    """Weights after one step and after twenty, and the loss of a large batch then."""
+    train(net, optimizer, rate, [first])
+    after_1 = weights(net)
+    train(net, optimizer, rate, range(first + 1, first + 20))
+    tokens, targets = model.story_tokens(1024, 8, seed=1_000_000)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(net.eval()(tokens), targets[:, -1])
+    return after_1, weights(net), loss.item()
 
 
 # %%
@@ -190,8 +205,7 @@ def resume(folder, without):
     if without == "random numbers":
         torch.manual_seed(99)
     first = 0 if without == "data position" else found["step"]
-    train(net, optimizer, rate, range(first, first + 20))
-    return nn.utils.parameters_to_vector(net.parameters())
+    return twenty_steps(net, optimizer, rate, first)
 
 
 # %%
@@ -199,26 +213,37 @@ def leave_out(folder):
     net, optimizer, rate = start()
     train(net, optimizer, rate, range(20))
     checkpoint.save(folder, 20, net, optimizer, extra=rate.state_dict())
-    begun = nn.utils.parameters_to_vector(net.parameters()).clone()
-    train(net, optimizer, rate, range(20, 40))
-    weights = nn.utils.parameters_to_vector(net.parameters())
-    off = {part: torch.dist(resume(folder, part), weights).item() for part in parts}
-    return off, torch.dist(begun, weights).item()
+    begun = weights(net)
+    one, twenty, _ = twenty_steps(net, optimizer, rate, 20)
+    off, losses = {"after 1 step": {}, "after 20 steps": {}}, {}
+    for part in parts:
+        after_1, after_20, losses[part] = resume(folder, part)
+        off["after 1 step"][part] = torch.dist(after_1, one).item()
+        off["after 20 steps"][part] = torch.dist(after_20, twenty).item()
+    return off, losses, torch.dist(begun, twenty).item()
 
 
 # %%
-off, way = lab.launch(leave_out, FOLDER / "parts", ranks=2)[0]
-worst.score(max(off, key=off.get))
+off, losses, way = lab.launch(leave_out, FOLDER / "parts", ranks=2)[0]
+far = off["after 20 steps"]
+worst.score(max(far, key=far.get))
 
 # %%
 lab.bars(
-    off,
-    title="Distance from undisturbed weights, 20 steps after the checkpoint",
+    {part: {when: off[when][part] for when in off} for part in parts},
+    title="Distance from undisturbed weights",
     marks={"20 undisturbed steps": way},
 )
 
+# %%
+lab.table(
+    [{"forgotten": part, "loss of a large batch": losses[part]} for part in parts]
+)
+
 # %% [markdown]
-# The dashed line is how far undisturbed weights move in these steps (one seed). A new Adam begins with a full step for every weight that has a gradient, however small: without old moments, the step is gradient over size of gradient. But distance is not harm: other random numbers take the weights some way, too, and nothing is wrong with them. Only a distance of 0 says that nothing is broken.
+# The dashed line is how far undisturbed weights move in 20 steps (one seed). The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. See the bar after one step.
+#
+# But distance is not harm. Without Adam's state the weights are furthest away, and here their loss is lowest: large steps may still help so early. Other random numbers lead further than a wrong rate, with nothing wrong at all. Only a distance of 0 says that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -249,14 +274,14 @@ except pickle.UnpicklingError as error:
     print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
 
 # %% [markdown] sections="10.5.1"
-# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads only tensors, numbers, strings, lists and dicts. So yes, with the default, and save nothing else.
+# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads tensors, numbers, strings, lists, dicts and a few other types that are known to be harmless. With this default the trap is shut. For strangers' weights prefer [safetensors](https://huggingface.co/docs/safetensors), a format without a pickle.
 
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
 #
 # Must training wait until a checkpoint is on the disk? In an *asynchronous* save it waits only until the states are copied, and a thread writes the copy.
 #
-# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*), because rank 0 might have no room for all.
+# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*): rank 0 might have no room for all.
 
 
 # %%
@@ -280,7 +305,7 @@ def one_step(net, optimizer, seed):
 
 
 # %% [markdown]
-# We save after every fourth step. In one run training waits until each save is done, in the other the thread writes beside the steps. How long does training stand still in the second, as a share of the first?
+# We save after every fourth step. In one run training waits until each save is done, in the other the thread writes beside the steps. How long does training stand still in the second, as a share of the first (0.5 is half)?
 
 # %%
 stop = lab.guess("standing still for the copy, over the whole save", unit="share")
@@ -302,24 +327,27 @@ def saves(folder, waits):
             still_s.append(time.perf_counter() - steps_s[-1][1])
     saving.result()
     training_s = sum(end_s - began_s for began_s, end_s in steps_s[4:])
+    # the first save warms up
     whole = {"20 steps": training_s, "standing still": sum(still_s[1:])}
-    return whole, checkpoint.beside(steps_s[-6:])  # the first save warms up
+    return whole, checkpoint.beside(steps_s[-6:], first=18)
 
 
 # %%
-waiting = lab.launch(saves, FOLDER / "waits", True, ranks=2)[0]
-beside = lab.launch(saves, FOLDER / "beside", False, ranks=2)[0]
-stop.score(beside[0]["standing still"] / waiting[0]["standing still"])
+waiting, _ = lab.launch(saves, FOLDER / "waits", True, ranks=2)[0]
+beside, trace = lab.launch(saves, FOLDER / "beside", False, ranks=2)[0]
+stop.score(beside["standing still"] / waiting["standing still"])
 
 # %%
-both_runs = {"training waits": waiting[0], "a thread writes": beside[0]}
+both_runs = {"training waits": waiting, "a thread writes": beside}
 lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank 0")
 
 # %%
-lab.show(beside[1], title="A thread writes beside the steps")
+trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below the thread: `write` writes the files, and `seal` makes them a checkpoint. Of the wait only a gap is left, for the copy. But the thread takes cores from the steps beside it, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. (Our model is tiny, so the gap may be mostly bookkeeping.) The price is memory for the copy, and while the thread writes, the newest checkpoint is the one before.
+# Above are the steps, below is the last save: `copy`, then the thread's `write`, and `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
+#
+# The thread may take cores from the steps, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -328,49 +356,108 @@ lab.show(beside[1], title="A thread writes beside the steps")
 # </details>
 
 # %% [markdown]
-# ## When is it worth it?
+# ## How often?
 #
-# Let a save stop training for C seconds (the [save time](GLOSSARY.md#save-time)), and a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)). With a checkpoint after every T seconds of training we pay twice:
+# Let a save stop training for C seconds (the [save time](GLOSSARY.md#save-time)), a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)), and coming back take R seconds. With a checkpoint after every T seconds of training, each second of training pays three times:
 #
-# - Each interval pays one save, C/T for every second of training.
-# - Each failure loses half an interval on average, T/2M for every second.
+# - C/T for saves, because each interval has one.
+# - T/2M for work that is done again, because each failure loses half an interval on average.
+# - R/M for coming back, however often we save.
+#
+# Divided by 1 + their sum, they are shares of all time, as in the first picture.
+
 
 # %%
+def paid(T, C, M, R):
+    """What is paid for training, as shares of all time; all in seconds."""
+    each = {"C/T": C / T, "T/2M": T / (2 * M), "R/M": R / M}
+    each["their sum"] = sum(each.values())
+    return {name: share / (1 + each["their sum"]) for name, share in each.items()}
+
+
+# %%
+C, M, R = 60, mtbf_s, 300  # as in the first picture
 minutes = [2 * 1.25**i for i in range(19)]
-saving = {t: 1 / t for t in minutes}  # C is one minute, as in the first picture
-redone = {t: 60 * t / (2 * mtbf_s) for t in minutes}
-both = {t: saving[t] + redone[t] for t in minutes}
-share = {t: how_often.lost_share(60 * t, 60, mtbf_s) for t in minutes}  # of all time
-exact = {t: lost / (1 - lost) for t, lost in share.items()}
+shares = {t: paid(60 * t, C, M, R) for t in minutes}
+costs = {what: {t: share[what] for t, share in shares.items()} for what in shares[2]}
+costs["exact"] = {t: how_often.lost_share(60 * t, C, M, R) for t in minutes}
 
 # %%
-young = (2 * 60 * mtbf_s) ** 0.5 / 60
 lab.curves(
-    predicted={"C/T": saving, "T/2M": redone, "their sum": both, "exact": exact},
-    at={"C/T = T/2M": young},
+    predicted=costs,
+    at={"C/T = T/2M": (2 * C * M) ** 0.5 / 60},
     x="minutes between two checkpoints",
-    y="lost, per second of training",
+    y="share of all time that is lost",
     unit="share",
     log_x=True,
     title="What saves and failures cost",
 )
 
 # %% [markdown]
-# The sum is least where both are equal, which is Young's result (1974):
+# The sum is least where C/T and T/2M are equal; R/M is the same for every T (its curve bends only by the division). This is Young's result (1974):
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# That makes 19.3 minutes; the exact curve has its lowest point at 18.6. They part most on the right, because work that is done again can be lost again, which Young leaves out. And the valley is flat: twice or half of the best interval costs some 2 percentage points more of all time.
+# It gives 19.3 minutes; the exact curve, which is the first picture's, has its lowest point at 18.6, because work that is done again can be lost again, which Young leaves out. The valley is flat: half or twice the best interval loses some 2 percentage points more.
 #
 # <details><summary>The exact formula</summary>
 #
-# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds, where R is the time to come back (0 in this picture). The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`, which the first picture shows. He takes failures to come at random; real ones may come in clusters.
+# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds. The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`. He takes failures to come at random; real ones may come in clusters.
 #
 # </details>
+
+# %% [markdown]
+# ## Exercise 1. From how many GPUs on?
 #
-# ### Llama 3's own saves
+# Training waits `write_s` seconds for one kind of save, and only `copy_s` for an asynchronous one, each at its own best interval. On how many GPUs, as reliable as Llama 3's, does the second begin to lose 1 % of all time less?
 #
-# What was C? The largest Llama 3 has 405 B parameters. With 12 bytes for each (the weight and Adam's moments) that makes 4.9 TB to save. Its storage takes 2 TB/s, and no GPU has more than 4 GB to save (both from the paper; the mean is 0.3 GB). Say that a rank alone writes 2 GB/s, and copies 20 GB/s to its host. Then one rank writes for 40 minutes, all ranks together for 2.4 s, and each copies for 0.2 s at most. With five minutes to come back, how much of all time is lost when all ranks write, and training waits?
+# `my_num_gpus` gives the smallest such number; it is below a million. Within 1 % of it is right. Leave out the time to come back. For 30 s and 2 s, it is 559 GPUs.
+#
+# You have `how_often.mtbf_s(num_gpus)`, `how_often.cheapest_s(save_s, mtbf_s)` (the best interval) and `how_often.lost_share(interval_s, save_s, mtbf_s)`. Young's root is not exact enough.
+#
+# <details><summary>A first hint</summary>
+#
+# Write a function of `num_gpus` first: the share lost with `write_s`, less the share lost with `copy_s`. What is it for 100 GPUs, and for 10,000?
+#
+# </details>
+
+
+# %%
+def my_num_gpus(write_s, copy_s):
+    """The fewest GPUs for which an asynchronous save saves 1 % of all time."""
+    ### BEGIN SOLUTION
+    too_few, enough = 0, 1_000_000
+
+    def lost(save_s, num_gpus):
+        mtbf_s = how_often.mtbf_s(num_gpus)
+        best_s = how_often.cheapest_s(save_s, mtbf_s)
+        return how_often.lost_share(best_s, save_s, mtbf_s)
+
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if lost(write_s, middle) - lost(copy_s, middle) < 0.01:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
+    ### END SOLUTION
+
+
+# %%
+check.num_gpus(my_num_gpus)
+
+# %% [markdown]
+# ## Llama 3's own saves
+#
+# How long does a save of the largest Llama 3 take? It has 405 B parameters. With 12 bytes for each (the weight and Adam's moments) that makes 4.9 TB.
+#
+# | who saves | bytes | per second | training waits |
+# | --- | --- | --- | --- |
+# | one rank, if it could hold all | 4.9 TB | 2 GB, assumed | 40 min |
+# | all ranks, at the storage's rate | 4.9 TB | 2 TB, paper | 2.4 s |
+# | each rank copies to its host, a thread writes | 4 GB at most, paper | 20 GB, assumed | 0.2 s |
+#
+# With five minutes to come back, how much of all time is lost when all ranks write, and training waits (0.1 is 10 %)?
 
 # %%
 least = lab.guess("share of all time lost, when all ranks write", unit="share")
@@ -400,12 +487,16 @@ lab.bars(
 best_min
 
 # %% [markdown]
-# The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that; the minute of our first picture would not, with an eighth lost. In the last two bars, most is the time to come back. Let's take that apart.
+# The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that.
+#
+# An interval can't be shorter than its write, and a failure loses the time of the write, too. With 2.4 s this hardly matters; with 40 minutes it decides.
+#
+# In the last two bars, most is R/M, the time to come back. Let's take it apart.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# Thirty steps, a checkpoint after every tenth. After 25 steps rank 1 is killed. The function begins where the newest checkpoint ends; that is all it knows of recovery. (The clock is for later, and the error below is meant.)
+# We train thirty steps, with a checkpoint after every tenth. After 25 steps rank 1 is killed. A start begins where the newest checkpoint ends. (The error below is meant.)
 
 
 # %%
@@ -416,19 +507,15 @@ def train_and_save(folder, die_at=None):
         found = checkpoint.load(folder, net, optimizer)
         rate.load_state_dict(found["extra"])
         first = found["step"]
-    clock = [time.time()]  # loaded; then the end of each step
     for position in range(first, 30):
         if position == die_at and dist.get_rank() == 1:
-            print(time.time(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         losses = train(net, optimizer, rate, [position])
-        clock.append(time.time())
         if dist.get_rank() == 0:
             print(position, losses[position], flush=True)
         if position % 10 == 9:
             extra = rate.state_dict()
             checkpoint.save(folder, position + 1, net, optimizer, extra=extra)
-    return clock
 
 
 # %% tags=["raises-exception"]
@@ -477,47 +564,18 @@ lab.curves(
 #
 # ### Where do the seconds go?
 #
-# Outside of a notebook, `torchrun --max-restarts` does it: when a rank dies it ends the others, and starts all of them anew. Our functions become its script:
+# Outside of a notebook, `torchrun --max-restarts` ends the others when a rank dies, and starts all anew. `recovery.restart_s` makes a script of our functions for torchrun. In the first start, rank 1 is killed after 25 steps.
+#
+# From the kill until training is back there: which part is longest?
 
 # %%
-SCRIPT = """
-import time
-started = time.time()
-import os, signal, sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from labkit import model
-from labkit.recovery import checkpoint
-
-{functions}
-imported = time.time()
-dist.init_process_group()
-met = time.time()
-is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-loaded, *steps = train_and_save(sys.argv[1], 25 if is_first else None)
-print(started, imported, met, loaded, steps[4], flush=True)
-dist.destroy_process_group()
-"""
-
-# %% [markdown]
-# Five steps after loading, the new start is where rank 1 was killed. What takes the longest part of the time between?
-
-# %%
-names = ["notice, end all", "imports", "find each other"]
+names = ["notice, end all, start Python", "imports", "find each other"]
 names += ["build and load", "five steps again"]
 longest = lab.guess("what takes longest from the kill to the same point", choices=names)
 
 # %%
-functions = map(inspect.getsource, (warm_up, start, train, train_and_save))
-script = FOLDER / "train.py"
-script.write_text(SCRIPT.format(functions="\n".join(functions)))
-ran = lab.launch_script(script, FOLDER / "restarted", ranks=2, max_restarts=2)
-
-# %%
-lines = [line for line in ran.logs[1].splitlines() if line[:1].isdigit()]
-moments = map(float, " ".join(lines).split())  # rank 1's: its death, then the new start
-parts_s = [end - begin for begin, end in itertools.pairwise(moments)]
+needs = (warm_up, start, train)  # what train_and_save calls
+parts_s = recovery.restart_s(train_and_save, FOLDER / "restarted", 25, needs=needs)
 recovery_s = dict(zip(names, parts_s, strict=True))
 longest.score(max(recovery_s, key=recovery_s.get))
 
@@ -526,9 +584,13 @@ title = "From the kill to the same point again"
 lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 
 # %% [markdown]
-# Each rank is a new Python, which has to import torch and labkit before it can do anything. Our steps are short, so doing five again hardly counts. A cluster has other shares: measure yours the same way.
+# Each rank is a new Python, which has to import torch and labkit first. Our steps are short, so doing five again hardly counts. On a cluster other things fill the minutes: noticing a hang, replacing a machine, connecting thousands of ranks, reading the checkpoint, compiling.
 #
-# Noticing is quick here, because a dead process closes its connections. If a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. With NCCL that takes ten minutes by default, 5 % of all time where a failure comes every three hours. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
+# <details><summary>When a rank hangs instead of dying</summary>
+#
+# A dead process closes its connections. But if a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. With NCCL that takes ten minutes by default. If every failure were such a hang, and one came every three hours, 5 % of all time would go. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
+#
+# </details>
 #
 # <details><summary>The variable in front of the command, and fewer machines</summary>
 #
@@ -541,10 +603,24 @@ lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. So we write a draft under another name, here one that begins with a dot. When every rank's files are written, one `rename` gives it the real name. Rank 0 is killed in the save of step 20: at its first `fsync`, just before the `rename`, or just after it. How many of the three new starts begin at step 20?
+# Two ways of writing are compared:
+#
+# - `torch.save` overwrites the only good file.
+# - `checkpoint.save` writes a draft under another name, which begins with a dot. When every rank's files are written, one `rename` gives it the real name.
+#
+# In the save of step 20, rank 0 is killed: once half-way through the overwriting, once just before the `rename`, once just after it. How many of the three can begin again at step 20?
 
 # %%
 at_20 = lab.guess("how many begin again at step 20", between=(0, 3))
+
+
+# %%
+def overwrite(file):
+    recovery.die_in_save("half-way", number=2)  # rank 0, in its second save
+    net, optimizer, rate = start()
+    for first in (0, 10):
+        train(net, optimizer, rate, range(first, first + 10))
+        save(file, model=net, optimizer=optimizer, rate=rate)
 
 
 # %%
@@ -554,9 +630,20 @@ def die_in_the_save(folder, moment):
 
 
 # %%
-kills = []
-names = ("at an fsync", "before the rename", "after the rename")
-for name, moment in zip(names, ("fsync", "rename", "renamed")):
+file = FOLDER / "last.pt"
+with contextlib.suppress(lab.RankFailed):
+    lab.launch(overwrite, file, ranks=1)
+try:
+    torch.load(file)
+except RuntimeError as error:
+    fault = str(error).split(": ")[0]
+kills = [
+    {"killed": "half-way, in place", "in the folder": file.name, "begins again": fault}
+]
+
+# %%
+names = {"rename": "before the rename", "renamed": "after the rename"}
+for moment, name in names.items():
     with contextlib.suppress(lab.RankFailed):
         lab.launch(die_in_the_save, FOLDER / moment, moment, ranks=2)
     found = ", ".join(sorted(path.name for path in (FOLDER / moment).iterdir()))
@@ -569,9 +656,11 @@ at_20.score(sum(kill["begins again"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The rename happens or does not, so at every moment a whole checkpoint is there. (The first number counts checkpoints, and the next save deletes the draft.)
+# The overwriting has left half of a file, which torch can't read: all steps are lost. But a rename happens or does not, so with a draft a whole checkpoint is there at every moment. (The first number counts checkpoints, and the next save deletes the draft.)
 #
-# What is `fsync` for, then? A kill loses nothing that was handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it comes before the rename. The new name is safe after an `fsync` of its folder.
+# ### What is fsync for?
+#
+# A kill loses nothing that was handed to the operating system, but a power cut does, and that we can't show here. `fsync` waits until the bytes are on the disk, so it comes before the rename. The new name is safe after an `fsync` of its folder.
 #
 # <details><summary>Where there is no rename</summary>
 #
@@ -581,7 +670,7 @@ lab.table(kills)
 #
 # ### A disk that changes a bit
 #
-# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all of its bytes. Let's flip one bit of the newest checkpoint, and begin again:
+# Disks sometimes return other bytes than were written. So a checkpoint keeps a [digest](GLOSSARY.md#digest) of each file, a short number made from all its bytes. Let's flip one bit of the newest checkpoint, and begin again:
 
 # %%
 newest = checkpoint.checkpoints(FOLDER / "calm")[0]
@@ -593,10 +682,10 @@ again = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
 min(printed(again.logs))
 
 # %% [markdown]
-# The bit is found, so training begins at step 20, from the checkpoint before.
+# The bit is found, so training begins at step 20, from the checkpoint before. It was still there because `checkpoint.save` keeps the newest two (`keep=2`).
 
 # %% [markdown]
-# ## Exercise 1. A save that does no harm
+# ## Exercise 2. A save that does no harm
 #
 # Write `my_save`. Every rank calls it; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
 #
@@ -605,7 +694,7 @@ min(printed(again.logs))
 #   - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank, the CPU's generator);
 # - that is the old one or the new one, whole, if any rank is killed at any moment, or the power is cut.
 #
-# The check kills ranks. It can't cut the power, so it looks for an `os.fsync` before the rename.
+# The check kills ranks, and looks for an `os.fsync`.
 
 
 # %%
@@ -675,17 +764,19 @@ opened.score(len(file_of_row.chunk(3)[1].unique()))
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
+# ### What belongs to ranks
+#
 # So tensors carry over to the bit. What belongs to ranks does not:
 #
 # - The file has more random generators than there are ranks: seed anew from (seed, step, rank).
-# - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen long ago. So count samples, not steps, and keep the global batch. Sums are then added in another order, so losses agree closely, but not to the bit.
-#
-# *Here ends what most people need. The rest is about doing it without labkit, and optional.*
+# - In our `train`, a step takes one batch for each rank. With two ranks instead of four, step 20 would begin at batch 40, which was seen before. So count samples, and keep the global batch. Sums are then added in another order: expect losses that agree closely, not to the bit (exercise 3 trains so).
 
 # %% [markdown] sections="19.6.4"
-# ### The same in your library
+# ### The same in torch
 #
-# In torch itself it is `dcp` that reshards. Four ranks of FSDP save weights and Adam's moments:
+# So far labkit did it. At work you will use torch's own `dcp`, which reshards, too. `dcp.async_save` copies the states, and a thread writes them. The thread also sends messages, so give it a process group of its own, `dist.new_group(backend="gloo")`, or they mix with those of training.
+#
+# Four ranks of FSDP save weights and Adam's moments, and train one more step meanwhile:
 
 # %%
 import torch.distributed.checkpoint as dcp
@@ -696,13 +787,18 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 def save_shards(folder):
     net, optimizer = sharded_model(64)
     one_step(net, optimizer, 0)
+    saved = checkpoint.whole(net, optimizer)  # all tensors, on rank 0
     weights, moments = get_state_dict(net, optimizer)
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder)
-    return checkpoint.whole(net, optimizer)  # all tensors, on rank 0
+    states = {"model": weights, "optimizer": moments}
+    group = checkpoint.thread_group()  # a new group, of gloo
+    saving = dcp.async_save(states, checkpoint_id=folder, process_group=group)
+    one_step(net, optimizer, 1)
+    saving.result()
+    return saved
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. Are the tensors the same?
+# Two ranks load, and into DDP. Are the tensors those of the moment of the save?
 
 
 # %%
@@ -723,7 +819,7 @@ loaded = lab.launch(load_in_ddp, FOLDER / "shards", ranks=2)[0]
 all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="19.6.4"
-# They are. A script at work adds step, learning rate and random generators. (`dcp.load` unpickles a file `.metadata`: load only what you trust.)
+# They are, although training went on. A script at work adds step, learning rate and random generators. `dcp.load` unpickles a file `.metadata`, so load only what you trust.
 #
 # <details><summary>Accelerate and DeepSpeed</summary>
 #
@@ -743,7 +839,7 @@ all(torch.equal(saved[name], loaded[name]) for name in saved)
 #
 # <details><summary>On a real cluster: delete old ones, save when asked to leave</summary>
 #
-# **Delete the old ones.** All ranks of Llama 3, saving every 3.9 minutes, would write 1.8 PB a day. Our `checkpoint` keeps the newest two (`keep=2`), in case the first can't be read.
+# **Delete the old ones.** All ranks of Llama 3, saving every 3.9 minutes, would write 1.8 PB a day. Keep two at least, in case the newest can't be read.
 #
 # **Save when you are asked to leave.** Slurm, if set so, and many cheap machines send SIGTERM some time before they kill. A signal sets a flag, and an all-reduce tells all ranks after the same step (a sketch, not run here):
 #
@@ -762,59 +858,17 @@ all(torch.equal(saved[name], loaded[name]) for name in saved)
 # </details>
 
 
-# %% [markdown]
-# ## Exercises
-#
-# Exercise 1 is above.
-#
-# ### 2. From how many GPUs on?
-#
-# A save that training waits for takes `write_s` seconds, an asynchronous one only `copy_s`, each at its own best interval. On how many GPUs, as reliable as Llama 3's, does the second save at least 1 % of all time? Give the smallest number, to 1 %; it is below a million. Leave out the time to come back.
-#
-# You have `how_often.mtbf_s(num_gpus)`, `how_often.cheapest_s(save_s, mtbf_s)` (the best interval) and `how_often.lost_share(interval_s, save_s, mtbf_s)`. Young's root is not exact enough.
-#
-# <details><summary>A first hint</summary>
-#
-# Write a function of `num_gpus` first: the share lost with `write_s`, less the share lost with `copy_s`. What is it for 100 GPUs, and for 10,000?
-#
-# </details>
-
-
-# %%
-def my_num_gpus(write_s, copy_s):
-    """The fewest GPUs for which an asynchronous save saves 1 % of all time."""
-    ### BEGIN SOLUTION
-    too_few, enough = 0, 1_000_000
-
-    def lost(save_s, num_gpus):
-        mtbf_s = how_often.mtbf_s(num_gpus)
-        best_s = how_often.cheapest_s(save_s, mtbf_s)
-        return how_often.lost_share(best_s, save_s, mtbf_s)
-
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if lost(write_s, middle) - lost(copy_s, middle) < 0.01:
-            too_few = middle
-        else:
-            enough = middle
-    return enough
-    ### END SOLUTION
-
-
-# %%
-check.num_gpus(my_num_gpus)
-
 # %% [markdown] sections="19.8.5"
-# ### 3. A training that outlives its ranks
+# ## Exercise 3. A training that outlives its ranks
 #
-# `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one disturbance is a bug that comes back each time. Write two functions.
+# In `training`, ranks are killed, in a step or in a save; some come back, some are gone for good. One disturbance is a bug that comes back each time. Write two functions.
 #
 # `my_rank(training)` runs in every rank, and returns the trained `state_dict` (names with or without `module.`):
 #
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one of `training.num_steps` steps (with the same batch for any number of ranks);
 # - after every `training.every` steps a checkpoint is due in `training.folder`;
-# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too.
+# - `checkpoint.save` and `checkpoint.load` will do, on fewer ranks, too; `checkpoint.checkpoints(folder)` lists what is there, the newest first.
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
@@ -870,12 +924,12 @@ check.elastic(my_elastic)
 # %% [markdown]
 # ## Summary
 #
-# - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, and with deterministic operations, resumed training is then undisturbed training, to the bit.
-# - A checkpoint is read, not run: `weights_only=True`.
-# - Save it sharded, and asynchronous: training stops only for the copy.
-# - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed.
-# - Recovery is a new start: notice, end all ranks, launch what is left, load and reshard.
-# - Save every $\sqrt{2CM}$ seconds, while C is short beside M, C being only the time for which training stands still.
+# - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, with deterministic operations, resumed training is then undisturbed training, to the bit.
+# - With `weights_only=True` a file of `torch.save` is read, not run. A folder of `dcp` still holds a pickle.
+# - Save it sharded, and asynchronous: training stops for little more than the copy.
+# - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed; keep two checkpoints.
+# - Recovery is a new start: end all ranks, launch what is left, load.
+# - Save every $\sqrt{2CM}$ seconds, where C is the time for which training stands still. This holds while C is short beside M, and the interval is longer than the write.
 #
 # **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), [resharding](GLOSSARY.md#resharding), [digest](GLOSSARY.md#digest).
 #

@@ -6,7 +6,7 @@ import pytest
 from browserless import from_browser
 
 from labkit import widgets
-from labkit.recovery import how_often
+from labkit.recovery import check, how_often
 from labkit.recovery import how_often_board as board
 
 
@@ -18,6 +18,10 @@ def test_the_cost_is_least_where_dalys_paper_has_it():
     assert how_often.slowdown(10, 0, 1e9) == pytest.approx(1)
     assert how_often.slowdown(10, 5, 1e9) == pytest.approx(1.5)
     assert how_often.slowdown(1e6, 1, 1) == float("inf")
+
+
+def test_559_gpus_are_the_fewest_of_the_first_exercises_example():
+    assert check._gained(30, 2, 558) < 0.01 <= check._gained(30, 2, 559)
 
 
 def test_the_time_to_come_back_lifts_the_cost_and_does_not_move_its_least_point():

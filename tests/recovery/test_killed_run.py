@@ -1,6 +1,7 @@
 """A rank that dies in its second save leaves the first one, or both."""
 
 import pytest
+import torch
 from small_training import build, train
 
 import labkit as lab
@@ -30,8 +31,26 @@ def test_only_after_the_rename_there_is_a_second_checkpoint(tmp_path, moment, st
 
 @pytest.mark.parametrize(("moment", "number"), [("open", 1), ("fsync", 0)])
 def test_a_moment_that_no_save_has_is_refused(moment, number):
-    with pytest.raises(ValueError, match="a moment of a save is one of fsync, rename, renamed"):
+    with pytest.raises(
+        ValueError, match="a moment of a save is one of fsync, rename, renamed, half-way"
+    ):
         killed_run.die_in_save(moment, number)
+
+
+def overwritten(file):
+    killed_run.die_in_save("half-way", number=3)
+    torch.save({"step": 1}, file)
+    torch.save({"step": 1}, file.with_name("another"))
+    torch.save({"step": 2}, file)
+
+
+def test_who_is_killed_half_way_through_an_overwrite_leaves_nothing_to_read(tmp_path):
+    file = tmp_path / "last.pt"
+    with pytest.raises(lab.RankFailed, match="rank 0 was killed by SIGKILL"):
+        lab.launch(overwritten, file, ranks=1, backend="gloo", timeout_s=40)
+    assert torch.load(file.with_name("another")) == {"step": 1}
+    with pytest.raises(RuntimeError, match="zip archive"):
+        torch.load(file)
 
 
 def gathered():
@@ -48,3 +67,17 @@ def test_whole_gathers_every_tensor_on_rank_0_alone():
     assert run[1] == (1, {})
     shapes = run[0][1]
     assert shapes["model/1.weight"] == shapes["optimizer/1.weight/exp_avg"] == (7, 10)
+
+
+def gathered_before_a_step():
+    net, optimizer = build("fsdp2")
+    train(net, optimizer, [0])
+    found = checkpoint.whole(net, optimizer)
+    before = {name: tensor.clone() for name, tensor in found.items()}
+    train(net, optimizer, [1])
+    return [name for name in found if not torch.equal(found[name], before[name])]
+
+
+def test_what_whole_gathers_does_not_change_when_training_goes_on():
+    run = lab.launch(gathered_before_a_step, ranks=2, backend="gloo", timeout_s=40)
+    assert run[0] == []
