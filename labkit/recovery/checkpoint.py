@@ -142,8 +142,8 @@ def spent_s() -> dict[str, float]:
 
 
 def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
-    """This rank's steps, and under them what its latest ``save_async`` did: the copy, then what the
-    thread wrote.
+    """This rank's steps, between them the copy of its latest ``save_async``, and under them what
+    the thread wrote.
 
     ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``; ``first``: the
     first one's number. Between them training stood still. Raises ValueError where no asynchronous
@@ -157,9 +157,13 @@ def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
         (0, COMPUTE, COMPUTE, str(step), 1e6 * start_s, 1e6 * end_s, 0)
         for step, (start_s, end_s) in enumerate(steps_s, first)
     ]
-    for part, begin, end in (("copy", "list", "copy"), ("write",) * 3, ("seal",) * 3):
-        start_s, end_s = _parts_s[begin][0], _parts_s[end][1]
-        rows.append((0, "thread", "save", part, 1e6 * start_s, 1e6 * end_s, 0))
+    copied = (_parts_s["list"][0], _parts_s["copy"][1])
+    for lane, part, (start_s, end_s) in (
+        (COMPUTE, "copy", copied),  # by the rank itself: training waits for it
+        ("thread", "write", _parts_s["write"]),
+        ("thread", "seal", _parts_s["seal"]),
+    ):
+        rows.append((0, lane, "save", part, 1e6 * start_s, 1e6 * end_s, 0))
     return from_rows(rows, num_ranks=1, origin="measured")
 
 

@@ -78,7 +78,7 @@ REASONS = {
         "recovery.checkpoint",
         "recovery.sealed_folder",
         "recovery.training_state",
-        *("recovery.incremental", "recovery.killed_run", "recovery.restarted"),
+        *("recovery.incremental", "recovery.killed_run", "recovery.restarted_run"),
         "collectives.paced_run",
         "collectives.run.execute",
         "collectives.run.library",

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.recovery import checkpoint, restart_s, restarted
+from labkit.recovery import checkpoint, restart_s, restarted_run
 
 
 def build():
@@ -45,10 +45,10 @@ again 11.0 14.0 15.0 17.0
 
 
 def test_the_parts_of_a_log():
-    assert restarted._parts_s(LOG, 22) == [1.0, 3.0, 1.0, 2.0, 1.0]
+    assert restarted_run._parts_s(LOG, 22) == [1.0, 3.0, 1.0, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("log", ["", "killed 10.0\n", "ends 1 2\nagain 11.0 14.0 15.0\n"])
 def test_a_run_without_a_kill_or_a_load_is_refused(log):
     with pytest.raises(ValueError, match="two starts are compared"):
-        restarted._parts_s(log, 22)
+        restarted_run._parts_s(log, 22)
