@@ -84,7 +84,7 @@ largest = max(gradient.abs().max().item() for gradient in right)
 lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# A float has about seven digits, so a difference of less than a millionth of the largest gradient is rounding.
+# A float has about seven digits, so less than a millionth of the largest gradient is rounding.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
@@ -130,7 +130,7 @@ idle.score(bubble(step.predict()))
 step.compare()
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$, because data passes all other ranks there and back. So if all stages take equally long:
+# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$ slots, because data passes all other ranks there and back. So if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
@@ -139,7 +139,7 @@ step.compare()
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Build a training step on two real ranks, each with half of the model. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's. You need name no boxes: the check sees your calls of `stage`. It judges their order, not a clock.
+# Build a training step on two real ranks, each with half of the model. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's. Name no boxes: the check sees your calls of `stage`. It judges their order, not a clock.
 #
 # If both ranks send at the same time, both may wait for ever. The check stops such a run.
 
@@ -285,7 +285,7 @@ slower.score("larger" if grew else "smaller")
 lab.show(late.predict(), title=late.title())
 
 # %% [markdown]
-# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. 1F1B runs as few forwards in advance as it can, so a rank soon has nothing left to do until an answer comes. It pays for memory with time.
+# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. 1F1B runs as few forwards in advance as it can, so a rank soon has nothing to do until an answer comes. It saves memory, and pays with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
@@ -356,7 +356,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss equals torch's, to the digits shown; gradients we did not compare. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say that it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
+# The loss equals torch's, to the digits shown; gradients we did not compare. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
 
 # %%
 grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio")
@@ -370,7 +370,7 @@ grown.score(uneven_run.span_us / step.predict().span_us)
 lab.show(uneven_run, title="1F1B, stage 1 twice as long")
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# Soon all wait for rank 1: the slowest stage sets the pace. A part of the delay is more work. The same work cut evenly, 25 ms a stage, would take 825 ms, so the cut alone makes the step 1.28 times as long.
+# Soon all wait for rank 1: the slowest stage sets the pace. Part of the delay is more work. The same work cut evenly, 25 ms a stage, would take 825 ms, so the cut alone makes the step 1.28 times as long.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
@@ -398,7 +398,7 @@ sends.score(traffic["pipeline, 64 microbatches"])
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# But activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
+# The pipeline sends least here. But activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
 #
 # And a pipeline waits for its messages. Is its step shorter all the same? The planner of chapter 18 lets the pipeline and ZeRO 1 send at 40 % of the rated speed, and hides none of their messages behind computing:
 #
@@ -435,9 +435,9 @@ axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
 # %% [markdown]
-# At 10 Gbit/s a message takes 34 ms there, longer than a forward of 19 ms. So the pipeline waits for more than half of its step: of 8.7 s it computes for 3.6. Yet the better ZeRO, ZeRO 1, takes 8.5 times as long.
+# At 10 Gbit/s a message takes 34 ms there, longer than a forward of 19 ms. So the pipeline waits more than half of its step: of 8.7 s it computes for 3.6. Yet the better ZeRO, ZeRO 1, takes 8.5 times as long.
 #
-# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions would not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result. With such a batch, then, a pipeline pays where links are slow.
+# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions would not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result: the gap is smaller than the error. With such a batch a pipeline pays on slow links.
 #
 # Large trainings combine it with tensor and data parallelism (chapters 09 and 10).
 
@@ -447,7 +447,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
 # - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer if messages take time.
 # - The slowest stage sets the pace of all.
-# - In our example a pipeline sends less than ZeRO 1 up to about 2 million tokens a batch: take it where links are slow.
+# - Here a pipeline sends less than ZeRO 1 up to about 2 million tokens a batch: take it where links are slow.
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [paced](GLOSSARY.md#paced).
 #
@@ -596,7 +596,7 @@ for name, key in schedules.items():
 lab.table(rows, title="Predicted and measured step, largest peak of activations")
 
 # %% [markdown]
-# Interleaving keeps 11/8 of 1F1B's activations, as predicted. The last two keep hardly more than 1F1B.
+# Interleaving keeps 11/8 of 1F1B's activations, as predicted. The last two hardly exceed 1F1B.
 #
 # Every row took longer than predicted, by an amount that differs from run to run. So one run each can't tell the fastest.
 #
