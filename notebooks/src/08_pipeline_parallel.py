@@ -437,7 +437,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # %% [markdown]
 # At 10 Gbit/s a message takes 34 ms there, longer than a forward of 19 ms. So the pipeline waits more than half of its step: of 8.7 s it computes for 3.6. Yet the better ZeRO, ZeRO 1, takes 8.5 times as long.
 #
-# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions would not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result: the gap is smaller than the error. With such a batch a pipeline pays on slow links.
+# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions need not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result: the gap is smaller than the error. With such a batch a pipeline pays on slow links.
 #
 # Large trainings combine it with tensor and data parallelism (chapters 09 and 10).
 
