@@ -11,7 +11,7 @@
 #
 # *An hour, half an hour more for the optional end; exercises come on top. You need chapters 00 and 02, for one section 06, and no GPU.*
 #
-# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, until each of four cards holds a quarter. Only activations and their gradients travel between them. It fits. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
+# Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first of four cards, 8 to 15 on the second, and so on. Only activations and their gradients travel between them. It fits. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
 #
 # Where does that time go, and how much of it can we get back?
 
@@ -29,9 +29,9 @@ lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. Choose GPipe as the schedule, and multiply *span* by *bubble*, for 4 microbatches and for 16. That is how long a card waits: does it grow with the work?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. The batch is cut into *microbatches*, numbered from 0, and *bubble* is the share of the time that cards wait. Move the slider of microbatches: does more work change that share?
 #
-# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for your memory.
+# **When you are done** you can build a pipeline, say how idle it will be, and choose a schedule for your memory.
 
 # %% [markdown] sections="S7"
 # ## Two stages, by hand
@@ -46,9 +46,7 @@ def two_stages():
     stage = model.split(model.Transformer(4, dim=128, num_heads=4), 2)[rank]
     tokens, targets = model.story_tokens(8, 64)
     received = torch.empty(8, 64, 128)  # sequences, tokens, width
-    warm = stage(received if rank else tokens)  # warm-up: a first call is slow
-    torch.autograd.grad(warm, list(stage.parameters()), torch.ones_like(warm))
-    dist.barrier()
+    dist.barrier()  # both begin together
     if rank == 0:
         with record_function("0F0"):  # names a box: stage 0, forward, piece 0
             activations = stage(tokens)
@@ -72,7 +70,7 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# *Pretend device* means that a CPU plays the card. Look at the order only: rank 1 waits for the activations, rank 0 for their gradient, so they take turns.
+# *Pretend device* means that a CPU plays the card. Look at the order only, as a first call is slow: rank 1 waits for the activations and rank 0 for their gradient, so they take turns.
 #
 # Is the result right? Here is the largest difference of our gradients from those of one process, and the largest gradient:
 
@@ -86,14 +84,14 @@ largest = max(gradient.abs().max().item() for gradient in right)
 lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# A float has about seven digits, so a difference of less than a millionth of the largest gradient is rounding.
+# A float has about seven digits, so less than a millionth of the largest gradient is rounding.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
 #
-# How much of the time does each of four cards wait? From here on `pipeline.Step` trains a small transformer through torch's own pipeline library, on four real ranks.
+# From here on `pipeline.Step` trains a small transformer through torch's own pipeline library, on four real ranks.
 #
-# They would fight for a laptop's two cores, so each stage does its real work and then sleeps until 20 ms are over for a forward, twice that for a backward. Such a run is called [paced](GLOSSARY.md#paced); a stage that can't keep its time [overran](GLOSSARY.md#overran).
+# They would fight for a laptop's two cores. So each stage does its real work, and then sleeps until 20 ms are over for a forward, or 40 for a backward. Such a run is called [paced](GLOSSARY.md#paced); a stage that takes longer than stated [overran](GLOSSARY.md#overran).
 
 # %%
 step = pipeline.Step(
@@ -106,42 +104,44 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This way is called *naive*: a piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %. A receive bar is mostly waiting, not transfer.
+# The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This order is called *naive*: a piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %.
+#
+# We set the lengths of the boxes, so a run measures only their order, the waiting and the gaps. The line under the picture says what made the measured bubble larger: messages, gaps, boxes that overran.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
-# How much comes back if several pieces travel at once? While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward.
-#
-# With four ranks and eight microbatches, how idle are the ranks still?
-
-# %%
-idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
-
-# %% [markdown]
-# A [schedule](GLOSSARY.md#schedule) is an order of actions for each rank. If every action starts as soon as its rank is free and its input is there, that makes a timeline. Here are rank 0's order, and the timeline of all four:
+# How much comes back if several pieces travel at once? While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward. This is its order on rank 0:
 
 # %%
 step = step.but(schedule="gpipe", microbatches=8)
 print(*step.order().orders[0])
-step.compare()
+
+# %% [markdown]
+# Such an order of actions for each rank is called a [schedule](GLOSSARY.md#schedule). It becomes a timeline if every action starts as soon as its rank is free and its input is there. With four ranks and eight microbatches, how idle are the ranks still?
+
+# %%
+idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
 
 # %%
 idle.score(bubble(step.predict()))
 
+# %%
+step.compare()
+
 # %% [markdown]
-# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$, because data passes all other ranks on its way there and back. So if all stages take equally long:
+# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$ slots, because data passes all other ranks there and back. So if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %.
+# More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. Their size is fixed here, so more of them are a larger batch. If you cut one batch finer instead, slots and waiting do shrink, until the matmuls get too small to be fast.
 
 # %% [markdown] sections="8.6.1, S7"
 # ## Exercise 1. A real pipeline
 #
-# Build one yourself: a training step on two real ranks, each with half of the model. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's. The check watches `stage` by itself, and judges the order of its actions, not a clock.
+# Build a training step on two real ranks, each with half of the model. In the end both stages hold the gradients of the mean squared error (`mse_loss`) of the whole batch, and the bubble is no larger than GPipe's. Name no boxes: the check sees your calls of `stage`. It judges their order, not a clock.
 #
-# A `send` need not return before the other side has begun its `recv`. So if both ranks send at the same time, both may wait for ever; the check stops such a run.
+# If both ranks send at the same time, both may wait for ever. The check stops such a run.
 
 
 # %%
@@ -183,7 +183,7 @@ check.hint("real_pipeline")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## Exercise 2. The same time, less memory
 #
-# Why not take very many microbatches, then? Because GPipe keeps the activations of all of them until its backwards begin (unless it recomputes them, as its paper does). Can you find an order that frees them earlier?
+# Why not take very many microbatches, then? Because GPipe keeps the activations of all of them until its backwards begin. Can you find an order that frees them earlier?
 #
 # List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that a rank has open at once, as low as you can. But the step must take no longer than GPipe's.
 
@@ -209,24 +209,16 @@ check.hint("better_order")
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B
 #
-# The order of exercise 2 is called [1F1B](GLOSSARY.md#1f1b) (one forward, one backward). What does it change?
+# The order of exercise 2 is [1F1B](GLOSSARY.md#1f1b) (one forward, one backward). Rank r first runs $p-1-r$ forwards, which fill the pipeline. Then it runs one forward and one backward in turn. When the forwards are used up, it finishes the backwards that are left.
 #
-# <details><summary>What each rank does</summary>
-#
-# Rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn; when the forwards are used up, it finishes the backwards that are left.
-#
-# </details>
-#
-# Compare the predicted bubble with GPipe's, and *peak in flight*, the most microbatches open on a rank:
+# Compare its predicted bubble with GPipe's, and *peak in flight*, the most microbatches open on a rank:
 
 # %%
 step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and drains. What did change is the peak: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is.
-#
-# Send bars wait, too, because torch's 1F1B posts a send and a receive together: rank 1 takes F3's activations only when it sends B0's gradient.
+# The predicted bubble has not moved, because the pipeline still fills and drains. The peak has: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is.
 #
 # Here are the bytes that autograd kept in both runs:
 
@@ -242,7 +234,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B gives back no time, but memory no longer limits m.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B saves no time, but memory no longer limits m.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -272,25 +264,33 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ## When messages take time
 #
-# Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms, as on a slow Ethernet. Over three borders there and back, GPipe's bubble grows to 33.3 %. What is 1F1B's?
-
-# %%
-slower = lab.guess("bubble of 1F1B, messages of 10 ms", between=(0, 1))
+# Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms. GPipe's step then grows by 60 ms, for three borders there and back:
 
 # %%
 late = step.but(message_ms=10)
-lab.show(late.predict(), title=late.title())
-
-# %%
-slower.score(bubble(late.predict()))
+late_gpipe = late.but(schedule="gpipe")
+lab.show(late_gpipe.predict(), title=late_gpipe.title())
 
 # %% [markdown]
-# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. Under GPipe messages travel while ranks run their other forwards. 1F1B runs as few in advance as it can, so a rank soon waits for an answer: it pays for memory with time.
+# Most messages travel while their receiver has other forwards or backwards to run. Is 1F1B's bubble smaller or larger than this one?
+
+# %%
+slower = lab.guess("1F1B's bubble, messages of 10 ms", choices=("smaller", "larger"))
+
+# %%
+grew = bubble(late.predict()) > bubble(late_gpipe.predict())
+slower.score("larger" if grew else "smaller")
+
+# %%
+lab.show(late.predict(), title=late.title())
+
+# %% [markdown]
+# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. 1F1B runs as few forwards in advance as it can, so a rank soon has nothing to do until an answer comes. It saves memory, and pays with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# How do you run 1F1B in a training of your own?
+# How do you run 1F1B yourself?
 #
 # ### torch.distributed.pipelining
 #
@@ -356,7 +356,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say that it takes twice as long as they do. With equal stages the predicted step took 660 ms. And now?
+# The loss equals torch's, to the digits shown; gradients we did not compare. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
 
 # %%
 grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio")
@@ -364,20 +364,20 @@ grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio"
 # %%
 uneven = pipeline.Cost(forward_us=(20e3, 40e3, 20e3, 20e3))  # of each stage
 uneven_run = pipeline.simulate(step.order(), uneven)
-lab.show(uneven_run, title="1F1B, stage 1 twice as long")
-
-# %%
 grown.score(uneven_run.span_us / step.predict().span_us)
 
+# %%
+lab.show(uneven_run, title="1F1B, stage 1 twice as long")
+
 # %% [markdown] sections="8.6.2, 10.3.2"
-# Soon all wait for rank 1: the slowest stage sets the pace.
+# Soon all wait for rank 1: the slowest stage sets the pace. Part of the delay is more work. The same work cut evenly, 25 ms a stage, would take 825 ms, so the cut alone makes the step 1.28 times as long.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
 # ZeRO (chapter 06) makes our model fit, too, and has no bubble. Why a pipeline, then? Take eight A100 in eight machines, an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens.
 #
-# Under ZeRO 1 a card sends gradients and weights once a step, for at least 28 s. A card of the pipeline passes on 64 activations and as many gradients. How long does it send?
+# Under ZeRO 1 a card sends gradients and weights once a step, for 28 s at the rated speed. A card of the pipeline passes on 64 activations and as many gradients. How long does it send?
 
 # %%
 sends = lab.guess("seconds that a card of the pipeline sends", between=(0, 60))
@@ -392,21 +392,21 @@ traffic = {
     "ZeRO 1, once a step": (2 + 1) * weights_gb / 1.25,
     "pipeline, 64 microbatches": 2 * 64 * activations_gb / 1.25,
 }
-lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
-
-# %%
 sends.score(traffic["pipeline, 64 microbatches"])
 
+# %%
+lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
+
 # %% [markdown]
-# Activations are small beside weights. But they grow with the batch, while ZeRO 1 sends once a step, however large it is: from some 1,000 sequences on, ZeRO 1 sends less.
+# The pipeline sends least here. But activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
 #
-# One of the pipeline's 128 messages takes 13 ms, beside a forward of about 19 ms, so 1F1B waits here much as it did above. Is its step shorter all the same? The planner of chapter 18 says:
+# And a pipeline waits for its messages. Is its step shorter all the same? The planner of chapter 18 lets the pipeline and ZeRO 1 send at 40 % of the rated speed, and hides none of their messages behind computing:
 #
 # <details><summary>What the planner assumes</summary>
 #
-# ZeRO 3 sends at half the rated speed. Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. The pipeline sends at 40 %, hides nothing, and computes for 3.6 s. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
+# ZeRO 3 sends at half the rated speed. Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
 #
-# ZeRO 1 sends at 40 %, too, after the last backward, and hides nothing. It takes two sequences a microbatch: with four it would need 91 GB, 27 of them for the gradients of all weights.
+# ZeRO 1 sends after the last backward. It takes two sequences a microbatch: with four it would need 91 GB, 27 of them for the gradients of all weights.
 #
 # With one microbatch of eight sequences ZeRO 3 would send half as much, but need 93 GB. If it recomputes activations, it fits, and takes 4.9 s at best.
 #
@@ -435,7 +435,11 @@ axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
 # %% [markdown]
-# At 10 Gbit/s ZeRO 3 takes thirteen times as long as the pipeline, which is more than the planner's known error, a factor of 3.8 (chapter 19). At 400 Gbit/s the gap is smaller than this error, so where the curves meet is no result. With such a batch, then, a pipeline pays where links are slow.
+# At 10 Gbit/s a message takes 34 ms there, longer than a forward of 19 ms. So the pipeline waits more than half of its step: of 8.7 s it computes for 3.6. Yet the better ZeRO, ZeRO 1, takes 8.5 times as long.
+#
+# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions need not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result: the gap is smaller than the error. With such a batch a pipeline pays on slow links.
+#
+# Large trainings combine it with tensor and data parallelism (chapters 09 and 10).
 
 # %% [markdown]
 # ## Summary
@@ -443,7 +447,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
 # - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer if messages take time.
 # - The slowest stage sets the pace of all.
-# - A pipeline sends less than ZeRO unless the batch is very large: take it where links are slow.
+# - Here a pipeline sends less than ZeRO 1 up to about 2 million tokens a batch: take it where links are slow.
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [paced](GLOSSARY.md#paced).
 #
@@ -456,7 +460,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # %% [markdown]
 # ## Schedules that shrink the bubble
 #
-# Can an order get back what 1F1B loses? Not as long as each rank has one stage, a backward is one piece, and the pipeline drains after every step. We drop these one after the other.
+# Can an order get back what 1F1B loses? Not as long as each rank has one stage, a backward is one piece, and the pipeline drains after every step.
 #
 # ### Interleaving: more stages
 #
@@ -468,38 +472,40 @@ less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1)
 # %%
 few = step.but(microbatches=4)
 interleaved = few.but(schedule="interleaved_1f1b")
-lab.show(interleaved.predict(), title=interleaved.title())
+less.score(bubble(interleaved.predict()))
 
 # %%
-less.score(bubble(interleaved.predict()))
+lab.show(interleaved.predict(), title=interleaved.title())
 
 # %% [markdown]
 # Each box is half as long, so filling and draining cost half as much. If m is a multiple of p, v stages a rank act like v times the microbatches:
 #
 # $$\text{bubble} = \frac{p-1}{vm+p-1}$$
 #
-# The price is messages, over seven borders instead of three, and memory. Rank 0's peak of 8 half stages is 1F1B's 4 whole ones, but from eight microbatches on it is 11 halves.
+# The price is messages, over seven borders instead of three, and memory. *Peak in flight* counts half stages here: rank 0's 8 halves are as much as 1F1B's 4 whole ones. From eight microbatches on it holds 11 halves.
 #
 # ### Zero bubble: a backward in two parts
 #
-# A backward computes two things, each in 20 ms here. The stage before waits for I, the gradient of the input. No other rank waits for W, the gradient of the weights, so **ZB-H1** puts it off until there is a gap. What is the bubble now?
+# A backward computes two things, each in 20 ms here. One is I, the gradient of the input, for which the stage before waits. The other is W, the gradient of the weights, for which no other rank waits. So **ZB-H1** puts W off until there is a gap. What is the bubble now?
 
 # %%
 filled = lab.guess("bubble of ZB-H1, 4 ranks, 4 microbatches", between=(0, 1))
 
 # %%
 half = few.but(schedule="zb_h1")
-lab.show(half.predict(), title=half.title())
-
-# %%
 filled.score(bubble(half.predict()))
 
+# %%
+lab.show(half.predict(), title=half.title())
+
 # %% [markdown]
-# The stage before now waits for I only, and the W's that were put off fill gaps. So a rank is idle for $(p-1)(F+I-W)$ instead of $(p-1)(F+B)$. The price: activations are kept until W is done, so every rank holds 4, like 1F1B's rank 0.
+# The last rank waits for $p-1$ forwards before it can begin. After its last I the gradient passes $p-1$ more I's, and meanwhile this rank runs as many W's that it had put off. So it is idle for $(p-1)(F+I-W)$ instead of $(p-1)(F+B)$. The other ranks have as much work in the same time.
+#
+# The price: activations are kept until W is done, so every rank holds 4, like 1F1B's rank 0.
 #
 # ### Exercise 4. Where do the W's go?
 #
-# `order` is what a rank of 1F1B does, with I in the place of B. On rank 2 of four it begins `["2F0", "2F1", "2I0", "2F2", "2I1"]`. Return it with every W put in. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W).
+# `order` is what a rank of 1F1B does, with I in the place of B. On rank 2 of four it begins `["2F0", "2F1", "2I0", "2F2", "2I1"]`. Return it with every W put in. F, I and W take equally long, and messages no time. The step must be as short as ZB-H1's, and the peak as low (a microbatch stays open until its W).
 
 
 # %%
@@ -544,10 +550,10 @@ for rank, told in enumerate(stale):
     late = max(newest - used for used, newest in told["versions"])
     kept = told["peak_versions"]
     rows.append({"rank": rank, "updates late": late, "versions kept": kept})
-lab.table(rows)
+between.score(rows[0]["updates late"])
 
 # %%
-between.score(rows[0]["updates late"])
+lab.table(rows)
 
 # %% [markdown] sections="10.3.2, 19.3.2"
 # The gradient of B3 must belong to the weights that F3 used, so rank 0 still keeps those: **weight stashing**. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late: they are [stale](GLOSSARY.md#staleness). So PipeDream, once full, never waits if stages are equal and messages free, but it trains on older weights. Whether that hurts we did not measure.
@@ -556,7 +562,7 @@ between.score(rows[0]["updates late"])
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ### All of them, paced
 #
-# How much of it do real ranks get back? Here are the schedules that flush, one run each. **ZBV** splits the backward *and* gives each rank two stages, in a V: rank 0 has the first and the last, so no gradient has to walk back before its first I.
+# What do these schedules need on real ranks? Here are those that flush, one run each. **ZBV** splits the backward *and* gives each rank two stages, in a V: rank 0 has the first and the last, so no gradient has to walk back before its first I.
 #
 # <details><summary>Why "zero"</summary>
 #
@@ -581,8 +587,7 @@ schedules = {
 rows = []
 for name, key in schedules.items():
     pair = step.but(schedule=key).compare()  # remembers the first two, run above
-    row = {"schedule": name, "boxes a rank": len(pair.experiment.order().orders[0])}
-    row["predicted_us"] = pair.predicted.span_us
+    row = {"schedule": name, "predicted_us": pair.predicted.span_us}
     row["measured_us"] = pair.measured.span_us
     row["activations_bytes"] = max(each["peak_activation_bytes"] for each in pair.run)
     rows.append(row)
@@ -591,13 +596,9 @@ for name, key in schedules.items():
 lab.table(rows, title="Predicted and measured step, largest peak of activations")
 
 # %% [markdown]
-# By theory interleaving saves 90 ms against 1F1B, and ZBV 150; now subtract the measured steps. Every row took longer than predicted, and by how much differs from run to run, so one run each ranks nothing. Finer schedules have more boxes, and gaps between them. Here is ZBV's run, with the reasons below:
-
-# %%
-pair
-
-# %% [markdown]
-# Interleaving keeps more than a third more activations than 1F1B, the last two hardly more.
+# Interleaving keeps 11/8 of 1F1B's activations, as predicted. The last two hardly exceed 1F1B.
+#
+# Every row took longer than predicted, by an amount that differs from run to run. So one run each can't tell the fastest.
 #
 # <details><summary>The schedules in a table</summary>
 #
@@ -625,14 +626,15 @@ chart = few.but(schedule="gpipe", forward_ms=1, backward_ratio=1)
 lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# Rank 0 gets to B0 in step 10, counted from 0; a chart that has it in step 4 can't run. Find the first box that can't. A box can run if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step. One chart has 32 ranks and 256 microbatches, and you have two seconds.
+# Rank 0 gets to B0 in step 10, counted from 0; a chart that has it in step 4 can't run. Find the first box that can't. A box can run if whatever it waits for, on its own rank or a neighbour's, stands in an earlier step.
 
 
 # %%
 def my_fault(chart):
     """(rank, step) of the earliest box that can't run (then lowest rank), or None.
 
-    chart: a list of rows, one per rank; a row: a box per step, "F1", "B1" or "."
+    chart: a list of rows, one per rank; a row: a box per step, "F1", "B1" or ".".
+    The largest has 32 ranks and 256 microbatches, and you have two seconds.
     """
     ### BEGIN SOLUTION
     done, last = set(), len(chart) - 1
