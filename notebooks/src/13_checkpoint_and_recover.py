@@ -345,7 +345,7 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, below is the last save: `copy`, then the thread's `write`, and `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
+# Above are the steps, with the last save's `copy` in the gap between two. Below is the thread's part: `write`, then `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
 #
 # The thread may take cores from the steps, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
