@@ -27,6 +27,7 @@ _WORDS = (
     ("ahead", "all-gather {} ahead"),
     ("scatter", "reduce-scatter {}"),
     ("reduce", "all-reduce"),
+    ("between", "all-reduce {} between the groups"),
     ("quiet", "no communication"),
     ("device", "device"),
     ("memory", "host memory"),
@@ -202,6 +203,8 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[Even
         events.insert(0, ("ahead", index - 1))
     if index == num_units - 1:
         events.insert(0, ("gather", index))
+    if strategy == "fsdp_hybrid":
+        events.append(("between", index))
     return {index, max(0, index - 1)}, events
 
 
