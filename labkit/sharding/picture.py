@@ -27,7 +27,7 @@ _WORDS = (
     ("ahead", "all-gather {} ahead"),
     ("scatter", "reduce-scatter {}"),
     ("reduce", "all-reduce"),
-    ("between", "all-reduce {} between the groups"),
+    ("scatter_reduce", "reduce-scatter and all-reduce {}"),
     ("quiet", "no communication"),
     ("device", "device"),
     ("memory", "host memory"),
@@ -198,13 +198,11 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[Even
         return whole, [("gather", index)]
     if keeps:
         return set(range(index + 1)), [("scatter", index)]
-    events = [("scatter", index)]
+    events = [("scatter_reduce" if strategy == "fsdp_hybrid" else "scatter", index)]
     if index > 0:
         events.insert(0, ("ahead", index - 1))
     if index == num_units - 1:
         events.insert(0, ("gather", index))
-    if strategy == "fsdp_hybrid":
-        events.append(("between", index))
     return {index, max(0, index - 1)}, events
 
 

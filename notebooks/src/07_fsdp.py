@@ -32,14 +32,14 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch; the gradients of the first are there.
+# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, beside the gradients of the first.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# How much memory does that save? Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -170,7 +170,7 @@ def apart(name):
 lab.table([("Kept", apart("Kept"))], heads=["way", "apart from DDP"])
 
 # %% [markdown]
-# Rounding, no more: `Kept` is correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`. Autograd counts writes to what it has saved, and refuses it after one; writes through `.data` are not counted.
+# `Kept` is correct, up to rounding. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`. Autograd counts writes to what it has saved, and refuses it after one; writes through `.data` are not counted.
 
 
 # %%
@@ -281,7 +281,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# What does the saving cost? DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
+# DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -380,9 +380,9 @@ fsdp.replay(moves, forward_us=4_000, message_us=16_000)
 #
 # ## What is a unit?
 #
-# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, the root, the model itself, last.
+# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
 #
-# Here is a model of six blocks on two ranks, wrapped in four ways. With the embedding and the head it has eight layers. How many times the peak of *each layer* has *the root alone*?
+# Here is a model of six blocks on two ranks, wrapped in four ways. With the embedding and the head it has eight layers. How many times as high is the peak of *the root alone* as that of *each layer*?
 
 # %%
 WRAPS = {
@@ -456,7 +456,7 @@ check.hint("wrap_within")
 #
 # ## The training loop
 #
-# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load the weights from rank 0. Where we only count bytes, we do neither. Four places matter:
+# DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load the weights from rank 0. Where we only count bytes, we do neither. Four places matter:
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -588,7 +588,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# Which types may the messages have? `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
 # On two ranks we divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
 
@@ -725,26 +725,27 @@ faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="r
 # %%
 linked = sharded_plan.but(nic_gb_per_s=50 / 8)  # per card: the planner adds up eight
 plans = {num: linked.but(gpus=num, mbs=64 // num) for num in (16, 32, 64)}
-step_us = {
-    num: plan.time().step_us for num, plan in ({8: sharded_plan} | plans).items()
-}
+plans = {8: sharded_plan} | plans
+step_us = {num: plan.time().step_us for num, plan in plans.items()}
+
+# %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients, in 16 bits
 parts = {
     "computing alone": {num: step_us[8] * 8 / num for num in range(8, 65)},
     "messages alone": {num: 3 * whole_bytes / 25e3 for num in range(16, 65)},
 }
 title = "A step of 131,072 tokens on more and more cards"
-axes = {"x": "cards", "unit": "us", "badge": "predicted", "title": title}
-cross = {"rule": 16, "crossing": 20}
-lab.curves(predicted=parts, measured={"the planner's step": step_us}, at=cross, **axes)
+axes = {"x": "cards", "unit": "us", "at": {"rule": 16, "crossing": 20}}
+step = {"the planner's step": step_us}
+lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axes)
 
 # %%
 faster.score(step_us[8] / step_us[64])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each computes less, while its messages stay as long. The rule says 131,072 / 8,000 = 16 cards, so a step twice as fast (11 cards, if gradients are reduced in fp32). But the planner's card computes 33,069 × 6 × 6.74 B / 8 = 167 TFLOP/s, not 200. It wants only 167,000 / 25 = 6,700 tokens, so the lines cross at 20 cards. From there the step takes the 1.6 s of its messages, however many cards you add.
+# With more cards each computes less, while its messages stay as long. The step follows the higher line. The rule says 131,072 / 8,000 = 16 cards, so a step twice as fast; with gradients in fp32 it says 11 cards. But the planner's card computes 33,069 × 6 × 6.74 B / 8 = 167 TFLOP/s, not 200. So it wants only 167,000 / 25 = 6,700 tokens, and the lines cross at 20 cards. From there the step takes the 1.6 s of its messages, however many cards you add.
 #
-# And published runs that gathered between machines took up to 3.8 times as long as predicted. A link for each card moves the limit, and so does Part 2; chapter 08 takes another way.
+# Published runs that gathered between machines took up to 3.8 times as long as predicted. A link for each card moves the limit, and so does Part 2.
 #
 # Your turn: a card computes 400 TFLOP/s, its link brings 50 GB/s. How many cards does a batch of a million tokens feed?
 
@@ -769,7 +770,7 @@ fed.score(1_000_000 / (400e12 / 50e9))
 # %% [markdown] sections="8.4.2, S6"
 # ## Part 2: FSDP between machines
 #
-# What if the network is slow? Our eight cards stand in two machines now. Each card has a link of 3 GB/s to the other machine. Again half is reached, and a machine's four links add up to 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
+# Our eight cards stand in two machines now. Each card has a link of 3 GB/s to the other machine. Again half is reached, and a machine's four links add up to 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
 
 # %%
 slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")

@@ -169,7 +169,7 @@ def test_between_groups_every_unit_is_all_reduced():
     sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
     for index in range(len(UNITS)):
         drawn = sharding_picture.layers(sizes, 4, f"B{index}", strategy="fsdp_hybrid")
-        assert f"all-reduce {list(sizes)[index]} between the groups" in drawn.heading
+        assert f"reduce-scatter and all-reduce {list(sizes)[index]}" in drawn.heading
 
 
 @pytest.mark.parametrize(
