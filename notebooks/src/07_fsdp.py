@@ -170,7 +170,7 @@ def apart(name):
 lab.table([("Kept", apart("Kept"))], heads=["way", "apart from DDP"])
 
 # %% [markdown]
-# `Kept` is correct, up to rounding. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`. Autograd counts writes to what it has saved, and refuses it after one; writes through `.data` are not counted.
+# `Kept` is correct, up to rounding. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`. Autograd counts the writes to a tensor that it has saved, and after one refuses to use it. Writes through `.data` are not counted.
 
 
 # %%
@@ -625,7 +625,7 @@ in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=
 lab.table([*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}])
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# In fp32 only tokens that did not occur have zeros: 11,904 / 64 = 186 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; two ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds for one type.
+# In fp32 only tokens that did not occur have zeros: 11,904 / 64 = 186 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; two ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds only if all messages have one type.
 #
 # ## Loading from rank 0
 #
@@ -880,7 +880,7 @@ leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
 #
 # ### What helps our two machines
 #
-# There are two ways out: a card's whole share as *one microbatch*, or HYBRID_SHARD. All messages have 16 bits. We estimate HYBRID_SHARD's all-reduce by hand, as if nothing of it hid:
+# There are two ways out: a card's whole share as *one microbatch*, or HYBRID_SHARD. All messages are in 16 bits. We estimate HYBRID_SHARD's all-reduce by hand, as if nothing of it hid:
 
 
 # %%
@@ -963,7 +963,7 @@ check.hint("choose_strategy")
 # - A rank holds its share of the states, and at the peak activations and a few units.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
 # - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. So a fixed batch feeds a fixed number of ranks.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens; the backward wants 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
