@@ -29,6 +29,7 @@ _MOVES = ("all_gather", "compute", "reduce_scatter")
 _TOP_PX = 56.0
 _ROW_PX = 24.0
 _ARROW_PX = 104.0
+_NUMBER_PX = 14.0  # the rank's, left of its row
 Column = list[tuple[int, ...]]
 """the slices of a layer on one rank: the ranks that each is of, () where it is not there"""
 
@@ -80,7 +81,7 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
         shapes.append(Words(x, _TOP_PX, names[when], bold=True))
         shapes += _grid(columns, "w" if place < 2 else "g", x, grid_px)
         if place:
-            y = _TOP_PX + 24 + _ROW_PX * num_ranks / 2
+            y = _TOP_PX + 14 + _ROW_PX * num_ranks / 2
             shapes.append(Line(((x - _ARROW_PX + 6, y), (x - 10, y)), arrow=True))
             move = f"{place} {names[_MOVES[place - 1]]}"
             shapes.append(Words(x - _ARROW_PX / 2 - 2, y - 8, move, "middle", 11))
@@ -91,7 +92,7 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
         for rank in range(num_ranks)
     ]
     keys.append((tuple(striped(0, -7, 22, 14, range(num_ranks))), names["mean"]))
-    key_shapes, height_px = legend(keys, 0, _TOP_PX + 40 + _ROW_PX * num_ranks)
+    key_shapes, height_px = legend(keys, 0, _TOP_PX + 32 + _ROW_PX * num_ranks)
     return Sketch(
         shapes=(*shapes, *key_shapes),
         height_px=height_px,
@@ -108,17 +109,17 @@ def _rows(column: Column) -> list[int]:
 
 
 def _grid(columns: list[Column], letter: str, left_px: float, grid_px: float) -> Iterator[Shape]:
-    """A column per rank, a box per slice."""
-    pitch_px = grid_px / len(columns)
+    """A row per rank, behind its number, and in it a box per slice."""
+    pitch_px = (grid_px - _NUMBER_PX) / len(columns)
     for rank, column in enumerate(columns):
-        x = left_px + pitch_px * rank
-        yield Words(x + pitch_px / 2 - 2, _TOP_PX + 17, str(rank), "middle", 11, opacity=0.8)
-        for row, of_ranks in enumerate(column):
-            y = _TOP_PX + 22 + _ROW_PX * row
+        y = _TOP_PX + 14 + _ROW_PX * rank
+        yield Words(left_px, y + 14, str(rank), size_px=11, opacity=0.8)
+        for place, of_ranks in enumerate(column):
+            x = left_px + _NUMBER_PX + pitch_px * place
             if len(of_ranks) > 1:
                 yield from striped(x, y, pitch_px - 4, _ROW_PX - 4, of_ranks)
             elif of_ranks:
                 look = CYCLE[of_ranks[0]][0]
-                yield Box(x, y, pitch_px - 4, _ROW_PX - 4, look, texts=(f"{letter}{row}",))
+                yield Box(x, y, pitch_px - 4, _ROW_PX - 4, look, texts=(f"{letter}{place}",))
             else:
                 yield Box(x, y, pitch_px - 4, _ROW_PX - 4, fill=0.0)

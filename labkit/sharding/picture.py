@@ -27,6 +27,7 @@ _WORDS = (
     ("ahead", "all-gather {} ahead"),
     ("scatter", "reduce-scatter {}"),
     ("reduce", "all-reduce"),
+    ("scatter_reduce", "reduce-scatter and all-reduce {}"),
     ("quiet", "no communication"),
     ("device", "device"),
     ("memory", "host memory"),
@@ -197,7 +198,7 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[Even
         return whole, [("gather", index)]
     if keeps:
         return set(range(index + 1)), [("scatter", index)]
-    events = [("scatter", index)]
+    events = [("scatter_reduce" if strategy == "fsdp_hybrid" else "scatter", index)]
     if index > 0:
         events.insert(0, ("ahead", index - 1))
     if index == num_units - 1:

@@ -13,7 +13,7 @@
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
-# Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
+# Fully sharded data parallelism (FSDP; ZeRO 3 in chapter 06) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
 
 # %%
 import math
@@ -32,14 +32,14 @@ lab.begin("en", deadline_s=120)
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, so the gradients of the first are there.
+# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, beside the gradients of the first.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# How much memory does that save? Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -53,11 +53,11 @@ lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, the [activations](GLOSSARY.md#activations), which nobody shards, and *temporary*, mostly buffers, in one of which is block 2. So at its peak a rank holds its share of the states, its activations and a few whole blocks.
+# Not all is states. Look at `B3` in the opening picture. Above the states lie block 3, *gathered for a while*, and the [activations](GLOSSARY.md#activations), which nobody shards. *Temporary* are whole gradients and buffers, one of them for block 2, gathered early. So at its peak a rank holds its share of the states, its activations and a few whole blocks.
 #
 # <details><summary>Three blocks in <em>temporary</em></summary>
 #
-# - Block 2, gathered early, is still in its buffer: a gathered layer lands in one, and is copied from there.
+# - Block 2 is still in its buffer: a gathered layer lands in one, and is copied from there.
 # - The gradients of block 3 are whole.
 # - The gradients of block 4 are in the buffer from which they are reduced.
 #
@@ -65,13 +65,13 @@ share.score(peak_bytes[0] / peak_bytes[1])
 #
 # ## By hand
 #
-# How can a card compute with its slices of a layer? It takes three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
+# A card computes with its slices of a layer in three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
 
 # %%
 fsdp.ThreeMoves(ranks=3)
 
 # %% [markdown]
-# The third is the backward of the first, so we tell autograd just that.
+# A row is a rank. The third move is the backward of the first, so we tell autograd just that.
 
 
 # %%
@@ -94,7 +94,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights, so its own may go, to `meta`: a device of shapes without bytes.
+# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part. It is the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights. So the layer's own can go to `meta`, a device of shapes without bytes.
 
 
 # %%
@@ -170,7 +170,7 @@ def apart(name):
 lab.table([("Kept", apart("Kept"))], heads=["way", "apart from DDP"])
 
 # %% [markdown]
-# Rounding, no more: `Kept` is correct. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`: any other write to what autograd has saved is an error.
+# `Kept` is correct, up to rounding. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between. Autograd saves *views* of the gathered tensor, which share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, through `.data`. Autograd counts the writes to a tensor that it has saved, and after one refuses to use it. Writes through `.data` are not counted.
 
 
 # %%
@@ -194,7 +194,7 @@ class Freed(Kept):
 # %% [markdown]
 # ### Beside torch's own
 #
-# torch does it with one function, called on each part of the model and then on the whole. It changes the module in place: each parameter becomes a `DTensor`, which holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
+# torch does it with one function, called on each part of the model and then on the whole. Each parameter becomes a `DTensor` in place: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
 
 
 # %%
@@ -226,7 +226,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` needs 2.34 MB there instead of 2.06, mainly because it gathers early, through buffers. So a card computes with its slice by gathering the rest for a moment.
+# `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` peaks there, too, and higher, mainly because it gathers early, through buffers.
 #
 # In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` and `fully_shard` are **FULL_SHARD**.
 #
@@ -234,8 +234,8 @@ lab.curves(
 #
 # Build FSDP's step without an `autograd.Function` of your own, for rows that don't divide. About 30 minutes.
 #
-# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. Pad each to `ceil(num_rows[i] / N)` rows.
-# - A layer is `x = torch.tanh(x @ weight.T)`, the loss the mean square of the last `x`.
+# - `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows. Five rows on four ranks are cut into 2, 2, 1 and 0, and each is padded to 2, `ceil(num_rows[i] / N)`.
+# - `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`, and a rank's loss is the mean square of its last `x`.
 # - Keep the inputs. In the backward compute each layer again, with `torch.autograd.grad`: every weight is gathered twice, and only one is whole at a time.
 
 
@@ -281,7 +281,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# What does the saving cost? DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
+# DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -307,11 +307,11 @@ lab.table(
 ratio.score(sent["Freed"] / sent["DDP"])
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer; `fully_shard` pads each parameter, `Freed` only the layer.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer. `fully_shard` pads each parameter, `Freed` only the layer.
 #
 # ## When messages hide
 #
-# Must the card wait for those bytes? `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -327,9 +327,9 @@ moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %% [markdown]
-# In the backward FSDP prefetches without being asked: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work that runs beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation. Python fills the queues far ahead of the GPU, so in the forward gathers run early, too.
+# In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work that runs beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation. Our record, from CPUs, is the order in which Python asks. On a GPU it asks far ahead: for `g1` after asking for `F0`, not after `F0` has ended. So in the forward gathers run early, too.
 #
-# We replay this order on two queues, with the durations of a block of our 7 B model. On a card that really computes 200 TFLOP/s a forward of 2,048 tokens takes 4 ms, on a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
+# We replay this order on two simulated queues, with the durations of a block of our 7 B model. On a card that really computes 200 TFLOP/s a forward of 2,048 tokens takes 4 ms. On a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
 # %%
 alone = lab.guess("messages that stand alone", between=(0, 15))
@@ -346,11 +346,11 @@ queues
 #
 # The first gather, the `g4` at the turn, and the last reduce. Layer 4 is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
-# The gap before the first `g4`: in the forward two buffers take turns, and `g4` takes that of `g2`, so it waits until `F2` begins.
-#
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
+#
+# Before the first `g4` is a gap: in the forward two buffers take turns. `g4` takes the buffer of `g2`, and waits until `F2` begins.
 #
 # ### How fast must the link be?
 #
@@ -358,11 +358,13 @@ queues
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# At 200 TFLOP/s NVLink wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link that brings 25 GB/s wants 200,000 / 25 = 8,000.
+# At 200 TFLOP/s NVLink wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link that brings 25 GB/s wants 200,000 / 25 = 8,000, even if eight cards share it: a ring leaves a machine once, so its link carries what one card sends, not eight times that.
 #
-# The backward has twice the FLOPs and two messages, so the same rule. But gradients are usually reduced in fp32 (*Mixed precision*): one message doubles, and it wants 1.5 times the tokens: 12,000.
+# That is for gradients reduced in 16 bits. In fp32, which is usual, the backward wants 1.5 times the tokens: 12,000.
 #
-# <details><summary>Several links</summary>
+# <details><summary>The backward, and several links</summary>
+#
+# The backward has twice the FLOPs and two messages, so the same rule holds. With gradients in fp32 one of the two messages doubles.
 #
 # A network link for each of its eight cards gives a machine 8 × 25 = 200 GB/s, so 1,000 tokens are enough. The links add up because NCCL lays several rings, and each leaves by another card's link.
 #
@@ -378,9 +380,9 @@ fsdp.replay(moves, forward_us=4_000, message_us=16_000)
 #
 # ## What is a unit?
 #
-# How much should one message gather? Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, the root, the model itself, last.
+# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
 #
-# Here are eight layers on two ranks, wrapped in four ways. Which has the lowest peak?
+# Here is a model of six blocks on two ranks, wrapped in four ways. With the embedding and the head it has eight layers. How many times as high is the peak of *the root alone* as that of *each layer*?
 
 # %%
 WRAPS = {
@@ -393,7 +395,7 @@ WRAPS = {
 }
 
 # %%
-leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
+more = lab.guess("the peak of the root alone, over each layer's", unit="ratio")
 
 
 # %%
@@ -415,10 +417,10 @@ found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %%
-leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
+more.score(found["the root alone"]["peak_bytes"] / found["each layer"]["peak_bytes"])
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, but each message has a fixed cost (chapter 02), which this table leaves out. A block of our 7 B model is 0.4 GB, little beside 80, so one unit for each block is usual.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time. But each message has a fixed cost (chapter 02), which this table leaves out. A block of our 7 B model is 0.4 GB, little beside 80 GB, so one unit for each block is usual.
 #
 # ### Exercise 2. Wrap within a budget
 #
@@ -454,7 +456,7 @@ check.hint("wrap_within")
 #
 # ## The training loop
 #
-# What is new in a training loop? DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load from rank 0, as below (but where we only count bytes or messages, we do neither). The rest is torch's own loop, in which four places matter.
+# DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load the weights from rank 0. Where we only count bytes, we do neither. Four places matter:
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -480,8 +482,8 @@ def fsdp_loop(num_steps):
         optimizer.step()
     options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = state_dict.get_model_state_dict(net, options=options)  # 4 on every rank
-    log = {"loss": f"{loss.item():.2f}", "own norm": own.item()}
-    return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
+    log = {"loss": f"{loss.item():.2f}", "norm": norm.full_tensor().item()}
+    return {**log, "tensors to save": len(weights), "own norm": own.item()}
 
 
 # %%
@@ -493,44 +495,20 @@ lab.table(
 )
 
 # %% [markdown]
-# *norm*, which `clip_grad_norm_` returns, is that of the whole gradient before clipping: the norms of slices add as squares (*joined*). *loss* is that of a rank's own rows.
+# *norm* is what `clip_grad_norm_` returns, the norm of the whole gradient before clipping. It equals *joined*, the own norms of all ranks added as squares. *loss* is that of a rank's own rows.
 #
-# Two of the four places fail without a word, 2 and 3. Here is 2: an optimizer made *before* `fully_shard` holds the old, whole parameters, and they never get a gradient. What does the loss look like then?
-#
-# <details><summary>The other three, done wrong</summary>
+# <details><summary>The four, done wrong</summary>
 #
 # - With the root *before* its children (1), `fully_shard` raises `TypeError: Invariant encountered: value was None when it should not be`.
-# - Clip by your own slices' norm (3), and every rank clips by another factor.
+# - An optimizer made *before* `fully_shard` (2) holds the old, whole parameters, which never get a gradient. On one batch the loss stays the same to the last digit; fresh batches hide that. No error is raised.
+# - Clip by your own slices' norm (3), and every rank clips by another factor. Again no error is raised.
 # - Saving gathers, so every rank must call it (4), though only rank 0 gets the tensors. Rank 0 alone would wait until the group's timeout ends the run.
 #
 # </details>
-
-
-# %%
-def optimizer_first(num_steps):
-    net = model.Transformer(2, 32, 2, max_len=32)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # of weights that go
-    sharded(net)
-    tokens, targets = model.story_tokens(4, 32, seed=0)
-    losses = []
-    for _ in range(num_steps):
-        loss = model.loss(net(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(f"{loss.item():.7f}")
-    return losses
-
-
-# %%
-rows = enumerate(lab.launch(optimizer_first, 4)[0])
-lab.table({"step": step, "loss": loss} for step, loss in rows)
-
-# %% [markdown] sections="S6"
-# It stands still, to the last digit, which fresh batches would hide. So if a loss does not fall, train twice on one batch; if it stays the same, look which weights the optimizer holds.
 #
 # ### Accumulation
 #
-# How often must several microbatches send? In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
 #
 # On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
@@ -557,13 +535,13 @@ def accumulate(reduce_once, gather_once):
 ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
 found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
 rows = [(name, *row) for name, row in found.items()]
-lab.table(rows, heads=["once", "gathers", "scatters", "peak_bytes"])
+lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 
 # %%
 left.score(sum(found["reduced"][:2]))
 
 # %% [markdown] sections="8.4.4"
-# The gathers are all still there, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
+# All gathers remain, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
 #
 # ### Exercise 3. Repair a training
 #
@@ -610,9 +588,9 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# Which types may the messages have? `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which parameters are gathered and used, and gradients reduced. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# On two ranks we divide the loss by 1024, so much that fp16 visibly fails, and count gradients that become zero:
+# On two ranks we divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
 
 
 # %%
@@ -623,9 +601,10 @@ def step_in(params, reduced):
     tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         (model.loss(net(tokens).float(), targets) / 1024).backward()
-    grads = torch.cat([each.grad.full_tensor().flatten() for each in net.parameters()])
+    grads = (each.grad.full_tensor() for each in net.parameters())
+    table, *others = ((each == 0).sum().item() for each in grads)
     sent = ring_bytes(counted.payload_bytes, dist.get_world_size())
-    return {"sent_bytes": sent, "zeros": (grads == 0).float().mean().item()}
+    return {"sent_bytes": sent, "zeros of tokens": table, "elsewhere": sum(others)}
 
 
 # %%
@@ -643,16 +622,14 @@ found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items
 rows = [{"types": name, **row} for name, row in found.items()]
 weights = model.Transformer(2, 64, 4, max_len=32).parameters()
 in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=2)
-lab.table(
-    [*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}], units={"zeros": "share"}
-)
+lab.table([*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}])
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# Most zeros in fp32 belong to tokens that did not occur. bf16 loses hardly more; fp16 does, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32, which two ranks don't show. It sends as much as DDP in fp32: the 1.5 above holds for one type only.
+# In fp32 only tokens that did not occur have zeros: 11,904 / 64 = 186 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; two ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds only if all messages have one type.
 #
 # ## Loading from rank 0
 #
-# How do weights get from a file into slices? If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0. It alone would read, with `torch.load(path, mmap=True)`; here it makes random weights. A rank's bytes, on host and device:
+# If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0. Rank 0 alone reads, with `torch.load(path, mmap=True)`; here it makes random weights. A rank's bytes, on host and device:
 
 
 # %%
@@ -730,7 +707,7 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 #
 # ## When is it worth it?
 #
-# Whenever the states don't fit. Here are our eight cards before and after. A step has 64 sequences, on each card eight microbatches of one:
+# Whenever the states don't fit. Here are our eight cards without and with FSDP. A step has 64 sequences, on each card eight microbatches of one:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
@@ -738,27 +715,47 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.7 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14. (The planner counts fp32 weights as *optimizer*, and 2-byte copies as *parameters*.)
+# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.74 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
 #
-# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, and from 16 cards on, each takes its share as one microbatch. We grow from one machine of eight cards to eight machines. Each has one link of 50 GB/s, of which the planner counts half as reached, our 25 GB/s. It reduces in 16 bits. How many times as fast is the step?
+# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, and from 16 cards on, each takes its share as one microbatch. We grow from one machine of eight cards to eight machines. Each machine has one link of 50 GB/s, of which the planner counts half as reached, our 25 GB/s. Gradients are reduced in 16 bits. How many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
 
 # %%
-linked = sharded_plan.but(nic_gb_per_s=50 / 8)  # a machine's link, for each card
+linked = sharded_plan.but(nic_gb_per_s=50 / 8)  # per card: the planner adds up eight
 plans = {num: linked.but(gpus=num, mbs=64 // num) for num in (16, 32, 64)}
 plans = {8: sharded_plan} | plans
 step_us = {num: plan.time().step_us for num, plan in plans.items()}
-rows = [(num, 2_048 * plan.mbs, step_us[num]) for num, plan in plans.items()]
-lab.table(rows, heads=["cards", "tokens of a microbatch", "step_us"])
+
+# %%
+whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients, in 16 bits
+parts = {
+    "computing alone": {num: step_us[8] * 8 / num for num in range(8, 65, 2)},
+    "messages alone": {num: 3 * whole_bytes / 25e3 for num in range(16, 65, 2)},
+}
+title = "A step of 131,072 tokens on more and more cards"
+axes = {"x": "cards", "unit": "us", "at": {"rule": 16, "crossing": 20}}
+step = {"the planner's step": step_us}
+lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axes)
 
 # %%
 faster.score(step_us[8] / step_us[64])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# With more cards each has fewer tokens, while its messages stay as long. So FULL_SHARD over one link per machine feeds 131,072 / 8,000 = 16 cards, or 11 if it reduces in fp32; beyond them the messages set the time. A link for each card, or Part 2, moves this limit. (Gathers between machines may take far longer than predicted: Part 2 has the planner's warning.) Chapter 08 takes another way.
+# With more cards each computes less, while its messages stay as long. The step follows the higher line. The rule says 131,072 / 8,000 = 16 cards, so a step twice as fast; with gradients in fp32 it says 11 cards. But the planner's card computes 33,069 × 6 × 6.74 B / 8 = 167 TFLOP/s, not 200. So it wants only 167,000 / 25 = 6,700 tokens, and the lines cross at 20 cards. From there the step takes the 1.6 s of its messages, however many cards you add.
 #
+# Published runs that gathered between machines took up to 3.8 times as long as predicted. A link for each card moves the limit, and so does Part 2.
+#
+# Your turn: a card computes 400 TFLOP/s, its link brings 50 GB/s. How many cards does a batch of a million tokens feed?
+
+# %%
+fed = lab.guess("cards that a million tokens feed", between=(0, 1_000))
+
+# %%
+fed.score(1_000_000 / (400e12 / 50e9))
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # <details><summary>And if memory is short before that?</summary>
 #
 # - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, as in the script, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
@@ -773,7 +770,7 @@ faster.score(step_us[8] / step_us[64])
 # %% [markdown] sections="8.4.2, S6"
 # ## Part 2: FSDP between machines
 #
-# What if the network is slow? Our eight cards stand in two machines now, with 3 GB/s for each card between them. Again half is reached, and a machine's four links add up: 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
+# Our eight cards stand in two machines now. Each card has a link of 3 GB/s to the other machine. Again half is reached, and a machine's four links add up to 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
 
 # %%
 slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
@@ -785,15 +782,13 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # %% [markdown] sections="8.4.2, S6"
 # <details><summary>Where the number comes from</summary>
 #
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes a little more slowly than our 200 TFLOP/s. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
+# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes 167 TFLOP/s instead of 200. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
 #
 # </details>
 #
-# So we need fewer messages, or messages that stay inside a machine.
-#
 # ## The four strategies
 #
-# Papers and configuration files name four strategies, each of two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, 2 and 3 the other, and each machine has a whole copy, cut in two. This is `B3`:
+# Papers and configuration files name four strategies. Each makes two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, ranks 2 and 3 the other. Each machine, a group in the picture, has a whole copy, cut in two. This is `B3`:
 
 # %%
 machines = sharding.Step(engine="fsdp_hybrid", ranks=4).board()
@@ -801,9 +796,9 @@ machines.controls["moment"].value = 9  # the moment B3
 machines
 
 # %% [markdown] sections="8.4.2, S6"
-# A layer is gathered inside a machine, and between machines only gradients are added: rank 0's half with rank 2's, rank 1's with rank 3's.
+# A layer is gathered inside a machine. The all-reduce adds gradients between machines: rank 0's half to rank 2's, rank 1's to rank 3's.
 #
-# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that would leave a machine with HYBRID_SHARD?
+# FULL_SHARD makes one ring of all four ranks. The hop that leaves a machine carries what a rank sends: two gathers and a reduce, each 3/4 of the weights, 9/4 in all. What share of that leaves a machine with HYBRID_SHARD?
 
 # %%
 leaves = lab.guess(
@@ -823,13 +818,14 @@ STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
 def step_on(sizes, freed):
     device, shape = torch.get_default_device().type, tuple(sizes.values())
     mesh = dist.init_device_mesh(device, shape, mesh_dim_names=tuple(sizes))
-    net = model.Transformer(1, 64, 4, max_len=32)
-    sharded(net, mesh=mesh, reshard_after_forward=freed)
-    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-    with traffic.count() as counted:
+    with memory.watch() as watched, traffic.count() as counted:
+        net = model.Transformer(1, 64, 4, max_len=32)
+        sharded(net, mesh=mesh, reshard_after_forward=freed)
+        watched.mark("step")
+        tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
         model.loss(net(tokens), targets).backward()
     held = sum(each.to_local().nbytes for each in net.parameters())
-    return held, counted.payload_bytes
+    return held, watched.footprint().peak_bytes, counted.payload_bytes
 
 
 # %%
@@ -838,8 +834,8 @@ def all_four():
 
 
 found = lab.launch(all_four, ranks=4)[0]
-leave = {name: ring_bytes(payload, 4) for name, (_, payload) in found.items()}
-between = found["HYBRID_SHARD"][1]["all_reduce"]  # of a rank, with one of the other's
+leave = {name: ring_bytes(payload, 4) for name, (*_, payload) in found.items()}
+between = found["HYBRID_SHARD"][-1]["all_reduce"]  # of a rank, with one of the other's
 leave["HYBRID_SHARD"] = 2 * ring_bytes({"all_reduce": between}, 2)
 USES = {
     "FULL_SHARD": "the least memory",
@@ -847,10 +843,9 @@ USES = {
     "HYBRID_SHARD": "slow links between machines",
     "NO_SHARD": "everything fits on each card",
 }
-rows = [(name, found[name][0], leave[name], use) for name, use in USES.items()]
-lab.table(
-    rows, heads=["strategy", "kept weights_bytes", "would leave a machine_bytes", "for"]
-)
+rows = [(name, *found[name][:2], leave[name], use) for name, use in USES.items()]
+heads = ["weights between steps_bytes", "peak_bytes", "would leave a machine_bytes"]
+lab.table(rows, heads=["strategy", *heads, "for"])
 
 # %%
 leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
@@ -864,11 +859,11 @@ leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
 #
 # </details>
 #
-# HYBRID_SHARD keeps the gathers inside, so the states must fit on one machine.
+# HYBRID_SHARD keeps the gathers inside, so the states must fit on one machine. SHARD_GRAD_OP holds no more than FULL_SHARD between steps, but its peak is higher: when its forward ends, all weights are whole.
 #
 # <details><summary>Scripts with the old class, FSDP1</summary>
 #
-# FSDP1 flattens a unit and cuts that, as our `Kept` did. Its FULL_SHARD is ZeRO 3 of chapter 06. The arguments have other names:
+# FSDP1 flattens a unit and cuts that, as our `Kept` did. The arguments have other names:
 #
 # | FSDP1 | FSDP2 |
 # | --- | --- |
@@ -885,11 +880,7 @@ leaves.score(leave["HYBRID_SHARD"] / leave["FULL_SHARD"])
 #
 # ### What helps our two machines
 #
-# There are three ways out, all in 16 bits. What goes between machines in the last two is an estimate by hand, as if nothing of it hid:
-
-# %%
-whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients
-ring_us = 7 / 8 * whole_bytes / 6e3  # once around eight cards, at 6 GB/s
+# There are two ways out: a card's whole share as *one microbatch*, or HYBRID_SHARD. All messages are in 16 bits. We estimate HYBRID_SHARD's all-reduce by hand, as if nothing of it hid:
 
 
 # %%
@@ -902,16 +893,14 @@ def hybrid(plan):
 
 
 # %%
-def cost(plan, more_us=0, more_bytes=0):
+def cost(plan, more_us=0):
     planned_us = plan.time().step_us
-    peak_bytes = plan.memory().peak_bytes + more_bytes
-    return peak_bytes, planned_us, more_us, planned_us + more_us
+    return plan.memory().peak_bytes, planned_us, more_us, planned_us + more_us
 
 
 rows = [
     ("FULL_SHARD", *cost(two_machines)),
     ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
-    ("gathered and reduced once", *cost(sharded_plan, 2 * ring_us, 2 * whole_bytes)),
     ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
 ]
 lab.table(
@@ -919,23 +908,24 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB between the two. All three are predicted at 6 to 8 s instead of 46.7 s. But the other two gather across machines, of which the planner says:
+# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB. Both ways are predicted at 6 to 7 s instead of 46.7 s. But *one microbatch* gathers between machines. The planner says:
 
 # %%
 print(two_machines.warnings()[0])
 
 # %% [markdown] sections="8.4.2, S6"
+# Both errors favour *one microbatch*: some of the all-reduce can hide, and gathers between machines may take longer. So the order stands.
+#
 # <details><summary>What each of them needs</summary>
 #
 # - **One microbatch** has an eighth of the messages; its activations fit only if they are recomputed.
-# - **Gathered and reduced once**, as under *Accumulation*, a unit has 2 messages instead of 24. Whole weights and gradients lie on each card, 13.5 GB more with gradients in fp32.
 # - **HYBRID_SHARD** needs `set_requires_all_reduce(False)` until the last microbatch. Then 13.5 GB of gradients leave a machine in a step.
 #
 # </details>
 #
 # ### Exercise 4. Before you rent
 #
-# About 20 minutes. Find the quickest way that fits: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full". Gathering once is left out.
+# About 20 minutes. Find the quickest way that fits: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
 #
 # `plan` is FULL_SHARD on several machines, like `two_machines`. Ask `plan.but(mbs=..., recompute=...)` for `.fits` and `.time().step_us`. For HYBRID_SHARD ask the machine that `hybrid(plan)` gives, and add its microseconds.
 #
@@ -970,10 +960,10 @@ check.hint("choose_strategy")
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds its share of the states, and at the peak activations and a few units: make each block a unit.
+# - A rank holds its share of the states, and at the peak activations and a few units.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
 # - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens. The backward's messages need 1.5 times as many if they reduce in fp32. So a fixed batch feeds a fixed number of ranks.
+# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens; the backward wants 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #

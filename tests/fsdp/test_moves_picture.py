@@ -28,6 +28,13 @@ def test_a_box_for_every_slice_of_every_rank():
     assert texts.count("w0") == 1 + 3 and texts.count("g2") == 3
 
 
+def test_a_rank_is_a_row():
+    boxes = fsdp.ThreeMoves(ranks=3).picture(language="en").only(Box)
+    gathered = {text: {box.y_px for box in boxes if box.texts == (text,)} for text in ("w0", "w1")}
+    assert gathered["w0"] == gathered["w1"] and len(gathered["w0"]) == 3
+    assert len({box.x_px for box in boxes if box.texts == ("w1",)}) == 2  # slice 1: cut, and whole
+
+
 @pytest.mark.parametrize("ranks", [1, 5, 2.5])
 def test_other_ranks_are_refused(ranks):
     with pytest.raises(ValueError, match="ranks"):

@@ -165,6 +165,13 @@ def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
             assert (run[0]["calls"]["all_gather"], run[0]["calls"]["reduce_scatter"]) == wanted
 
 
+def test_between_groups_every_unit_is_all_reduced():
+    sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
+    for index in range(len(UNITS)):
+        drawn = sharding_picture.layers(sizes, 4, f"B{index}", strategy="fsdp_hybrid")
+        assert f"reduce-scatter and all-reduce {list(sizes)[index]}" in drawn.heading
+
+
 @pytest.mark.parametrize(
     "stage, offload, microbatches, down, up",
     [
