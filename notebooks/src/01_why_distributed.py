@@ -127,7 +127,7 @@ saved.score(16 - sum(held.values()))
 #
 # So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too. Chapter 05 shows what mixed precision does save.
 #
-# A run dies at its peak. While Adam works, our step also holds the gradient in fp32, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
+# A run dies at its peak. While Adam works, our step holds the gradient in fp32 as well, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
 
 # %% [markdown]
 # ## Exercise 1. Read the bill
@@ -185,6 +185,8 @@ lab.bars(block, unit="bytes", **by_hand)
 # %% [markdown]
 # By hand it keeps 34 bytes, and more than half of them in the MLP, where GELU's input and output are four times as wide as the block.
 #
+# ## What autograd keeps
+#
 # Does torch keep as much? Autograd calls a hook for each tensor that it saves. We count every storage once, without the weights; `planner.block` makes the block:
 
 
@@ -213,7 +215,7 @@ def per_unit(kind, length):
 lab.table([{"by hand": block["the whole block"].total(), "kept": per_unit("gpt", 256)}])
 
 # %% [markdown]
-# The 0.2 more are statistics.
+# The 0.2 more are statistics of the norms and of attention.
 #
 # LLaMA's block has no dropout, hence no masks. Between its MLP's three matrices lie four tensors, each 43/16 as wide as the block, instead of GPT's two. Here each of its norms is made of several operators. Does it keep less than GPT's block, or more?
 
@@ -240,7 +242,7 @@ lab.curves(measured=kept, predicted=formula, **axes, title=title)
 # %% [markdown]
 # The markers are our count, the lines a formula of Korthikanti et al. (2022): for $b$ sequences of $s$ tokens and width $h$ a GPT block keeps $34\,s\,b\,h$ bytes. It keeps $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
 #
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. With the stored matrix of its 32 heads, 34 becomes $34 + 5 \cdot 32 \cdot 2048 / 4096 = 114$, and the 9 GB become 31. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, $5\,a\,s/h$, which is 80, is added to the 34, and the 9 GB become 31. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
@@ -307,7 +309,7 @@ check.hint("fewest_ranks")
 # %% [markdown] sections="10.1.1"
 # ## Five reasons for many cards
 #
-# Of five reasons that are usually given, the first, that the model doesn't fit, is true of LLaMA 7B. The second, that training takes too long, we can compute. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA 7B was trained on 1 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these, so beside it stands what the paper reports:
+# Five reasons are usually given, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second, that training takes too long, we can compute. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA 7B was trained on 1 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these, so beside it stands what the paper reports:
 
 # %%
 llama = planner.MODELS["LLaMA 7B"]
@@ -319,7 +321,7 @@ lab.bars(years, badge="computed / published", title="Years on one card, LLaMA 7B
 # %% [markdown]
 # The first bar divided by the second, 43 %, is the share of the peak that the run got. It is called [MFU](GLOSSARY.md#mfu), model FLOPs utilization, and chapter 15 asks where the rest goes.
 #
-# If all of the work could be divided, 4,096 cards would need 20 hours. But the part that is serial takes as long as on one card (Amdahl 1967). We assume that 1 % is serial, to see how little spoils it. How many days do 4,096 cards need then?
+# If all of the work could be divided, 4,096 cards would need 20 hours. But the part that is serial takes as long as on one card (Amdahl 1967). Assume that 1 % is serial. How many days do 4,096 cards need then?
 
 # %%
 days_needed = lab.guess("days on 4,096 cards, 1 % serial", between=(1, 365))
@@ -342,7 +344,7 @@ days_needed.score(days_on(4096, 0.01))
 # %% [markdown]
 # However many cards there are, the serial part stays. Messages that nothing hides act like it.
 #
-# Are many cards more reliable? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards. If they come in proportion to the cards, one card is interrupted once in almost six years, and a thousand cards every other day. Then all of them wait. So the five reasons are:
+# Are many cards more reliable? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards. If they come in proportion to the cards, one card is interrupted once in almost six years, and a thousand cards every other day. Then all of them wait.
 #
 # | reason | a good one? | why |
 # | --- | --- | --- |
@@ -358,7 +360,7 @@ days_needed.score(days_on(4096, 0.01))
 # Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. Nobody averages the gradients. How far apart are the weights in the end, where they differ most?
 
 # %%
-answers = ("exactly 0", "a rounding error, below 1e-5", "more than that")
+answers = ("exactly 0", "a rounding error, below 1e-5", "more than a rounding error")
 apart = lab.guess("largest difference of a weight", choices=answers)
 
 
@@ -413,6 +415,8 @@ lab.show(planner.ways(every))
 # - **Hybrid**: the layers are cut into stages, and each stage has several copies.
 # - **ZeRO 3**: data parallel, but a rank keeps a part of the states and gathers parameters when it needs them.
 #
+# ## What each way sends
+#
 # Which of the four sends the fewest bytes in a step?
 
 # %%
@@ -425,16 +429,16 @@ planner.costs(every)
 fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
 
 # %% [markdown]
-# Some 36 GB of each row are activations: of all layers for four sequences, of a quarter of the layers for all 16, or of half of them for eight. With 144 and 90 GB, data parallel and the hybrid don't fit. Taken one by one, as *microbatches*, four sequences need only 9 GB, but then ZeRO 3 gathers its parameters for each. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08); here it is computed for microbatches of one sequence.
+# Some 36 GB of each row are activations: of all layers for four sequences, of a quarter of the layers for all 16, or of half of the layers for eight. With 144 and 90 GB, data parallel and the hybrid don't fit. Taken one by one, as *microbatches*, four sequences need only 9 GB, but then ZeRO 3 gathers its parameters for each. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08); here it is computed for microbatches of one sequence.
 #
 # | way | what an inner rank sends |
 # | --- | --- |
-# | data parallel | 2 x 3/4 of 13.4 GB of gradients |
+# | data parallel | 2 x 3/4 of 13.4 GB of gradients (chapter 02) |
 # | by layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back |
 # | hybrid of both | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
 # | ZeRO 3 | 3 x 3/4 of 13.4 GB: parameters twice, gradients once |
 #
-# (Why 2 x 3/4? See chapter 02.) By layers, the first and the last rank send half as much. Only activations grow with the batch:
+# By layers, the first and the last rank send half as much. Only activations grow with the batch:
 
 # %%
 batches = (16, 64, 256, 1024, 4096)
@@ -461,7 +465,7 @@ lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, titl
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Count, and then choose in this order:
+# Count, then choose in this order:
 #
 # 1. One card holds it and is fast enough: use one card.
 # 2. One card holds it but is slow: data parallel (chapter 03).
@@ -476,7 +480,7 @@ after = before.but(gpus=8, zero=1)
 planner.card(before, after)
 
 # %% [markdown]
-# By the plan it fits. How far can we trust the days?
+# By the plan it fits. Of the 120 GB before, 4 are not in our bill: mostly what the process takes for itself. How far can we trust the days?
 
 # %%
 eight = {name: each / 8 / 24 for name, each in hours.items()}
@@ -484,11 +488,11 @@ days = {"the plan": after.days(1e12), **eight}
 lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
 
 # %% [markdown]
-# The plan is optimistic. Its days come to 66 % of the peak, where LLaMA's own run, on other machines and with another batch, reached 43 %. Chapter 19 tells how far to trust such predictions.
+# The plan is optimistic. Divide the second bar by the others: the plan comes to 66 % of the peak, and LLaMA's own run, on other machines and with another batch, to 43 %. Chapter 19 tells how far to trust such predictions.
 #
 # <details><summary>What the plan counts</summary>
 #
-# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. Of the 4 GB more than in the bill, 3 are what a process takes for itself, with buffers and gaps, and 0.7 are logits. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. Of the 4 GB more than in the bill, 3 are the process with its buffers and gaps, and 0.7 are logits. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
 #
 # </details>
 #
@@ -540,7 +544,7 @@ check.hint("sharded_bytes")
 # - In fp32 and in mixed precision, Adam's states take 16 bytes per parameter.
 # - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width, and more if it stores the attention matrix.
 # - Good reasons for many cards are that a model doesn't fit or takes too long. More cards fail more often.
-# - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the batch, and there is a bubble.
+# - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the batch.
 # - Sharding divides states. To keep fewer activations, a rank takes fewer sequences or layers, or a part of each, or recomputes.
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [MFU](GLOSSARY.md#mfu).
