@@ -93,7 +93,7 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last, but not the activations. ZeRO can't shard them, because each copy has its own sequences. So only the fourth row fits.
 #
-# A layer keeps 34 bytes for each of 2,048 x 12,288 numbers (Korthikanti et al.). `tp` 2 halves 24 of them, which leaves 22. The first stage has 24 layers and keeps 4 microbatches: 22 x 2,048 x 12,288 x 24 x 4 = 53 GB.
+# A layer keeps 34 bytes for each of 2,048 x 12,288 numbers (Korthikanti et al.). `tp` 2 halves 24 of them, leaving 22. The first stage has 24 layers and keeps 4 microbatches: 22 x 2,048 x 12,288 x 24 x 4 bytes are 53 GB.
 #
 # <details><summary>The thin bars, and other bills</summary>
 #
