@@ -11,7 +11,7 @@
 #
 # *About 75 minutes. You need chapters 01 and 06 to 10. No GPU is needed.*
 #
-# We want to train our 7 B model on a trillion tokens, with 64 GPUs. Before, we cut the model, poorly on purpose, into 64 parts, and recompute all activations: the fine cut. After, every GPU keeps a copy, and all share out the optimizer. Our planner predicts both. Look at the memory and the days:
+# We want to train our 7 B model on a trillion tokens, with 64 GPUs. The layout "before" cuts the model, poorly on purpose, into 64 parts and recomputes all activations. We call it the fine cut. In the layout "after" every GPU keeps a copy, and all share out the optimizer. Our planner predicts both. Look at the memory and the days:
 
 # %%
 import labkit as lab
@@ -50,7 +50,7 @@ planner.card(fine, best)
 planner.board()
 
 # %% [markdown]
-# The board's MFU of 70 % is above the 56 % of the best run behind its constants, so a real step may well take longer.
+# The board's MFU of 70 % is above the 56 % of the best run behind its constants, so a real step may take longer.
 #
 # <details><summary>Answer</summary>
 #
@@ -234,7 +234,7 @@ node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=512)
 tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 
 # %% [markdown]
-# Look at the colour that grows from bar to bar:
+# Look at the colour that grows:
 
 # %%
 bars = {f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}
@@ -305,11 +305,11 @@ print(search.best.trust(), *search.best.warnings(), sep="\n")
 # %% [markdown]
 # The five rows are closer together than the error of 12 %, and so are all 35 layouts left of the upright line. We call that a **tie**: the plan can't tell which is faster. Run several if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory.
 #
-# `search` leaves out ZeRO 2. With it the first row comes out 8 % faster and 27 GB lighter. But none of the 25 runs used it, so only a run can tell.
+# `search` leaves out ZeRO 2, which none of the 25 runs used. By the plan, the first row with ZeRO 2 is 8 % faster and 27 GB lighter, so run it too.
 #
 # <details><summary>How good this rule is</summary>
 #
-# It is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there add the two errors. The frontier mixes both programs: the orange squares on it are by FSDP's constants.
+# The printed "nine of ten" is the margin of 12 % in words. It counts no runs: all 25 lie within 8 %. The tie is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there add the two errors. The frontier mixes both programs: the orange squares on it are by FSDP's constants.
 #
 # </details>
 
@@ -334,7 +334,7 @@ lab.show(planner.time_bars(bars | {"best": best}))
 # | launches, attention, memory traffic | 6 |
 # | gradients of copies | -5 |
 #
-# (66, because they are rounded.) So the fine cut pays for memory that nobody needs.
+# They add up to 66, because each is rounded. So the fine cut pays for memory that nobody needs.
 #
 # How sure are we? At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. The fine cut's 105 may be off by 12 %, which is 13 days. So the difference is at least 92 - 54 and at most 118 - 40 days: say 40 to 80, or 120,000 to 250,000 dollars.
 
@@ -346,7 +346,7 @@ lab.show(planner.time_bars(bars | {"best": best}))
 #
 # A model too large to copy must be cut or sharded. ZeRO 3 gathers each layer just before it computes, which can hide while another layer computes. How fast must the network be for that?
 #
-# With two sequences at a time on 64 A100 the network's data sheet must promise 11.25 GB/s for each GPU (the sum is in the fold). NVIDIA's DGX A100 has 25 GB/s for each GPU, so there the messages hide. In Amazon's p4d eight A100 share 400 Gb/s, which is 6.25 GB/s for each. How many times as long is a step there?
+# With two sequences at a time on 64 A100 the network's data sheet must promise 11.25 GB/s for each GPU. NVIDIA's DGX A100 has 25 GB/s for each GPU, so there the messages hide. In Amazon's p4d eight A100 share 400 Gb/s, which is 6.25 GB/s for each. How many times as long is a step there?
 #
 # <details><summary>11.25 GB/s, by hand</summary>
 #
@@ -365,7 +365,7 @@ slow = wide.but(nic_gb_per_s=6.25)
 network.score(slow.time().step_us / wide.time().step_us)
 
 # %% [markdown]
-# By hand it is 11.25 / 6.25 = 1.8 times. The planner's step has attention and memory traffic too, so it says less:
+# By hand it is 11.25 / 6.25 = 1.8 times. The planner adds attention and memory traffic, so it says less:
 
 # %%
 lab.show(planner.time_bars({"25 GB/s": wide, "6.25 GB/s": slow}))
@@ -426,8 +426,8 @@ lab.bars(
 #
 # Without a planner begin like this:
 #
-# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). On a slow network put stages between machines, which send little (exercise 2 has such a case).
-# 2. If it does not fit, shard everything (ZeRO 3) where you have one machine. With many, first measure that the messages hide; those of one early program did not (chapter 19).
+# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). On a slow network put stages between machines, which send little (as in exercise 2).
+# 2. If it does not fit, and you have one machine, shard everything (ZeRO 3): over NVLink the messages hide. With many machines measure that first; those of one early program did not hide (chapter 19).
 # 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside one, where waits are shortest.
 # 4. If that is not enough, recompute all activations, for a third more computing. In a narrow model like our 7 B `tp` 8 comes last, because computing is short beside the waits.
 
@@ -478,7 +478,7 @@ check.layout_in_budget(my_layout)
 check.hint("layout_in_budget")
 
 # %% [markdown]
-# Here is the regret in each case, of your function, or on the book's page of our solution. A row without a network has one machine:
+# Here is the regret in each case; on the book's page it is our solution's. A row without a network has one machine:
 
 # %%
 shown = ["model", "gpus", "gpu", "network", "regret", "questions"]
