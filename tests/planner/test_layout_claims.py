@@ -82,3 +82,46 @@ def test_on_a_slow_network_stages_between_machines_beat_copies():
     assert copies.time().step_us > 1.4 * stages.time().step_us
     usual = [plan.but(nic_gb_per_s=25).time().step_us for plan in (copies, stages)]
     assert usual[0] < usual[1]
+
+
+def test_by_fsdps_constants_all_shards_of_the_chart_are_slower_by_18_to_34_percent():
+    sizes = {"GPT-2 XL": 8, "LLaMA 7B": 8, "LLaMA 13B": 8, "LLaMA-2 70B": 64, "GPT-3 175B": 128}
+    behind = []
+    for model, gpus in sizes.items():
+        found = planner.search(planner.Plan(model=model, gpus=gpus, batch=512))
+        shards = found.by_kind()["shards"]
+        assert shards.used.name == "fsdp-a100"
+        behind.append(round(found.regret(shards), 2))
+    assert min(behind) == 0.18 and max(behind) == 0.34
+
+
+def test_zero_2_comes_out_faster_and_lighter_than_the_best_that_a_search_looks_at():
+    best = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512)).best
+    more = best.but(zero=2)
+    assert best.zero == 1 and more.time().step_us / best.time().step_us == pytest.approx(
+        0.92, abs=0.01
+    )
+    assert best.memory().peak_bytes - more.memory().peak_bytes == pytest.approx(26.5e9, rel=0.01)
+
+
+def test_products_of_one_sequence_at_a_time_reach_61_percent_of_the_peak():
+    plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
+    at_peak = 6e6 * plan.shape.params * 2048 / 312e12
+    assert at_peak / plan.time().parts()["products"] == pytest.approx(0.61, abs=0.01)
+
+
+def test_35_layouts_are_within_the_error_of_the_fastest_and_the_fine_cut_is_on_the_frontier():
+    found = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
+    limit_us = 1.12 * found.fitting[0].step_us
+    assert sum(each.step_us < limit_us for each in found.fitting) == 35
+    fine = found.plan.but(tp=8, pp=8, sp=True, recompute="full")
+    assert fine.layout in [each.layout for each in found.frontier()]
+
+
+def test_thin_slices_leave_a_quarter_of_the_bubble_and_the_first_stage_the_same_activations():
+    node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=64)
+    thick, thin = (node.but(pp=8, vpp=vpp) for vpp in (1, 4))
+    bubbles = [plan.time().parts()["bubble"] for plan in (thick, thin)]
+    assert bubbles[1] / bubbles[0] == pytest.approx(0.25, abs=0.01)
+    held = [plan.memory().parts["activations"] for plan in (node, thick)]
+    assert held[0] == pytest.approx(held[1])

@@ -10,7 +10,7 @@ from labkit import planner
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Words
 from labkit.planner.models import names, training_tokens
-from labkit.planner.plan import layout, memory, picture, steptime
+from labkit.planner.plan import layout, memory, picture, search, steptime
 from labkit.planner.plan.plan import Plan
 from labkit.units import format_bytes, format_us
 
@@ -214,6 +214,18 @@ def test_a_search_draws_its_frontier_and_names_its_best(gpus):
     bundle = found.bundle()
     assert set(bundle) == {"text/html", "image/png", "text/plain"}
     assert len(bundle["text/html"]) < 700_000
+
+
+def test_a_plan_that_is_marked_has_its_name_and_a_dot_where_its_time_and_memory_are():
+    found = planner.search(Plan(gpus=8, batch=64))
+    last = found.frontier()[-1]
+    slowest = search.as_plan(found.plan, last.layout)
+    drawn = found.mark({"the lightest": slowest}).picture()
+    assert faults(drawn) == [] and not found.marked
+    assert "the lightest" in {words.text for words in drawn.only(Words)}
+    frontier = next(line for line in drawn.only(Line) if line.dash and len(line.points_px) > 2)
+    single = [line.points_px[0] for line in drawn.only(Line) if len(line.points_px) == 1]
+    assert frontier.points_px[-1] in single
 
 
 def test_a_search_that_finds_nothing_shows_what_is_nearest_or_says_so():

@@ -3,8 +3,8 @@
 Closed forms first, for all; the real schedule is simulated for the few that are shown.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from labkit.planner.plan import memory, steptime
@@ -69,6 +69,8 @@ class Search(Shown):
     """all that don't, the nearest to fitting first"""
     num_refused: int
     """layouts that do not divide"""
+    marked: Mapping[str, Plan] = field(default_factory=dict)
+    """plans that the picture names: {name: plan}"""
 
     def __repr__(self) -> str:
         fastest = format_us(self.fitting[0].step_us) if self.fitting else "none"
@@ -79,6 +81,10 @@ class Search(Shown):
         from labkit.planner.plan import search_picture
 
         return search_picture.layouts(self, language=language)
+
+    def mark(self, plans: Mapping[str, Plan]) -> "Search":
+        """The same search, with more dots that have a name in its picture: {name: plan}."""
+        return replace(self, marked={**self.marked, **plans})
 
     @property
     def best(self) -> Plan:

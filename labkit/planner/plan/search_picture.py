@@ -8,7 +8,7 @@ from labkit.pictures.axes import Mark
 from labkit.pictures.curves import Series, curves
 from labkit.pictures.sketch import Sketch
 from labkit.planner.plan.layout import written
-from labkit.planner.plan.search import Candidate, Search
+from labkit.planner.plan.search import Candidate, Search, evaluate
 from labkit.units import format_bytes, format_us
 from labkit.words import catalogue, speaking
 
@@ -85,7 +85,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
 def _series(
     search: Search, shown: Sequence[Candidate], found: str, say: Mapping[str, str]
 ) -> list[Series]:
-    """All, the frontier, and the first of them."""
+    """All, the frontier, the plans that are marked, and the first of all."""
     others = shown[1:] or shown
     kinds: dict[str, list[Candidate]] = {kind: [] for kind in _KINDS}
     for each in others:
@@ -94,6 +94,8 @@ def _series(
     series = [_of(names[kind], _thinned(some), points=True) for kind, some in kinds.items() if some]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
+    for name, plan in search.marked.items():
+        series.append(_of(name, [evaluate(plan, plan.layout)], points=True))
     named = say[f"first {found}"].format(written(shown[0].layout))
     return [*series, _of(named, shown[:1], points=True)]
 
