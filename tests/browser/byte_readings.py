@@ -295,7 +295,7 @@ def _filled(painted: Painted, grid: Sequence[Box], plan: Plan, step: int) -> Pai
     parts = max(map(len, itertools.chain.from_iterable(holdings(plan))))
     for number, box in enumerate(grid[: plan.num_ranks * plan.num_chunks]):
         rank, chunk = divmod(number, plan.num_chunks)
-        colour = style.CYCLE[chunk % 16][0]
+        colour = style.CYCLE[(4 + chunk) % 16][0]  # the first four are of ranks
         looks = {"full": [colour], "pale": [rgb(style.shade(colour, 3, 3))]}
         end = min(WIDTH_PX, box.x_px + box.width_px + 3)
         top = box.y_px + 1.5
