@@ -267,9 +267,9 @@ base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
 base.board().turn_to(3)
 
 # %% [markdown] sections="19.8.1"
-# ## Nothing sends less than the ring
+# ## Can anything send less than the ring?
 #
-# In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less. With more ranks the bound grows. **Guess**: how many buffers must the busiest of 100 ranks send?
+# In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less, if only ranks add, and numbers travel at full size. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -278,21 +278,21 @@ least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
 least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 
 # %% [markdown] sections="19.8.1"
-# Why? Take one number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it, first until *one* rank knows the sum, and then after that:
+# Why? Take one number of the buffer. Its sum has N parts, on N ranks. Count the messages that carry it as they arrive, until the *first* rank knows the sum, and after that:
 #
-# - By then each of the N - 1 others has sent its part, alone or in a sum: N - 1 messages at least.
-# - Each of these others still lacks something, so one more message must arrive there: N - 1 more.
+# - By then a message with its part, alone or in a sum, has arrived from each of the N - 1 others: N - 1 messages at least.
+# - Each of these still lacks something, so one more message arrives there later: N - 1 more.
 #
-# So all S bytes of the buffer cause at least $2(N-1)S$ bytes of messages. N ranks share them, so the busiest one sends at least
+# So S bytes cause at least $2(N-1)S$ bytes of messages. N ranks share them, so the busiest one sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). The proof makes two assumptions: only ranks add, though some switches can add, too; and numbers travel at full size.
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009).
 
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process; the system's sockets count them.
+# The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process: Linux counts them per TCP socket, and `traffic.count` reads the counts.
 #
 # **Guess**: four ranks broadcast 4 MB. The library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
@@ -383,7 +383,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 # %% [markdown]
 # The tree takes four steps, up and down, but sends whole buffers.
 #
-# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a few lost milliseconds weigh most. Why a step loses that much, we have not found out.
+# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a lost millisecond weighs most. They also lost more each than the server's. Why, we have not found out.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
@@ -414,7 +414,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too. Steps are only 10 ms here, so the lost milliseconds weigh more.
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and nearly ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too.
 
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
@@ -439,7 +439,7 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# With two ranks the ring is never slower; with 512 on NVLink it wins only from 38 MB on. So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand, ring and tree cross here:
+# So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand, ring and tree cross here:
 
 # %%
 infiniband = links["InfiniBand: 5 us, 25 GB/s"]
@@ -510,9 +510,9 @@ title = "All-reduce of 4 MB on two islands"
 lab.bars(took, unit="us", title=title, badge=f"simulated / {badge}")
 
 # %% [markdown] sections="19.1.1"
-# If the groups are the islands, halves stay inside and take 30 ms a step. Quarters cross and take 110 ms a step: $2\cdot30+2\cdot110=280$ ms. If not, halves cross: $2\cdot210+2\cdot20=460$ ms. A *topology-aware* library chooses the right groups.
+# If the groups are the islands, halves stay inside and take 30 ms a step. Quarters cross and take 110 ms a step: $2\cdot30+2\cdot110=280$ ms. If not, halves cross: $2\cdot210+2\cdot20=460$ ms. So says the model, and in a quiet run the right groups win clearly, too. If a measured bar is far longer than its prediction, a rank was probably caught in a busy moment: run the cell again. A *topology-aware* library chooses groups by the links.
 #
-# Here every pair of ranks has its own link, so two messages cross at once. What if all messages from one island to the other queue for one network card?
+# Here each pair of ranks has its own link. What if all messages from one island to the other queue for one network card?
 
 # %%
 shared = collectives.islands(4, 2, inside=link, between=between, shared=True)
@@ -526,7 +526,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The right groups still win, but by less. The wrong ones now lose to the ring.
+# In the model the right groups still win, but by less. The wrong ones now lose to the ring.
 
 # %% [markdown]
 # ## The eight seconds
