@@ -241,13 +241,15 @@ lab.table(
 )
 
 # %% [markdown]
-# The dashed line is how far undisturbed weights move in 20 steps (one seed). The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. See the bar after one step.
+# The dashed line is how far undisturbed weights move in 20 steps. The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient.
 #
-# But distance is not harm. Without Adam's state the weights are furthest away, and here their loss is lowest: large steps may still help so early. Other random numbers lead further than a wrong rate, with nothing wrong at all. Only a distance of 0 says that nothing is broken.
+# But distance is not harm: other random numbers lead further than a wrong rate, with nothing wrong at all. The losses lie so close together that one seed can't rank them.
+#
+# The forgotten rate shows 0 after one step: the loaded optimizer still holds the right rate, and only then does the new schedule start to warm up again. So compare several steps. Only a distance that stays 0 says that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
-# Our schedule says what the rate *is* at each step. torch's `LinearLR(optimizer, 0.1, total_iters=10)` multiplies the rate that it finds in the optimizer, from a tenth to the whole in ten steps. Come back with the optimizer and without this schedule, and it finds the whole rate, multiplies it as often, and stays at *ten times* the rate for ever. Forget the optimizer instead, and the rate stays at a tenth. Try both in `start`, and print `optimizer.param_groups[0]["lr"]`.
+# Our schedule says what the rate *is* at each step. torch's `LinearLR(optimizer, 0.1, total_iters=10)` multiplies the rate that it finds in the optimizer, from a tenth to the whole in ten steps. Come back with the optimizer and without this schedule, and it finds the whole rate, multiplies it as often, and stays at *ten times* the rate for ever. Forget the optimizer instead, and the rate stays at a tenth.
 #
 # </details>
 
@@ -274,7 +276,7 @@ except pickle.UnpicklingError as error:
     print(str(error).split("WeightsUnpickler error: ")[1].split(". ")[0])
 
 # %% [markdown] sections="10.5.1"
-# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads tensors, numbers, strings, lists, dicts and a few other types that are known to be harmless. With this default the trap is shut. For strangers' weights prefer [safetensors](https://huggingface.co/docs/safetensors), a format without a pickle.
+# The first call loads as old versions of torch did. The second is the default since 2.6, and refuses: it reads tensors, numbers, strings, lists, dicts and a few other harmless types. For strangers' weights prefer [safetensors](https://huggingface.co/docs/safetensors), a format without a pickle.
 
 # %% [markdown] sections="10.5.1"
 # ## Does training wait?
@@ -345,9 +347,9 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps, with the last save's `copy` in the gap between two. Below is the thread's part: `write`, then `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python. The bar above adds five such gaps, which differ.
+# Above are the steps, with the last save's `copy` in the gap between two. Below is the thread's part: `write`, then `seal`, which makes the files a checkpoint. In our tiny model, the copy is a thin line where the gap begins; the rest may be two threads taking turns in one Python.
 #
-# The thread may take cores from the steps, so compare the whole bars, too. Where GPUs do the steps, cores are freer, so from here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
+# Compare the whole bars, too: where the thread slows the steps, the whole gains less than the gap. On GPUs we expect less of that. From here on we count only the gap, an assumption that we don't test. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
@@ -394,11 +396,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sum is least where C/T and T/2M are equal; R/M is the same for every T (its curve bends only by the division). This is Young's result (1974):
+# R/M is the same for every T (its curve bends only by the division). So is the product of the other two, C/2M. Two numbers with a fixed product have the least sum when they are equal. This is Young's result (1974):
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# It gives 19.3 minutes; the exact curve, which is the first picture's, has its lowest point at 18.6, because work that is done again can be lost again, which Young leaves out. The valley is flat: half or twice the best interval loses some 2 percentage points more.
+# It gives 19.3 minutes; the exact curve, the first picture's, is lowest at 18.6, because work done again can be lost again, which Young leaves out. The valley is flat: half or twice the best interval loses some 2 percentage points more.
 #
 # <details><summary>The exact formula</summary>
 #
@@ -409,11 +411,11 @@ lab.curves(
 # %% [markdown]
 # ## Exercise 1. From how many GPUs on?
 #
-# Training waits `write_s` seconds for one kind of save, and only `copy_s` for an asynchronous one, each at its own best interval. On how many GPUs, as reliable as Llama 3's, does the second begin to lose 1 % of all time less?
+# Training waits `write_s` seconds for one kind of save, and only `copy_s` for an asynchronous one, each at its own best interval. On how many GPUs, as reliable as Llama 3's, does the second begin to lose one percentage point less?
 #
 # `my_num_gpus` gives the smallest such number; it is below a million. Within 1 % of it is right. Leave out the time to come back. For 30 s and 2 s, it is 559 GPUs.
 #
-# You have `how_often.mtbf_s(num_gpus)`, `how_often.cheapest_s(save_s, mtbf_s)` (the best interval) and `how_often.lost_share(interval_s, save_s, mtbf_s)`. Young's root is not exact enough.
+# You have `how_often.mtbf_s(num_gpus)`, `how_often.cheapest_s(save_s, mtbf_s)` (the best interval) and `how_often.lost_share(interval_s, save_s, mtbf_s)`. Young's short form of the loss, $\sqrt{2C/M}$, is not exact enough.
 #
 # <details><summary>A first hint</summary>
 #
@@ -455,7 +457,7 @@ check.num_gpus(my_num_gpus)
 # | --- | --- | --- | --- |
 # | one rank, if it could hold all | 4.9 TB | 2 GB, assumed | 40 min |
 # | all ranks, at the storage's rate | 4.9 TB | 2 TB, paper | 2.4 s |
-# | each rank copies to its host, a thread writes | 4 GB at most, paper | 20 GB, assumed | 0.2 s |
+# | each rank copies to its host, a thread writes | 4 GB at most per rank, paper | 20 GB, assumed | 0.2 s |
 #
 # With five minutes to come back, how much of all time is lost when all ranks write, and training waits (0.1 is 10 %)?
 
@@ -489,9 +491,9 @@ best_min
 # %% [markdown]
 # The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that.
 #
-# An interval can't be shorter than its write, and a failure loses the time of the write, too. With 2.4 s this hardly matters; with 40 minutes it decides.
+# The third bar counts only the copy. An interval can't be shorter than its write, but here that takes only 2.4 s.
 #
-# In the last two bars, most is R/M, the time to come back. Let's take it apart.
+# In the last two bars, most is R/M, the time to come back. We take apart a small restart of our own.
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
@@ -560,7 +562,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.6.4"
-# Training falls back to step 20 and does five steps again. From there on the losses are those of undisturbed training, to the last bit: every difference is 0.
+# Training falls back to step 20 and does five steps again. From there on every difference is 0: the losses are those of undisturbed training.
 #
 # ### Where do the seconds go?
 #
@@ -584,7 +586,7 @@ title = "From the kill to the same point again"
 lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 
 # %% [markdown]
-# Each rank is a new Python, which has to import torch and labkit first. Our steps are short, so doing five again hardly counts. On a cluster other things fill the minutes: noticing a hang, replacing a machine, connecting thousands of ranks, reading the checkpoint, compiling.
+# Each rank is a new Python, which has to import torch and labkit first. On a cluster other things may fill the minutes: noticing a hang, replacing a machine, connecting thousands of ranks, reading the checkpoint, compiling.
 #
 # <details><summary>When a rank hangs instead of dying</summary>
 #
@@ -790,7 +792,7 @@ def save_shards(folder):
     saved = checkpoint.whole(net, optimizer)  # all tensors, on rank 0
     weights, moments = get_state_dict(net, optimizer)
     states = {"model": weights, "optimizer": moments}
-    group = checkpoint.thread_group()  # a new group, of gloo
+    group = checkpoint.thread_group()  # calls dist.new_group(backend="gloo")
     saving = dcp.async_save(states, checkpoint_id=folder, process_group=group)
     one_step(net, optimizer, 1)
     saving.result()
@@ -798,7 +800,7 @@ def save_shards(folder):
 
 
 # %% [markdown]
-# Two ranks load, and into DDP. Are the tensors those of the moment of the save?
+# Two ranks load, into DDP, so each needs every row. Are the tensors those of the moment of the save?
 
 
 # %%
@@ -926,7 +928,7 @@ check.elastic(my_elastic)
 #
 # - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, with deterministic operations, resumed training is then undisturbed training, to the bit.
 # - With `weights_only=True` a file of `torch.save` is read, not run. A folder of `dcp` still holds a pickle.
-# - Save it sharded, and asynchronous: training stops for little more than the copy.
+# - Save it sharded, and asynchronous: here training stopped for a short gap, not for the write.
 # - Write under another name, `fsync`, one `rename`, `fsync` the folder: a killed save never costs the checkpoint before. A digest finds what the disk has changed; keep two checkpoints.
 # - Recovery is a new start: end all ranks, launch what is left, load.
 # - Save every $\sqrt{2CM}$ seconds, where C is the time for which training stands still. This holds while C is short beside M, and the interval is longer than the write.
