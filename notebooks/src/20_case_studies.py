@@ -33,7 +33,7 @@ case
 #
 # **Each case can be read alone**, but case 4 needs case 3.
 #
-# **When you are done** you can judge a plan before anything is rented.
+# **When you are done** you know what a plan can tell, and what to run first.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
@@ -140,7 +140,7 @@ still.score(held_bytes / 1e9)
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# The orange part is now 26 GB, so nothing fits on cards of 40 GB. On cards of 80 GB the bar ends half a GB past the dashed line, which is too close to call. The option of the table's second row helps:
+# The orange part is now 26 GB, so by FSDP nothing fits on cards of 40 GB. On cards of 80 GB the bar ends near the dashed line, too close to call. The option of the table's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
@@ -150,7 +150,7 @@ lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes
 #
 # ### What does it cost?
 #
-# Gradients now travel 16 times a step, or 8 times on eight cards. How long do ranks wait for that? The last two rows keep four cards of 40 GB.
+# Gradients now travel 16 times a step, or 8 times on eight cards. How long do ranks wait for that? The last two rows keep four cards of 40 GB, with 16 sequences and one at a time; FSDP's rows have 2.
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 40 GB", gpus=4, batch=128, seq=1024)
@@ -161,25 +161,27 @@ kept["Megatron-LM, Adam on the host"] = four.but(pp=4, offload="optimizer")
 lab.table(case_studies.llama.steps(kept))
 
 # %% [markdown] sections="8.10"
-# By the plan, computing hides nearly all messages. So with the option the picture of the four cures holds again. For the host's part we assume that PCIe carries 25 GB/s for each card, and that the host's memory moves 200 GB/s for all.
+# By the plan, computing hides nearly all messages, which go by NVLink. So the option costs at most the waits in the table. With it gradients are shards again, and the picture of the four cures holds. For the host's part we assume that PCIe carries 25 GB/s for each card, the host's memory moves 200 GB/s for all, and computing hides neither.
+#
+# Megatron-LM's row recomputes nothing, and keeps the gradients on the cards. So don't rank programs by this table (case 2).
 #
 # <details><summary>Run it: advice for this script</summary>
 #
-# `case_studies.mended()` records the small script on two ranks and asks `lab.advise` what makes it slow. Each batch is read only when it is due, so the advice is to read ahead. So it runs the script again with `dataloader_num_workers=1`. In a cell it draws the steps of both runs, and says how much time the advice foretold to save and how much the second run saved. (Seconds of reading and computing are stated.)
+# `case_studies.mended()` records the small script on two ranks and asks `lab.advise` what makes it slow. The advice is to read batches ahead, so it runs the script again with `dataloader_num_workers=1`, and draws both runs, with the time foretold to be saved and the time saved. (Seconds of reading and computing are stated.)
 #
 # </details>
 #
 # **Verdict.**
 #
 # - **Eight cards of 40 GB, or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch at 128.
-# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed or by four stages of Megatron-LM, which need another script.
+# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed or Megatron-LM, which need another script.
 # - **bf16 throughout** would fit too with the option, but it rounds.
 #
 # Our small run tested the option, but not Adam on the host.
 #
 # <details><summary>Adam on the host by DeepSpeed</summary>
 #
-# The table has 16 sequences at a time, and two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two. That is 7.3 of the 8.1 s between 30.5 and 22.4.
+# The table's row has two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two. That is 7.3 of the 8.1 s between 30.5 and 22.4.
 #
 # For DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
 #
@@ -268,19 +270,19 @@ lab.show(planner.time_bars(cuts | more))
 # %% [markdown] sections="10.6.2"
 # ### Layout or program?
 #
-# `tp` 8 waits for messages in every layer. Without its 29.9 s of messages it would take 45.5 s, about as long as `pp` 8. With 16 sequences at a time the messages are fewer and larger: now it takes 17 % longer than `pp` 8. Planned times may be 20 % off (chapter 18), so **the plan can't tell** these two apart.
+# `tp` 8 waits for messages in every layer. With 16 sequences at a time the messages are fewer and larger: now it takes 17 % longer than `pp` 8. Planned times may be 20 % off (chapter 18), so **the plan can't tell** these two apart.
 #
-# Nor can it tell ZeRO 3 from `pp` 8. By Megatron's constants `pp` 8 takes 13 % longer than ZeRO 3, by FSDP's 7 % less, and no run has tested ZeRO 3 by Megatron's constants.
+# Nor can it tell ZeRO 3 from `pp` 8. By FSDP's constants their order turns round, and no run has tested ZeRO 3 by Megatron's.
 #
-# The blue parts differ because each program's constants were fitted to its usual layouts, with whatever slowed those. So the plan can't separate layout and program.
+# The first and the last bar do the same products. Their blue parts differ because each program's constants were fitted to its usual layouts. So the plan can't separate layout and program. (`tp` 8's products are smaller, and `pp` 8's fullest stage has 7 layers' work, not 6.)
 #
 # **Verdict.** One sequence at a time, `tp` 8 is the last: drop it. At 16 it is within a plan's error of `pp` 8, so measure all three, each by its program. To learn whether it's the layout, let one program run them all.
 #
 # <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
-# Larger microbatches help the others less: where it fits, the pipeline takes 43 s at best. So `tp` 8 stays the last.
+# Larger microbatches help the others less: where it fits, the pipeline takes 43 s at best.
 #
-# `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. So one stage has the work of 7, and the others wait for it: the blue part is that of the slowest stage.
+# `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. The others wait for the stage that has it.
 #
 # The textbook puts Adam on the host for 5 B, and recomputes everything for 20 B. On A100 of 40 GB neither is needed (for 5 B with case 1's option): `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
@@ -297,7 +299,7 @@ lab.show(planner.time_bars(cuts | more))
 lab.show(case_studies.net_on(case_studies.placements()))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three. The two other ways:
+# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three, one for each kind of their layers. The two other ways:
 #
 # - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel here too, and gradients take four messages.
 # - *Copied*: each rank has the whole net, as in DDP.
@@ -348,15 +350,15 @@ for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. Each way takes longer than predicted, because the ranks share this machine's cores.
+# The order holds. Each way takes longer than predicted, probably because the ranks share this machine's cores. With its gradients in one message, *together* would still take 326 ms.
 #
-# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. Cut a part that is too large for a rank.
+# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. Cut a part that is too large for a rank.
 #
 # <details><summary>When would it be otherwise?</summary>
 #
 # *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. We didn't run that.
 #
-# If *together* sent its gradients in one message, it would save 3 x 12 ms, and still take 326. In the verdict's sum it still sends for 204 ms, because its quarters of the fusion send no gradients.
+# If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. *Together* still sends for 204 ms, since its quarters of the fusion send no gradients.
 #
 # </details>
 
@@ -372,7 +374,7 @@ lab.table(case_studies.placed(slowed=3))
 # | norms | 192 | late | 1/4 |
 # | output heads | 1,221 | exactly | 1 |
 #
-# Top-k sends only the largest sixteenth (chapter 11), in two messages: values and places. "Late" averages a norm's weights every fourth step instead. We compare four **policies**:
+# Top-k sends only the largest sixteenth (chapter 11), in two messages: values and places. "Late" sends no gradients, but averages a norm's weights every fourth step. We compare four **policies**:
 #
 # - "plain": all exactly, 41 kB
 # - "fp16": all as fp16, half the bytes
@@ -392,7 +394,7 @@ longest.score(max(policies, key=lambda row: row["predicted_us"])["policy"])
 # %% [markdown] sections="19.6.3"
 # ### Messages or bytes?
 #
-# The last bar sends all exactly, in one message. The bars leave out what is the same in all, and the time that top-k takes to choose, which would make it slower still.
+# The last bar sends all exactly, in one message. The bars leave out what is the same in all, and top-k's choosing, which would make it slower still.
 
 # %%
 parts = case_studies.policy_parts()
@@ -400,13 +402,13 @@ title = {"title": "Gradients of a step, link of 10 MB/s", "badge": "predicted"}
 lab.bars(parts, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="19.6.3"
-# The policy with the fewest bytes is the slowest. "top-k all" saves most of the 4.1 ms of bytes, but its four more messages cost 12 ms. "per layer" has 4 1/4 messages, so it saves little.
+# "top-k all" saves most of the 4.1 ms of bytes, but its four more messages cost 12 ms. "per layer" has 4 1/4 messages, so it saves little.
 #
-# **Verdict.** No, not on this link: here you save messages. A message takes as long as 30 kB; with megabytes of gradients, the bytes would matter more.
+# **Verdict.** No, not on this link: put all in one message. A message takes as long as 30 kB; with megabytes of gradients, the bytes would matter more.
 #
 # <details><summary>Run it: each policy on real ranks</summary>
 #
-# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike. (All is quicker than in case 3, so that many real steps take seconds.)
+# `lab.table(case_studies.policies())` runs 48 steps of each policy on four real ranks. When we recorded it, "top-k all" was the slowest there too. The other three were too close for an order, and all four learned nearly alike.
 #
 # What a rank hands in isn't all that a link carries. Sums of a ring carry 2 x 3/4 of it on four ranks, but what by top-k is gathered goes to three others. So "top-k all" really carries 3/8 / 1.5, a quarter of plain.
 #
@@ -481,7 +483,7 @@ small_cluster.score(str(fewest))
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. With Adam on the cards it takes eight. On each of four the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP. (The last bar is Megatron-LM's, with 18 bytes.)
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. Of 1, 2, 4 and 8 cards, only 8 hold Adam too. On each of four the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP.
 #
 # ### What does that cost?
 #
@@ -503,23 +505,23 @@ title = {"title": "A step of 64 sequences", "badge": "predicted"}
 lab.bars(waits, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="10.7.5"
-# Computing halves. What microbatches send over PCIe shrinks to 2/16 x 1/2, a sixteenth. But gradients in fp32 and new weights, which cross once a step, only halve. Together that is a tenth.
+# Computing halves. What microbatches send over PCIe shrinks to 2/16 x 1/2, a sixteenth. But once a step DeepSpeed also sends the finished gradients in fp32, for Adam, and fetches new weights. These only halve. Together that is a tenth.
 #
-# Four cards hold a pipeline, whose gradients go to the host once a step. But the program changes too, and a plan can't separate the two (case 2).
+# Four cards hold a pipeline, whose gradients go to the host once a step. But the program changes too, nothing is recomputed, and a plan can't separate these (case 2).
 #
 # Eight cards need no host. By the fastest plan they wait for each other for a quarter of the step. That is planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages send far less.
 #
 # <details><summary>What is assumed</summary>
 #
-# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host.
+# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, computing hides neither, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
 #
 # </details>
 #
-# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare: use DeepSpeed and recomputation. Two cards do the same in shards. For more, plan stages by Megatron-LM: four with Adam on the host, eight with recomputation.
+# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare: use DeepSpeed and recomputation. Two cards do the same in shards. For more, plan stages by Megatron-LM: four with Adam on the host, eight with recomputation. No run here put Adam on the host.
 #
 # <details><summary>Run it: the same division on real ranks</summary>
 #
-# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has the states of rank 0, predicted and counted, and the bytes that it hands in. One rank keeps everything, more keep shards of everything, so the states halve from row to row, as predicted.
+# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has rank 0's states, predicted and counted, and the bytes that it hands in. The states halve from row to row, as predicted.
 #
 # </details>
 
