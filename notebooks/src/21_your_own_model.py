@@ -60,7 +60,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 # %% [markdown]
 # It doesn't: a copy needs 63.1 GB, and the thick frame shows what is too much. The largest part is yellow, 36.1 GB of activations.
 #
-# Nothing was built for this: the planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. It put what it counted into the formulas of [chapter 18](18_which_layout.ipynb).
+# For this the planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. It put what it counted into the formulas of [chapter 18](18_which_layout.ipynb).
 #
 # **When you are done** you can plan a module that nobody has written formulas for, run it in shards and in two stages, and say which of a plan's numbers you still have to measure.
 
@@ -86,13 +86,13 @@ stages = whole.but(pp=8)
 lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stages}))
 
 # %% [markdown]
-# Neither cure is enough, because all three bars have the same activations. How can a first stage of 6 layers keep as much as all 48? Under 1F1B it starts eight forwards before its first backward (chapter 08), and 8 x 6 layers are 48 again.
+# By the plan neither cure is enough, because all three bars have the same activations. How can a first stage of 6 layers keep as much as all 48? Under 1F1B it starts eight forwards before its first backward (chapter 08), and 8 x 6 layers are 48 again.
 #
 # ### What helps?
 #
-# A plan leaves out what CUDA, NCCL and gaps between tensors take. As a rule of thumb it should leave a tenth free, and so end by 36 GB.
+# The activations have to shrink. A card can take its sequences two at a time and add up the gradients, or compute activations again in the backward (chapter 05). Stages take one at a time. Two would fit as well, but with a larger bubble and no shorter step.
 #
-# So the activations have to shrink. A card can take its sequences two at a time and add up the gradients, or compute activations again in the backward (chapter 05). Stages take one at a time, since more microbatches make a smaller bubble. Which bars end left of the dashed line, where a tenth stays free?
+# A plan leaves out what CUDA, NCCL and gaps between tensors take. As a rule of thumb it should leave a tenth free, and so end by 36 GB. Which bars end left of this dashed line?
 
 # %%
 tries = {"shards, two at a time": shards.but(mbs=2)}  # mbs: of a microbatch
@@ -129,17 +129,17 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 #
 # ### What are the activations?
 #
-# Can we keep four sequences at a time, and be faster than with two? That depends on what the activations are. The table lists what one forward of four sequences keeps, by the operator that made it. Look at the rows that are 6,400 wide, four times the model's 1,600:
+# Can a card also simply keep less? That depends on what the activations are. The table lists what one forward of four sequences keeps, by the operator that made it. Look at the rows that are 6,400 wide, four times the model's 1,600:
 
 # %%
 lab.table(your_own.kept(your_own.Step(make=large)))
 
 # %% [markdown]
-# The four rows of this width hold more than two thirds of all bytes. No row is 1024 x 1024, because the fused attention keeps no such matrix. Each of the 48 layers has five such tensors: the input of one small function, GELU, its result, and three in between.
+# The four rows of this width hold more than two thirds of all bytes. Each of the 48 layers has five such tensors: the input of one small function, GELU, its result, and three in between.
 #
 # $$\text{GELU}(x) = 0.5\,x\,\bigl(1 + \tanh(c\,(x + 0.0447\,x^3))\bigr), \qquad c = \sqrt{2/\pi}$$
 #
-# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Here are both ways, each with the matrix product behind it, addmm:
+# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Here are both, with the matrix product behind them, addmm. A box is yellow if a backward needs its result:
 
 # %%
 from torch.nn import GELU, Linear, Sequential
@@ -166,7 +166,7 @@ kept = [plan.memory().parts["activations"] for plan in (shards, in_leaner)]
 saved.score(1 - kept[1] / kept[0])
 
 # %% [markdown]
-# The second bar recomputes no layer. The third is chapter 18's plan of GPT-2 XL, by formulas alone:
+# The third bar is chapter 18's plan of GPT-2 XL, by formulas alone:
 
 # %%
 both_ways = {"as it is": shards, "leaner": in_leaner}
@@ -195,7 +195,7 @@ for act in (NewGELUActivation(), GELU("tanh")):
 slower.score(took[1] / took[0])
 
 # %% [markdown]
-# A GPU takes other times than this core. Here is the plan of a whole step on ours. Compare the memory traffic:
+# A GPU takes other times. Compare the memory traffic in the plan for ours:
 
 # %%
 lab.show(planner.time_bars(both_ways))
@@ -203,7 +203,7 @@ lab.show(planner.time_bars(both_ways))
 # %% [markdown]
 # In the forward, the plain operators read or write a wide tensor 18 times, and the one operator twice. The plan counts twice as much for the backward, so 16 + 32 = 48 passes are saved. Each pass moves 5.03 GB over all layers. At 1,244 GB/s, 80 % of the card's 1,555, they take 194 ms.
 #
-# So by the plan `leaner` is the fastest of our five rows. Without TF32 it saves a smaller share of a longer step.
+# So by the plan `leaner` is the fastest of our five rows. It saves a quarter of the step. If products took six times as long without TF32, that would be less than a tenth.
 #
 # <details><summary>What a module doesn't show</summary>
 #
@@ -251,7 +251,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Before the step there are only states, and the plan is right. In the forward and the backward it is too high. At the update it is 0.5 MB too low, because Adam makes two more tensors there, each as large as this rank's half of the largest weight, 500 x 128 x 4 B. The peak is elsewhere, in the backward:
+# Before the step there are only states, and the plan is right. Then it is too high, but 0.5 MB too low at the update, because labkit's Adam makes two more tensors, each as large as this rank's half of the largest weight, 500 x 128 x 4 B. On a GPU torch's default (`foreach`) can need as much as all of this rank's parameters. The peak is in the backward:
 
 # %%
 lab.table(your_own.beside(sharded, "backward"))
@@ -265,7 +265,7 @@ lab.table(your_own.beside(sharded, "backward"))
 # - **1.4 are in "gathered" and "temporary" together**. While FSDP fetches the next layer, the run counts it as temporary, and the plan as gathered. The plan also counts gradients on their way.
 # - **0.5 are activations**. The run has let some go by then, and the rest we have not traced.
 #
-# So the plan adds up tensors that are not there at the same time. Trust a plan's parameters and optimizer, but measure the peak: call `torch.cuda.max_memory_allocated()` after the third step.
+# Trust a plan's parameters and optimizer, but measure the peak: call `torch.cuda.max_memory_allocated()` after the third step.
 #
 # ### Is a plan of copies as far off?
 #
@@ -288,9 +288,9 @@ looks = {"title": "The highest point of a step", "badge": "predicted / measured"
 lab.bars(your_own.peaks(found), unit="bytes", **looks)
 
 # %% [markdown]
-# Copies gather nothing, and DDP keeps all gradients all the time, so both causes are gone. By hand `leaner` saves three boxes a layer, 4 x 3 x 2 x 64 x 512 x 4 B = 3.1 MB, and the run saves 3.2.
+# Copies gather nothing, and DDP keeps all gradients all the time, so both causes are gone. `leaner` saves about as much in the run as in the plan.
 #
-# The plan of copies is close, but partly by luck. In the backward its activations are too low and its temporary tensors too high, and the two errors partly cancel:
+# The plan of copies is close in sum. In the backward its activations are too low and its temporary tensors too high. Whether the run counts one tensor under another name, we have not traced:
 
 # %%
 lab.table(your_own.beside(copies, "backward"))
@@ -318,7 +318,7 @@ in_shards = sum(rank["parameters_bytes"] for rank in sharded.run)  # the whole, 
 both.score(in_stages / in_shards)
 
 # %% [markdown]
-# Each stage has the table, so what is its gradient? We compute it for the whole module first, and then with the two ends untied, as they are after the cut. How much of the whole is missing in each?
+# Each stage has the table, so what is its gradient? We compute it for the whole module first, and then with the two ends untied, as they are after the cut. A bar is the norm of the whole gradient less one stage's, and the last bar less both:
 
 # %%
 module, batch = small()
@@ -337,7 +337,7 @@ missing["both, added"] = (whole_grad - first - second).norm().item()
 lab.bars(missing, title="Norm of what is missing of the table's gradient")
 
 # %% [markdown]
-# Added, both parts are the whole gradient up to rounding. So before each update they have to be added. Torch leaves that to you, and labkit's cut does it.
+# Added, both parts are the whole gradient up to rounding, so what one stage lacks is the other's part. Before each update they have to be added. Torch leaves that to you, and labkit's cut does it.
 #
 # <details><summary>Two stages in your script</summary>
 #
@@ -379,7 +379,7 @@ lab.table(your_own.losses(ran), title="Losses, less those of one process")
 # %% [markdown]
 # The first two rows agree up to rounding. Between 4 and 8, neighbouring numbers of fp32 are 4.77e-07 apart, and a mean of two halves can lie half of that off. So it is the same module, as far as three losses can show.
 #
-# In the last row the first loss is right as well, but after an update it is off by 0.002. The third is closer only because the difference changes its sign. It doesn't heal: in a trial of eight steps it grew to 0.03.
+# In the last row the first loss is right as well, but after an update it is off by far more than rounding. The third is closer only because the difference changes its sign.
 #
 # <details><summary>What if yours differ by more?</summary>
 #
@@ -394,7 +394,9 @@ lab.table(your_own.losses(ran), title="Losses, less those of one process")
 # %% [markdown]
 # ## So can it be trained?
 #
-# By the plan GPT-2 XL can, in shards, with `leaner` and without dropout. It needs 27.2 GB. Our loss adds 0.4 GB, because it takes 12 bytes a logit, as the formulas have it, where the module's plan counts 10. Our rule allows 36 GB. Nothing was run at this size.
+# By the plan GPT-2 XL can, in shards, with `leaner` and without dropout. It needs 27.2 GB of the 36 that our rule allows, and our loss a few tenths more. That leaves room for the errors that we saw.
+#
+# Without `leaner` the verdict is less sure. If this plan were as much too high as the small module's, shards alone would just fit. But that error was mostly gradients and gathered layers, a small part here. Nothing was run at this size.
 #
 # ## A second module, and yours
 #
@@ -463,7 +465,7 @@ modules = {"GPT-2": (step, whole), "MLP": (mlp_step, mlp_plan)}
 lab.table(your_own.columns(modules | {"yours": (my_step, my_plan)}))
 
 # %% [markdown]
-# GPT-2 stands here without `leaner`. The MLP needs shards alone, because most of it is states. What its relu keeps, the next product needs anyway, so nothing leaner is to be had. The encoder's largest part is activations, and yet shards are enough.
+# GPT-2 stands here without `leaner`. The MLP needs shards alone, because most of it is states. What its relu keeps, the next product needs anyway, so another activation function would save nothing.
 #
 # <details><summary>What to bring</summary>
 #
