@@ -60,15 +60,15 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 # Of these 74 seconds the cards wait 96 %.
 #
 # - **Computing:** each card has 8 sequences of 2,048 tokens, and reaches two thirds of an A100's peak.
-# - **The messages:** a rank sends 7/8 of the 27 GB of gradients, at 0.5 GB/s. That takes 47 seconds.
-# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s. The planner's share was fitted to published runs over InfiniBand (Narayanan et al. 2021, Korthikanti et al. 2022), so for an Ethernet it is a guess. Measure yours: NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*.
+# - **The messages:** a rank sends 7/8 of the 27 GB of gradients, at 0.5 GB/s: 47 seconds.
+# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s. The planner's share was fitted to published runs over InfiniBand, so for an Ethernet it is a guess. At the full 10 Gbit/s the messages would take 28 s, and the ranking would stay. Measure yours: NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
 # DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP, but it is [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a bucket of its own, and the link carries 80 MB/s.
 #
-# What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. On the board it was all 78 ms. Now take six layers, with overlap. How many milliseconds should a step take?
+# What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. Now take six layers, with overlap. How many milliseconds should a step take?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -83,7 +83,7 @@ hidden
 # %% [markdown]
 # The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out.
 #
-# The measured step is longer; the line under the picture says by how much. Some is computing that *overran* its stated times. Some is exposed messages, which last longer where a rank comes late. The rest is gaps with nothing under way; what fills them we have not measured.
+# The measured step is longer; the line under the picture says where. *Overran* is computing beyond its stated times. What fills the gaps with nothing under way we have not measured.
 #
 # What does overlap save?
 
@@ -94,7 +94,7 @@ where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets. On a quiet machine the measured pair differs nearly as much.
+# By the prediction it saves 98 ms, the time of five of the six buckets. Measured, it is the other two bars' difference.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -172,7 +172,7 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves, and what it costs
 #
-# If m microbatches share one exchange, each pays 1/m of it. With m = 4, a batch of 256 sequences, 18 of our 71 seconds remain for each 64. But there are fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. Every run sees the same 64 microbatches, m of them in a step.
+# If m microbatches share one exchange, each pays 1/m. With m = 4, 18 of our 71 seconds remain for each 64. But there are fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. Every run sees the same 64 microbatches, m in a step.
 
 
 # %%
@@ -197,7 +197,7 @@ axes = {"x": "microbatches", "y": "loss of held-out text"}
 lab.curves(measured=by_batch, joined=True, title="Fewer updates", **axes)
 
 # %% [markdown]
-# With fewer updates training gets less far. With 4 times the rate it jumps, and is now ahead of m = 4, now behind (one run). Where does m = 8 end, with 8 times the rate? A model that knows nothing has a loss of ln 256 = 5.5.
+# With fewer updates training gets less far. With 4 times the rate it jumps (one run). Where does m = 8 end, with 8 times the rate? A model that knows nothing has a loss of ln 256 = 5.5.
 
 # %%
 ends = ["below m = 1", "between m = 1 and 5.5", "above 5.5"]
@@ -268,7 +268,7 @@ for entry, each in zip(("1", "0.6", "0.3", "0.1"), sums):
 lab.bars(hundred_steps, title="Four entries, a hundred steps", badge="computed")
 
 # %% [markdown]
-# Rounding to the nearest sends 0.6 as 1 each time, and 0.3 and 0.1 never. Stochastic rounding comes near to each.
+# Rounding to the nearest sends 0.6 as 1 each time, and 0.3 and 0.1 never. Stochastic rounding is right in the mean; a hundred throws still scatter.
 #
 # An all-reduce adds in the type that it sends, and 100 + 100 does not fit into a signed byte (127 at most). So our hook gathers the bytes and scales of all ranks, and adds them up as floats. The all-reduce ended at a loss of 3.3. Where do three levels end, rounded stochastically?
 
@@ -308,7 +308,7 @@ few.score(runs["3 levels, stochastic"][0]["last_loss"])
 compressed_run.report({name: runs[name] for name in few_bits})
 
 # %% [markdown]
-# Rounded to the nearest, small values are never sent, so training falls behind. Stochastic rounding brings noise instead. With 8 bits it is smaller, but in the loss you cannot tell. (Our hook sends a whole byte for three levels, too, where 2 bits would do.)
+# Rounded to the nearest, small values are never sent, so training falls behind. Stochastic rounding brings noise instead. Its mean is zero, so over many small steps much of it cancels. (A large bucket needs a scale for each block, or one large value makes all levels coarse.)
 #
 # ### More ranks
 #
@@ -333,7 +333,7 @@ compressed_run.report(on_four)
 # | a ring of floats: 8(N - 1)/N | 4 | 6 | 7 | 7.88 |
 # | bytes in two steps: 2(N - 1)/N | 1 | 1.5 | 1.75 | 1.97 |
 #
-# The two steps are an [all-to-all](GLOSSARY.md#all-to-all), which gives each rank only its slice to add up, and a gather of the sums, rounded again. ZeRO needs only the first step for its gradients: a quarter of a reduce-scatter of floats, however many ranks there are.
+# The two steps are an [all-to-all](GLOSSARY.md#all-to-all), which gives each rank only its slice to add up, and a gather of the sums, rounded again. ZeRO needs only the first step for its gradients: a quarter of a reduce-scatter of floats.
 #
 # </details>
 
@@ -369,7 +369,7 @@ share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
 # %% [markdown]
-# A place costs four bytes, like a value. This gather grows with the ranks, too: with two ranks it sends 2 % of an all-reduce, with fifty half.
+# A place costs four bytes, like a value. This gather grows with the ranks, too: with two ranks it sends 2 % of an all-reduce, with fifty half. Our gathering hooks wait inside the backward, so they hide nothing; the bf16 hook does not wait.
 #
 # <details><summary>Where the ratio comes from</summary>
 #
@@ -380,7 +380,7 @@ saved.score(1 - share)
 # %% [markdown] sections="19.2.2b"
 # ### Lose nothing
 #
-# An entry whose gradient stays small is never among the largest. So top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
+# An entry whose gradient stays small is never sent by top-k, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
 #
 # By hand: the gradient is 5, 2, 2, 2 in every step, and one value may be sent (k = 1). In which step is a small entry sent for the first time?
 
@@ -425,8 +425,6 @@ lab.bars(twelve_steps, title="Four entries, twelve steps", badge="computed")
 # | 3 | 5 6 6 6 | 6, the second entry | 5 0 6 6 |
 # | 4 | 10 2 8 8 | 10, twice 5 | 0 2 8 8 |
 #
-# The 6 is three times 2.
-#
 # </details>
 #
 # ### Exercise 2. Error feedback
@@ -458,7 +456,7 @@ check.hint("error_feedback")
 # %% [markdown] sections="19.2.2b"
 # ### Loss and bytes
 #
-# `with_feedback` makes a hook of your function, or of the package's own until you have written it. Further left is cheaper, and lower is better. Which one would you take?
+# `with_feedback` makes a hook of your function, or of the package's own until you have written it. Which one would you take?
 
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
@@ -474,11 +472,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback. It hands in a fiftieth of the bytes, and with each of eight seeds its loss ended 0.04 to 0.06 above that of the all-reduce.
+# At two ranks we would take top-1 % with feedback. With each of eight seeds its loss ended 0.04 to 0.06 above that of the all-reduce.
 #
-# All runs here use plain SGD, and our 7 B model is counted with Adam. Error feedback does not simply carry over, because Adam divides by the root of averaged squares. 1-bit Adam (Tang et al. 2021) first trains uncompressed, then keeps that divisor fixed.
+# All runs here use plain SGD, and our 7 B model is counted with Adam. Error feedback does not carry over as it is. Adam divides by the root of averaged squares, so a sum sent late is not divided as its parts would have been. 1-bit Adam (Tang et al. 2021) first trains uncompressed, then keeps that divisor fixed.
 #
-# Feedback also needs a float for each entry, 27 GB on our 7 B model. By the planner a card already holds 63 GB of its 80, so a hook does not fit. A loop of your own does: what was not sent stays in the fp32 `.grad`, and only what was sent is cleared.
+# Feedback also needs a float for each entry, 27 GB on our 7 B model. By the planner a card already holds 63 GB of its 80 with one sequence at a time, so a hook does not fit. A loop of your own would: what was not sent stays in the fp32 gradient buffer (Megatron-LM's `main_grad`). We have not run that.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -498,7 +496,7 @@ lab.curves(
 # compressed_run.report(runs)
 # ```
 #
-# On the machine this was written on it hands in 5.4 % of the bytes and ends at a loss of 3.37. But `runs["PowerSGD"][0]["hook_ms"]` is several times that of the all-reduce: three small all-reduces, one after another, and in between matrices to multiply and to make orthogonal. Bytes are not time.
+# On the machine this was written on it hands in 5.4 % of the bytes and ends at a loss of 3.37. But `runs["PowerSGD"][0]["hook_ms"]` is several times that of the all-reduce: three small all-reduces, one after another, and in between matrices to multiply and to make orthogonal.
 #
 # </details>
 
@@ -547,7 +545,7 @@ fastest.score(min(at_2_gb, key=lambda name: sum(at_2_gb[name].values())))
 lab.bars(at_2_gb, title="4 MB at 2 GB/s", **looks)
 
 # %% [markdown] sections="10.4.3"
-# Rounding and choosing now take longer than the link needs for all of the floats. Adding up what arrives comes on top.
+# Rounding and choosing now take longer than the link needs for all of the floats.
 #
 # **To shrink a message that was hidden anyway saves no time.**
 #
@@ -588,7 +586,9 @@ lab.table([pays_up_to])
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## When is it worth it?
 #
-# First by hand, for 8 bits. Instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up, if the framework offers it. How many of the 71 seconds are left?
+# These limits are of one CPU thread. Where this was written, neither 8 bits nor top-1 % would pay at the bill's 0.5 GB/s. An A100 rounds our 27 GB in about 0.1 s (an estimate: a few passes at 2 TB/s). There 8 bits pay up to 0.75 × 27 / 0.1, some 200 GB/s.
+#
+# Now the bill by hand, for 8 bits. Instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up, if the framework offers it. How many of the 71 seconds are left?
 
 # %%
 in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
@@ -599,8 +599,8 @@ in_bytes.score(gradients_s / 4 + parameters_s)
 # %% [markdown]
 # That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now each way by itself, counted:
 #
-# - **Overlap** needs a card's 8 sequences in one microbatch, because messages leave with the last one. By the planner that fits with recomputation only: 63 GB instead of 128. The computing then takes 4.0 s. A quarter of it is the forward, which can hide parameters; the rest can hide gradients.
-# - **Compressing** itself is left out. To round our 27 GB, an A100 passes over them a few times at 2 TB/s, about 0.1 s (an estimate). For choosing 1 % we have none.
+# - **Overlap** needs a card's 8 sequences in one microbatch, because messages leave with the last one. By the planner that fits with recomputation only: again 63 GB, instead of 128. Recomputing adds a third, but the larger microbatch is faster, so the computing takes 4.0 s. A quarter of it is the forward, which can hide parameters; the rest can hide gradients.
+# - **Compressing** itself is left out. For choosing 1 % we have no estimate, so its bar is too short.
 
 # %%
 whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
@@ -655,7 +655,7 @@ enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here is that combination beside the other short steps:
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here it is beside the other short steps:
 
 # %%
 shortest = {
@@ -667,11 +667,11 @@ shortest = {
 lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# On our cable 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. That batch has 3.1 million tokens, fewer than LLaMA's. On the fast network overlap hides at best all but 0.2 s: the parameters take 1.2 s, and the forward above them only 1.0 s.
+# On our cable 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. That batch has 3.1 million tokens, fewer than LLaMA's.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
-# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`; a row stands for a job. Schedulers in research shift jobs so (CASSINI, below).
+# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, below).
 #
 # </details>
 #
@@ -701,7 +701,7 @@ lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 # %% [markdown]
 # ## Summary
 #
-# - Of the 71 seconds of waiting, overlap leaves 67, bf16 47, 8 bits 35, and top-1 % 25. A batch 16 times as large leaves 4.4 for each 64 sequences, a network twenty times as fast 3.5. With bf16, 24 times the batch leaves 2.
+# - By our count overlap leaves 67 of the 71 seconds of waiting, with longer computing. bf16 leaves 47, 8 bits 35, and top-1 % 25, if it trained with Adam, which we did not show, and without the choosing. A batch 16 times as large leaves 4.4 for each 64 sequences, a network twenty times as fast 3.5. With bf16, 24 times the batch leaves 2.
 # - Overlap hides all buckets but the last, if the link keeps up. Accumulation means fewer updates.
 # - Error feedback makes a biased compression converge under SGD (Stich et al. 2018); stochastic rounding has no bias.
 # - Compression pays up to a speed of the link.
