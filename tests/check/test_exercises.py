@@ -31,6 +31,7 @@ EXERCISES = {name: subject for subject, hints in HINTS.items() for name in hints
 OFFERED = {
     "hint",
     "language",
+    "script",
     "status",
     "trace",
     "Training",
