@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from labkit.check import chapters, record
 from labkit.check.grading import limit
@@ -16,21 +17,24 @@ from labkit.words import say
 
 Grade = Callable[..., Iterator[tuple[str, str]]]
 """Takes an answer; yields "wrong" or "over budget", and the case"""
-
+LIMIT_S = 10.0
+"""how long an answer may take, where its exercise says nothing else"""
 
 _HINTS = chapters.hints()
 _history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts
 
 
-def exercise(grade: Grade) -> Callable[..., Verdict]:
+def exercise(grade: Grade | None = None, *, limit_s: float = LIMIT_S) -> Callable[..., Any]:
     """Registers an exercise; its hints stand in a hints.json beside it. Whatever an answer does
-    becomes a Verdict."""
+    becomes a Verdict, and so does an answer that takes longer than ``limit_s``."""
+    if grade is None:
+        return functools.partial(exercise, limit_s=limit_s)
     name = grade.__name__
     _history[name] = []
 
     @functools.wraps(grade)
     def check(answer: Callable, **claims: object) -> Verdict:
-        verdict = _graded(grade, answer, claims)
+        verdict = _graded(grade, answer, claims, limit_s)
         _history[name].append(verdict.state)
         if verdict.state != "not attempted":
             record.change("exercises", name, functools.partial(_attempted, verdict))
@@ -53,11 +57,11 @@ def _attempted(verdict: Verdict, before: record.Entry) -> record.Entry:
     }
 
 
-def _graded(grade: Grade, answer: Callable, claims: dict[str, object]) -> Verdict:
+def _graded(grade: Grade, answer: Callable, claims: dict[str, object], limit_s: float) -> Verdict:
     """The worst of what a grader finds, up to the first case that is wrong."""
     found = [Verdict(state="passed")]
     try:
-        with limit(10.0):
+        with limit(limit_s):
             for state, case in grade(answer, **claims):
                 mistake = mistakes.mistake(case)
                 found.append(Verdict(state=state, counterexample=case, mistake=mistake))

@@ -489,6 +489,7 @@ lab.table(check.regrets(my_layout), heads=shown, units={"regret": "share"})
 #
 # - You can write a layout's bill: `tp` and `pp` divide all states, `dp` only what ZeRO shards, and activations come on top.
 # - You can say how long a step takes at best. For more you need constants, which only runs can test.
+# - You can say what each knob costs: `tp` sends in every layer, `pp` waits while it fills, ZeRO 3 gathers weights, recomputing computes a third more.
 # - Plans that differ by less than the error are a tie: run both, or take the simpler.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).

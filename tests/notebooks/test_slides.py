@@ -116,9 +116,15 @@ def test_a_picture_comes_with_the_sentences_around_it(chapters):
     first = next(each for each in found if each.kind == "picture")
     assert first.title == "The scene" and "Each row is a card" in first.foot
     answer = next(each for each in found if each.kind == "answer")
-    assert "<b>it is 27.</b>" in answer.words and "Drawn" in answer.figure
+    assert "<b>it is 27.</b>" in answer.words
     assert answer.title == "bubble of GPipe, 4 ranks, 8 microbatches"
     assert not any("Erratum" in str(each) or "Further reading" in str(each) for each in found)
+
+
+def test_what_an_answer_draws_comes_with_it(chapters):
+    (chapter,) = [each for each in chapters if each.name.startswith("03")]
+    answer = next(each for each in made(chapter) if each.kind == "answer")
+    assert "<b>it is 27.</b>" in answer.words and "Drawn" in answer.figure
 
 
 @pytest.mark.parametrize(
