@@ -610,7 +610,8 @@ check.hint("which_fault")
 # %% [markdown]
 # ## Summary
 #
-# - You plan a module from one forward with fake tensors. You trust its parameters and optimizer, leave a tenth of the card free, and measure the peak.
+# - You plan a module from one forward with fake tensors, before you rent anything.
+# - You trust a plan's parameters and optimizer, leave a tenth of the card free, and measure the peak.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
 # - When you shard or cut a module, you compare its losses with one process's, after updates too, and with SGD.
 #
