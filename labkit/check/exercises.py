@@ -57,7 +57,9 @@ def _attempted(verdict: Verdict, before: record.Entry) -> record.Entry:
     }
 
 
-def _graded(grade: Grade, answer: Callable, claims: dict[str, object], limit_s: float) -> Verdict:
+def _graded(
+    grade: Grade, answer: Callable, claims: dict[str, object], limit_s: float = LIMIT_S
+) -> Verdict:
     """The worst of what a grader finds, up to the first case that is wrong."""
     found = [Verdict(state="passed")]
     try:
