@@ -9,7 +9,7 @@ of a small one on real ranks.
 
 import functools
 
-from labkit.case_studies.llama import BETWEEN, FREE, Case, host_parts_us, roomy, row
+from labkit.case_studies.llama import FREE, Case, between_us, host_parts_us, roomy, row
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
@@ -82,14 +82,13 @@ def seconds(
         plans += [as_plan(here.plan, each.layout) for each in whole[:1]]
     found = {}
     for plan in plans:
-        parts = plan.time().parts()
-        between_us = sum(parts[part] for part in BETWEEN)
+        waits_us = between_us(plan)
         pcie_us, memory_us = host_parts_us(plan, plan.layout)
         name = written(plan.layout).removesuffix(", offload optimizer").removesuffix(" full")
         told = say("1 card: {layout}") if plan.gpus == 1 else say("{cards} cards: {layout}")
         found[told.format(cards=plan.gpus, layout=name)] = {
-            say("computing"): plan.time().step_us - between_us,
-            say("between cards"): between_us,
+            say("computing"): plan.time().step_us - waits_us,
+            say("between cards"): waits_us,
             say("PCIe, to the host and back"): pcie_us,
             say("the host's memory"): memory_us,
         }
