@@ -135,4 +135,15 @@ def end_family(launcher: psutil.Popen) -> None:
         for each in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        psutil.wait_procs(family, timeout=3)
+        deadline = time.monotonic() + 3
+        while any(map(_runs, family)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        launcher.poll()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it still runs. Who is dead and waits for its new parent's notice doesn't."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -83,7 +83,7 @@ def lose_node(*, steps: int = 40, kill_after: int = 5, timeout_s: float = 90.0) 
             left = max(1.0, deadline - time.monotonic())
             others = launchers[:-1]
             with contextlib.suppress(ValueError):
-                wait_until(lambda: all(each.poll() is not None for each in others), left, "")
+                wait_until(lambda: _at(folder) >= steps or _ended(others), left, "")
         return _told(folder, killed_at, before, commands)
 
 
@@ -136,6 +136,11 @@ def _running(
     finally:
         for each in launchers:
             end_family(each)
+
+
+def _ended(launchers: list[psutil.Popen]) -> bool:
+    """Whether none of them runs any more."""
+    return all(each.poll() is not None for each in launchers)
 
 
 def _at(folder: Path) -> int:

@@ -219,7 +219,8 @@ def _axes(plan: Plan) -> Iterator[tuple[int, int, int]]:
 
 def _stages(pp: int, dp: int, alone: bool) -> tuple[int, ...]:
     """Of ZeRO: a single copy has nothing to shard, but with Adam on the host DeepSpeed's stage 3
-    sends its gradients there too (``alone``)."""
+    sends its gradients there too (``alone``). Stage 2 is left out: none of the published runs that
+    the constants were fitted to used it, so nothing backs its time. ``Plan(zero=2)`` plans it."""
     if dp == 1:
         return (0, 3) if alone else (0,)
     return (0, 1) if pp > 1 else (0, 1, 3)
