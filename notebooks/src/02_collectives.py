@@ -271,7 +271,7 @@ base.board().turn_to(3)
 # %% [markdown] sections="19.8.1"
 # ## Can anything send less than the ring?
 #
-# Our ring works. Is it also as good as it can be? In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less, if only ranks add, and numbers travel at full size. **Guess**: how many buffers must the busiest of 100 ranks send?
+# Our ring works. But does it also send as little as possible? In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less, if only ranks add, and numbers travel at full size. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -294,7 +294,7 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 # %% [markdown] sections="8.3.2"
 # ## The race: server, ring and tree
 #
-# Who sends least need not be fastest. So the ring races against the idea of the beginning, a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
+# To send least need not be fastest. So the ring races against our first idea, a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
 #
 # One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least its $T(n)$. A rank sends one and receives one message at a time.
 #
@@ -367,7 +367,7 @@ lab.curves(
 # %% [markdown]
 # ## The eight seconds
 #
-# So which way should our eight machines take? Their 14 GB are a very large buffer. The network has 25 GB/s, and we assume a latency of 5 microseconds. **Guess**: how many seconds does the ring take, by its formula?
+# So which way should our eight machines take? Their 14 GB are a very large buffer. The network has 25 GB/s, and we assume a latency of 5 microseconds. **Guess**: by prediction, how many seconds does the ring take?
 
 # %%
 seconds = lab.guess("14 GB in a ring of eight machines, in seconds", unit="s")
@@ -388,7 +388,7 @@ lab.table(
 )
 
 # %% [markdown]
-# These are the eight seconds: rank 0 receives 14 GB from seven ranks, one after the other, and sends as much. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the server takes more than a minute. The ring takes little longer than with eight, because no rank ever sends two whole buffers.
+# These are the eight seconds: rank 0 receives 14 GB from seven ranks, one after the other, and sends as much. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the server takes more than a minute. The ring takes little longer than with eight, because each of its ranks sends less than two buffers, however many there are.
 #
 # **When is a ring worth it?** When bytes fill the time, as with gradients. When steps fill it, as for a single number such as a loss, take a tree. The server is in this model never faster than either. In your own program you call `dist.all_reduce`, and the library chooses: by the word of its developers NCCL estimates for this size how long each algorithm takes, and uses the fastest ([issue 457](https://github.com/NVIDIA/nccl/issues/457)).
 
@@ -630,7 +630,7 @@ check.hint("halving_all_reduce")
 # %% [markdown] sections="8.9.1"
 # ## Bandwidth, as libraries report it
 #
-# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it is the [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
+# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it is the [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside the prediction for a ring over NVLink:
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
