@@ -36,7 +36,7 @@ _ASKED = (
     (48, 64e6, _FAST),
     (100, 256e3, _FAST),
 )
-"""ranks, bytes and a link each, as exercise 4 is asked"""
+"""ranks, bytes and a link each, as exercise 3 is asked"""
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
 Name = tuple[int, int, int]

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Collectives
 #
-# *About an hour and a quarter, and more for exercise 3. You need chapter 00, but no GPU.*
+# *An hour and a quarter with three exercises; an hour more for the optional end. You need chapter 00, but no GPU.*
 #
-# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a way that takes one second, and it is sixteen lines long.
+# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a much faster way, and it is sixteen lines long.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
@@ -33,7 +33,9 @@ collectives.Six(ranks=4)
 #
 # - say what each of the six does;
 # - write an all-reduce from `send` and `recv`, and say why none sends less;
-# - estimate how long an all-reduce takes.
+# - estimate how long an all-reduce takes, and choose between a ring and a tree.
+#
+# The optional end shows what a library sends, and networks that are fast inside and slow between.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
@@ -79,7 +81,7 @@ lab.table(
 # %% [markdown] sections="8.9.1"
 # - **Broadcast**: all have what rank 0 brought.
 # - **Reduce**: rank 0, the *root*, has the sum. The others hold what the library left there.
-# - **All-reduce**: all have the sum. Data parallelism adds gradients this way (chapter 03).
+# - **All-reduce**: all have the sum. Our eight machines need it, as does all data parallelism (chapter 03).
 # - **All-gather**: each rank brought one number, and all have all four. FSDP collects its weights this way (chapter 07).
 # - **All-to-all**: rank r gets everyone's r-th number. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. FSDP adds gradients this way.
@@ -89,7 +91,7 @@ lab.table(
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
 #
-# Any collective can be made of messages: one rank calls `send`, another `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
+# How long an all-reduce takes depends on what it is made of. Any collective can be made of messages: one rank calls `send`, another `recv`. With gloo both wait until the message has arrived; with NCCL only the GPU's [stream](GLOSSARY.md#stream) waits. Here rank 0 sends to rank 1, and everyone `else` receives.
 
 
 # %%
@@ -152,7 +154,7 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour, and then receives from its left one. Every `send` has its `recv`. Is that enough?
+# If rank 0 does all the work, the others wait for it. So share the work. Put the ranks in a circle, a [ring](GLOSSARY.md#ring): each sends to its right neighbour, and then receives from its left one. Every `send` has its `recv`. Is that enough?
 
 
 # %% tags=["raises-exception"]
@@ -181,7 +183,7 @@ def pass_on(chunk):
 
 
 # %% [markdown] sections="8.3.2"
-# But *what* should they send? The first idea: each rank cuts its buffer into N chunks and sends its own N - 1 times. What arrives is added to the left neighbour's chunk.
+# But *what* should they send? A first try: each rank cuts its buffer into N chunks and sends its own N - 1 times. What arrives is added to the left neighbour's chunk.
 
 
 # %%
@@ -259,7 +261,7 @@ lab.launch(our_ring, ranks=4)
 # %% [markdown]
 # All have all sums. The all-gather starts one chunk higher, so its indices are one higher. `pass_on` and `ring` are the sixteen lines, not counting docstrings.
 #
-# Here are the six steps with 4 MB, over a slow link. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
+# Here are the six steps with 4 MB, over a slow link. A message of n bytes takes $T(n) = \alpha + n/B$ there, with the [latency](GLOSSARY.md#latency) $\alpha$ = 10 ms and the [bandwidth](GLOSSARY.md#bandwidth) $B$ = 0.1 GB/s. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
 
 # %%
 link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
@@ -269,7 +271,7 @@ base.board().turn_to(3)
 # %% [markdown] sections="19.8.1"
 # ## Can anything send less than the ring?
 #
-# In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less, if only ranks add, and numbers travel at full size. **Guess**: how many buffers must the busiest of 100 ranks send?
+# Our ring works. But does it also send as little as possible? In each of the six steps a rank sends a quarter of the buffer, in all one and a half buffers. By the board's lower bound no algorithm sends less, if only ranks add, and numbers travel at full size. **Guess**: how many buffers must the busiest of 100 ranks send?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -289,10 +291,167 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 #
 # In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009).
 
+# %% [markdown] sections="8.3.2"
+# ## The race: server, ring and tree
+#
+# To send least need not be fastest. So the ring races against our first idea, a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
+#
+# One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least its $T(n)$. A rank sends one and receives one message at a time.
+#
+# **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
+
+# %%
+slower = lab.guess("Parameter server over ring, 4 ranks, 4 MB", unit="ratio")
+
+# %%
+server = base.but(algorithm="parameter_server")
+slower.score(server.formula_us() / base.formula_us())
+
+# %%
+server.compare()
+
+# %% [markdown]
+# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter.
+#
+# In a **tree** the ranks first add in pairs. Those that now hold a sum add in pairs again, and so on up; the result comes down the same way. The numbers are steps on the way up:
+
+# %%
+collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
+
+# %%
+names = ["parameter_server", "ring", "tree"]
+race = lab.sweep(base, algorithm=names, run=names)
+title = "All-reduce of 4 MB, 4 ranks"
+lab.bars(race.readings, unit="us", title=title, badge=race.badge)
+
+# %% [markdown]
+# The tree takes four steps, up and down, but sends whole buffers.
+#
+# <details><summary>Why the measured bars are longer</summary>
+#
+# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a lost millisecond weighs most. They also lost more each than the server's. Why, we have not found out.
+#
+# </details>
+
+# %% [markdown] sections="8.3.2, 19.1.2"
+# ## A small buffer changes the order
+#
+# With 4 MB the ring beats the tree. But it takes more steps. **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
+
+# %%
+grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
+
+# %%
+small = base.but(num_bytes=4e3)
+latency = {
+    name: lab.sweep(small.but(algorithm=name), ranks=[2, 4, 8, 16, 32, 64], run=[2, 8])
+    for name in ("ring", "tree")
+}
+grows.score(latency["ring"].line[64] / latency["ring"].line[2])
+
+# %%
+lab.curves(
+    predicted={name: each.line for name, each in latency.items()},
+    measured={name: each.measured for name, each in latency.items()},
+    x="ranks",
+    unit="us",
+    log_x=True,
+    log_y=True,
+    title="All-reduce of 4 kB",
+    badge=latency["ring"].badge,
+)
+
+# %% [markdown] sections="8.3.2, 19.1.2"
+# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and nearly ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too.
+
+# %% [markdown]
+# ## The eight seconds
+#
+# So which way should our eight machines take? Their 14 GB are a very large buffer. The network has 25 GB/s, and we assume a latency of 5 microseconds. **Guess**: by prediction, how many seconds does the ring take?
+
+# %%
+seconds = lab.guess("14 GB in a ring of eight machines, in seconds", unit="s")
+
+# %%
+infiniband = collectives.Link(alpha_us=5, bandwidth_gb_per_s=25)
+scene = base.but(ranks=8, num_bytes=14e9, network=infiniband)
+seconds.score(scene.formula_us() / 1e6)
+
+# %%
+lab.table(
+    {
+        "way": name,
+        "8 machines_us": scene.but(algorithm=name).formula_us(),
+        "64 machines_us": scene.but(algorithm=name, ranks=64).formula_us(),
+    }
+    for name in names
+)
+
+# %% [markdown]
+# These are the eight seconds: rank 0 receives 14 GB from seven ranks, one after the other, and sends as much. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the server takes more than a minute. The ring takes little longer than with eight, because each of its ranks sends less than two buffers, however many there are.
+#
+# **When is a ring worth it?** When bytes fill the time, as with gradients. When steps fill it, as for a single number such as a loss, take a tree. The server is in this model never faster than either. In your own program you call `dist.all_reduce`, and the library chooses: by the word of its developers NCCL estimates for this size how long each algorithm takes, and uses the fastest ([issue 457](https://github.com/NVIDIA/nccl/issues/457)).
+
+# %% [markdown]
+# ## Exercises
+#
+# ### 2. Which algorithm was it?
+#
+# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? N is at least 4, and any rank may be the root.
+
+
+# %%
+def my_algorithm(num_bytes, sent_bytes):
+    """The name of the algorithm; sent_bytes has a number per rank."""
+    ### BEGIN SOLUTION
+    in_order = sorted(sent_bytes)
+    if in_order[0] == in_order[-1]:
+        return "ring"
+    return "parameter_server" if in_order[-2] == num_bytes else "tree"
+    ### END SOLUTION
+
+
+# %%
+check.which_algorithm(my_algorithm)
+
+# %%
+check.hint("which_algorithm")
+
+# %% [markdown]
+# ### 3. Which way, and how long?
+#
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
+
+
+# %%
+def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
+    """The faster way and its time in microseconds; 1 GB/s is 1000 bytes per us."""
+
+    ### BEGIN SOLUTION
+    def message_us(size):
+        return alpha_us + size / (1000 * bandwidth_gb_per_s)
+
+    ring_us = 2 * (num_ranks - 1) * message_us(num_bytes / num_ranks)
+    tree_us = 2 * (num_ranks - 1).bit_length() * message_us(num_bytes)
+    return ("ring", ring_us) if ring_us < tree_us else ("tree", tree_us)
+    ### END SOLUTION
+
+
+# %%
+check.predicted_all_reduce(my_prediction)
+
+# %%
+check.hint("predicted_all_reduce")
+
+# %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest, about what a library sends and about real networks, is optional.*
+
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process: Linux counts them per TCP socket, and `traffic.count` reads the counts.
+# Does a library send as little as our ring? Two numbers tell. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process: Linux counts them per TCP socket, and `traffic.count` reads the counts.
 #
 # **Guess**: four ranks broadcast 4 MB. The library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
@@ -347,84 +506,15 @@ lab.table(
 #
 # </details>
 
-# %% [markdown] sections="8.3.2"
-# ## The race: server, ring and tree
-#
-# The first idea was a naive [parameter server](GLOSSARY.md#parameter-server): the ranks send whole buffers to rank 0, one after the other, and it sends the sum back.
-#
-# One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least the time that its link states. A message of n bytes takes $T(n) = \alpha + n/B$, with the [latency](GLOSSARY.md#latency) $\alpha$, here 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$, here 0.1 GB/s. A rank sends one and receives one message at a time.
-#
-# **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
-
-# %%
-slower = lab.guess("Parameter server over ring, 4 ranks, 4 MB", unit="ratio")
-
-# %%
-server = base.but(algorithm="parameter_server")
-slower.score(server.formula_us() / base.formula_us())
-
-# %%
-server.compare()
-
-# %% [markdown]
-# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter.
-#
-# In a **tree** the ranks first add in pairs. Those that now hold a sum add in pairs again, and so on up; the result comes down the same way. The numbers are steps on the way up:
-
-# %%
-collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
-
-# %%
-names = ["parameter_server", "ring", "tree"]
-race = lab.sweep(base, algorithm=names, run=names)
-title = "All-reduce of 4 MB, 4 ranks"
-lab.bars(race.readings, unit="us", title=title, badge=race.badge)
-
-# %% [markdown]
-# The tree takes four steps, up and down, but sends whole buffers.
-#
-# A measured bar can only be longer than its prediction, since no message takes less than its link states. In all our runs the ring lost the largest share, so the measured ratio is below the predicted 2.5. Its steps are the shortest, 20 ms against 50, so a lost millisecond weighs most. They also lost more each than the server's. Why, we have not found out.
-
-# %% [markdown] sections="8.3.2, 19.1.2"
-# ## A small buffer changes the order
-#
-# With 4 MB the ring beats the tree. **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
-
-# %%
-grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
-
-# %%
-small = base.but(num_bytes=4e3)
-latency = {
-    name: lab.sweep(small.but(algorithm=name), ranks=[2, 4, 8, 16, 32, 64], run=[2, 8])
-    for name in ("ring", "tree")
-}
-grows.score(latency["ring"].line[64] / latency["ring"].line[2])
-
-# %%
-lab.curves(
-    predicted={name: each.line for name, each in latency.items()},
-    measured={name: each.measured for name, each in latency.items()},
-    x="ranks",
-    unit="us",
-    log_x=True,
-    log_y=True,
-    title="All-reduce of 4 kB",
-    badge=latency["ring"].badge,
-)
-
-# %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on, and nearly ties with two. Only 2 and 8 ranks were run: with 8 the measured tree wins, too.
-
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# With small buffers fewer steps win, with large ones fewer bytes. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. If one kind of link joins all N ranks, then by the formulas the ring wins from so many bytes on:
+# With small buffers fewer steps win, with large ones fewer bytes. Where does one turn into the other? Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. These are equal at $S = 0.8\,\alpha B$. If one kind of link joins all N ranks, then by the formulas the ring wins from so many bytes on:
 
 # %%
 links = {
     "NVLink: 2 us, 300 GB/s": collectives.Link(alpha_us=2, bandwidth_gb_per_s=300),
-    "InfiniBand: 5 us, 25 GB/s": collectives.Link(alpha_us=5, bandwidth_gb_per_s=25),
+    "InfiniBand: 5 us, 25 GB/s": infiniband,
     "Ethernet: 50 us, 1.25 GB/s": collectives.Link(
         alpha_us=50, bandwidth_gb_per_s=1.25
     ),
@@ -439,30 +529,13 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined. With 64 ranks on InfiniBand, ring and tree cross here:
-
-# %%
-infiniband = links["InfiniBand: 5 us, 25 GB/s"]
-many = base.but(ranks=64, network=infiniband)
-sizes = [2**power for power in range(13, 28)]
-axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
-both = {"ring": many, "tree": many.but(algorithm="tree")}
-lab.curves(
-    predicted={
-        name: {size: call.but(num_bytes=size).formula_us() for size in sizes}
-        for name, call in both.items()
-    },
-    at={"both take as long": collectives.crossover_bytes(64, infiniband)},
-    title="All-reduce, 64 ranks, InfiniBand",
-    **axes,
-)
-
-# %% [markdown] sections="19.1.2"
-# If N is a power of two, exercise 3's way is in this model never slower than either. Why does anyone use a ring, then? It takes any N, and each rank sends to its neighbour only. In a real network far partners share links, which this model leaves out.
+# So no fixed size separates the two. Nor are these NCCL's thresholds: our tree sends its buffer in one piece, and NCCL's trees are pipelined.
+#
+# If N is a power of two, there is a way that is in this model never slower than either. It is halving and doubling, and you write it in exercise 4. Why does anyone use a ring, then? It takes any N, and each rank sends to its neighbour only. In a real network far partners share links, which this model leaves out.
 #
 # <details><summary>More ways, and what your cluster chooses</summary>
 #
-# A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as faster than both ring and tree from about 0.35 to about 5 MB; exercise 3's way would be faster still. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=links["InfiniBand: 5 us, 25 GB/s"]).predict()`.
+# A **double tree** runs two trees at once, each with half of the buffer, cut into four pieces that follow one another. A rank that adds in one tree is a leaf in the other, so the work is spread, though with four pieces links still idle half of the time. For 64 ranks on InfiniBand it is simulated as faster than both ring and tree from about 0.35 to about 5 MB; exercise 4's way would be faster still. Run it: `collectives.Call(algorithm="double_tree", ranks=64, num_bytes=1e6, network=infiniband).predict()`.
 #
 # On newer NVSwitches there is NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
@@ -473,7 +546,7 @@ lab.curves(
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
 #
-# In a cluster, machines are often [islands](GLOSSARY.md#island): NVLink inside, a slower network between. Here are two, with our link inside and a tenth of its bandwidth between:
+# In a cluster, machines are often [islands](GLOSSARY.md#island): NVLink inside, a slower network between. Here are two, with the link of the race inside and a tenth of its bandwidth between:
 
 # %%
 between = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.01)
@@ -512,54 +585,14 @@ lab.bars(took, unit="us", title=title, badge=f"simulated / {badge}")
 # %% [markdown] sections="19.1.1"
 # If the groups are the islands, halves stay inside and take 30 ms a step. Quarters cross and take 110 ms a step: $2\cdot30+2\cdot110=280$ ms. If not, halves cross: $2\cdot210+2\cdot20=460$ ms. So says the model, and in a quiet run the right groups win clearly, too. If a measured bar is far longer than its prediction, a rank was probably caught in a busy moment: run the cell again. A *topology-aware* library chooses groups by the links.
 #
-# Here each pair of ranks has its own link. What if all messages from one island to the other queue for one network card?
-
-# %%
-shared = collectives.islands(4, 2, inside=link, between=between, shared=True)
-lab.table(
-    {
-        "way": name,
-        "a link for each pair_us": call.predict().span_us,
-        "one shared card_us": call.but(network=shared).predict().span_us,
-    }
-    for name, call in ways.items()
-)
-
-# %% [markdown]
-# In the model the right groups still win, but by less. The wrong ones now lose to the ring.
-
-# %% [markdown]
-# ## The eight seconds
+# <details><summary>If the islands share one network card</summary>
 #
-# With the parameter server, rank 0 receives 14 GB from seven ranks, and sends as much: $2\cdot7\cdot14/25=7.84$ seconds. In the ring each rank sends seven eighths of 14 GB twice: $2\cdot\frac78\cdot14/25=0.98$ seconds.
+# Here each pair of ranks has its own link. What if all messages from one island to the other queue for one network card? In the model the right groups still win, but by less, and the wrong ones now lose to the ring. Run it: `shared = collectives.islands(4, 2, inside=link, between=between, shared=True)`, then `{name: call.but(network=shared).predict().span_us for name, call in ways.items()}`.
+#
+# </details>
 
 # %% [markdown]
-# ## Exercises
-#
-# ### 2. Which algorithm was it?
-#
-# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? N is at least 4, and any rank may be the root.
-
-
-# %%
-def my_algorithm(num_bytes, sent_bytes):
-    """The name of the algorithm; sent_bytes has a number per rank."""
-    ### BEGIN SOLUTION
-    in_order = sorted(sent_bytes)
-    if in_order[0] == in_order[-1]:
-        return "ring"
-    return "parameter_server" if in_order[-2] == num_bytes else "tree"
-    ### END SOLUTION
-
-
-# %%
-check.which_algorithm(my_algorithm)
-
-# %%
-check.hint("which_algorithm")
-
-# %% [markdown]
-# ### 3. Build one that has both
+# ### Exercise 4: build one that has both
 #
 # A ring takes many steps; a tree sends too much. If N is a power of two, there is an all-reduce with $2\log_2 N$ steps and no more than $2\frac{N-1}{N}S$ bytes from any rank. For four ranks you have seen it: the hierarchical one. Write it for all, with `send`, `recv`, `isend` or `irecv`. Let near partners come first, because the first messages are the largest.
 
@@ -594,49 +627,19 @@ check.halving_all_reduce(my_all_reduce)
 # %%
 check.hint("halving_all_reduce")
 
-# %% [markdown]
-# ### 4. Which way, and how long?
-#
-# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
-
-
-# %%
-def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
-    """The faster way and its time in microseconds; 1 GB/s is 1000 bytes per us."""
-
-    ### BEGIN SOLUTION
-    def message_us(size):
-        return alpha_us + size / (1000 * bandwidth_gb_per_s)
-
-    ring_us = 2 * (num_ranks - 1) * message_us(num_bytes / num_ranks)
-    tree_us = 2 * (num_ranks - 1).bit_length() * message_us(num_bytes)
-    return ("ring", ring_us) if ring_us < tree_us else ("tree", tree_us)
-    ### END SOLUTION
-
-
-# %%
-check.predicted_all_reduce(my_prediction)
-
-# %%
-check.hint("predicted_all_reduce")
-
-# %% [markdown]
-# ---
-#
-# *The next section, about real links, is optional.*
-
 # %% [markdown] sections="8.9.1"
 # ## Bandwidth, as libraries report it
 #
-# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it is the [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside a ring over our NVLink:
+# NCCL's benchmark, nccl-tests, calls size over time *algbw*. Times $2\frac{N-1}{N}$ it is the [busbw](GLOSSARY.md#busbw): what a link carried if the algorithm was a ring. Here are eight A100, recorded by others ([Stas Bekman](https://github.com/stas00/ml-engineering)), beside the prediction for a ring over NVLink:
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
-nvlink = base.but(ranks=8, network=links["NVLink: 2 us, 300 GB/s"])
+nvlink = collectives.Link(alpha_us=2, bandwidth_gb_per_s=300)
+eight_cards = base.but(ranks=8, network=nvlink)
 lab.table(
     {
         "size_bytes": size,
-        "predicted_us": nvlink.but(num_bytes=size).formula_us(),
+        "predicted_us": eight_cards.but(num_bytes=size).formula_us(),
         "measured_us": time_us,
         "algbw (GB/s)": round(size / time_us / 1e3, 1),
         "busbw (GB/s)": round(2 * 7 / 8 * size / time_us / 1e3, 1),
@@ -650,10 +653,11 @@ lab.table(
 # %% [markdown]
 # ## Summary
 #
+# - An all-reduce is a reduce-scatter and then an all-gather. In a ring both are messages between neighbours, and every `recv` needs its `send`.
 # - If only ranks add, and numbers travel at full size, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring sends just that, in $2(N-1)$ steps.
-# - A tree takes $2\lceil\log_2 N\rceil$ steps. Where it meets the ring depends on latency, bandwidth and N.
+# - A tree takes only $2\lceil\log_2 N\rceil$ steps, but sends whole buffers. So large buffers are for the ring, small ones for the tree.
 # - A message takes $\alpha + n/B$, so the time of each way can be estimated: for our 14 GB the server takes eight seconds, and the ring one.
-# - On islands, add inside first, so that only small parts cross.
+# - From the optional end: on islands, by the model, add inside first, so that only small parts cross.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
@@ -681,7 +685,7 @@ lab.table(
 #
 # <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
 #
-# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first idea reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: in `own_chunk`, write `gradients.add_(...)` instead of `chunks[(rank - 1) % size].add_(...)`. The second half, which should hand the sums round, is `pass`.
+# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first try reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: in `own_chunk`, write `gradients.add_(...)` instead of `chunks[(rank - 1) % size].add_(...)`. The second half, which should hand the sums round, is `pass`.
 #
 # </details>
 #
