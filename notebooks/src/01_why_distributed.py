@@ -83,7 +83,7 @@ dies_at.score(report.finding.where["text"])
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# So a card has to hold more than the weights. How many bytes are that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# So a card has to hold more than the weights. How many bytes is that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
 # In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
@@ -317,7 +317,7 @@ planner.costs(every)
 fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
 
 # %% [markdown]
-# With 144 and 90 GB, data parallel and the hybrid don't fit. Some 36 GB of each row are activations. A rank needs fewer when it takes its sequences one by one, as *microbatches*. Cutting by layers pays with a *bubble*, in which ranks wait for each other's layers (chapter 08).
+# With 144 and 90 GB, data parallel and the hybrid don't fit. Some 36 GB of each row are activations. It is less when a rank takes its sequences one by one, as *microbatches*. Cutting by layers pays with a *bubble*, in which ranks wait for each other's layers (chapter 08).
 #
 # <details><summary>More about the table</summary>
 #
@@ -359,7 +359,7 @@ lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, titl
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# How many cards, then? Besides memory there is a second good reason for many: time. By the card hours in its paper, LLaMA 7B would need more than nine years on one card. More data and more experiments count where they take more time. Many cards aren't more reliable, for more of them fail more often.
+# How many cards, then? Besides memory there is a second good reason for many: time. By the card hours in its paper, LLaMA 7B would need more than nine years on one card. More data and more experiments count where they take more time. Many cards aren't more reliable, because more cards fail more often.
 #
 # Count, then choose in this order:
 #
@@ -376,7 +376,9 @@ after = before.but(gpus=8, zero=1)
 planner.card(before, after)
 
 # %% [markdown]
-# This is the answer. By the plan eight cards hold LLaMA 7B, because each keeps an eighth of what the optimizer adds: 49 GB a card in place of 120, which are our 116 and what the process itself takes. The price is what they send, which for ZeRO 1 is as much as for data parallel (chapter 06): 2 x 7/8 of 13.4 GB a rank and step. And all eight are busy for most of a year. How far can we trust these days?
+# This is the answer. By the plan eight cards hold LLaMA 7B, because each keeps an eighth of what the optimizer adds: 49 GB a card in place of 120, which are our 116 and what the process itself takes.
+#
+# The price is what they send. For ZeRO 1 that is as much as for data parallel (chapter 06), 2 x 7/8 of 13.4 GB a rank and step. And all eight are busy for 283 days. How far can we trust that?
 
 # %%
 card_hours = planner.MODELS["LLaMA 7B"].a100_hours
@@ -394,7 +396,7 @@ lab.bars(days, badge="predicted / published", title="Days of training on eight c
 #
 # ---
 #
-# *Here ends what most people need. The rest is about other blocks, reasons for many cards, averaging, and the bill of one rank, and optional.*
+# *Here ends what most people need. The rest is about other blocks, the reasons for many cards, averaging and the bill of one rank, and optional.*
 
 # %% [markdown]
 # ## Other blocks, and longer sequences
@@ -409,11 +411,9 @@ by_llama, by_gpt = per_unit("llama", 256), per_unit("gpt", 256)
 llama_keeps.score("more" if by_llama > by_gpt else "less")
 
 # %% [markdown]
-# So 9 GB of activations are a low estimate.
-#
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models; with 37.7 the 9 GB of the bill would be 10, with 49.7 13.
+# LLaMA's block has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models, so their 9 GB are a low estimate: with 37.7 they would be 10, with 49.7 13.
 #
 # </details>
 #
