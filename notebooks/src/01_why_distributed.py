@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Why distributed
 #
-# *About an hour, the exercises not counted. You need chapter 00. No GPU is needed.*
+# *Three quarters of an hour, a quarter more for the optional end; exercises come on top. You need chapter 00. No GPU is needed.*
 #
 # We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
 #
-# Where does the rest come from, and what can more cards do about it?
+# So one card is not enough. How many do we need, and what will they cost us?
 
 # %%
 from collections import Counter
@@ -35,11 +35,11 @@ lab.bars(sizes, unit="bytes", marks=card, badge="computed", title=title)
 # %% [markdown]
 # The card counts as 80 billion bytes on this page. That is careful: on an A100 with 80 GB torch can use about 85 billion.
 #
-# **When you are done** you can say how much memory a model takes to train, which of five usual reasons for many cards are good ones, and what each of four ways to run in parallel has to send.
+# **When you are done** you can say how much memory a model takes to train, how many cards hold it, and what each of four ways to run in parallel has to send. The optional end judges five usual reasons for many cards.
 #
 # ## It dies, for real
 #
-# Below is a small network, trained with Adam: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, and enforces that. At which line will it run out of memory?
+# To see what fills a card, we watch a small run die. Below is a network, trained with Adam: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, and enforces that. At which line will it run out of memory?
 
 # %%
 dies_at = lab.guess(
@@ -83,7 +83,7 @@ dies_at.score(report.finding.where["text"])
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# How many bytes does a large model hold for each parameter? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# So a card has to hold more than the weights. How many bytes is that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
 # In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
@@ -127,12 +127,16 @@ saved.score(16 - sum(held.values()))
 #
 # So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too. Chapter 05 shows what mixed precision does save.
 #
+# <details><summary>And at the peak of a step?</summary>
+#
 # A run dies at its peak. While Adam works, our step holds the gradient in fp32 as well, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1. Read the bill
 #
-# A *bill* says which part of the training takes how many bytes. Write a function that reads the bill after a step, while the gradients are still there. Here is a model to try it on, and what Adam keeps for its only weight:
+# What are these bytes in a model of your own? A *bill* says which part of the training takes how many. Write a function that reads the bill after a step, while the gradients are still there. Here is a model to try it on, and what Adam keeps for its only weight:
 
 # %%
 net = torch.nn.Linear(1000, 1000, bias=False)
@@ -217,49 +221,18 @@ lab.table([{"by hand": block["the whole block"].total(), "kept": per_unit("gpt",
 # %% [markdown]
 # The 0.2 more are statistics of the norms and of attention.
 #
-# LLaMA's block has no dropout, hence no masks. Between its MLP's three matrices lie four tensors, each 43/16 as wide as the block, instead of GPT's two. Here each of its norms is made of several operators. Does it keep less than GPT's block, or more?
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. This takes GPT's block in place of LLaMA's own, which the optional end counts.
 
-# %%
-llama_keeps = lab.guess("LLaMA's block keeps", choices=("less", "more"))
-
-# %%
-by_llama, by_gpt = per_unit("llama", 256), per_unit("gpt", 256)
-llama_keeps.score("more" if by_llama > by_gpt else "less")
-
-# %% [markdown]
-# What happens when the sequence gets longer? One of the three blocks stores the attention matrix, which flash attention doesn't:
-
-# %%
-kinds = {"GPT": "gpt", "GPT, attention stored": "gpt_stored", "LLaMA": "llama"}
-lengths = (32, 64, 128, 256)
-kept = {name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()}
-with_matrix = {n: 34 + 5 * 4 * n / 128 for n in lengths}  # a = 4, h = 128
-formula = {"GPT": dict.fromkeys(lengths, 34), "GPT, attention stored": with_matrix}
-axes = {"x": "tokens of a sequence", "y": "bytes per token and unit of width"}
-title = "What a block keeps for the backward"
-lab.curves(measured=kept, predicted=formula, **axes, title=title)
-
-# %% [markdown]
-# The markers are our count, the lines a formula of Korthikanti et al. (2022): for $b$ sequences of $s$ tokens and width $h$ a GPT block keeps $34\,s\,b\,h$ bytes. It keeps $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
-#
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. If the attention matrix of its 32 heads is stored, $5\,a\,s/h$, which is 80, is added to the 34, and the 9 GB become 31. LLaMA's own block keeps more than GPT's, so 9 GB are a low estimate.
-#
-# <details><summary>Where do LLaMA's bytes come from?</summary>
-#
-# It has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models; with 37.7 the 9 GB of the bill would be 10, with 49.7 13.
-#
-# </details>
-#
 # %% [markdown] sections="10.1.1, D-faq"
 # ## Can two cards share it?
 #
-# Which parts of the bill can cards share? [ZeRO](06_zero_deepspeed.ipynb), the zero redundancy optimizer, leaves each card its own sequence, and with it the activations, but cuts the states: **ZeRO 1** what the optimizer adds (the fp32 copy and Adam's two numbers), **ZeRO 2** the gradients too, **ZeRO 3** the parameters too. What they send for that comes further down.
+# So the bill has 107 GB of states and 9 GB of activations. Which of them can cards share? [ZeRO](06_zero_deepspeed.ipynb), the zero redundancy optimizer, leaves each card its own sequence, and with it the activations, but cuts the states: **ZeRO 1** what the optimizer adds (the fp32 copy and Adam's two numbers), **ZeRO 2** the gradients too, **ZeRO 3** the parameters too.
 
 # %%
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But logits, the process itself and LLaMA's own activations come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit. ZeRO 3 leaves 17 GB.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But logits and the process itself come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit. ZeRO 3 leaves 17 GB.
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -306,10 +279,165 @@ check.fewest_ranks(my_cards)
 # %%
 check.hint("fewest_ranks")
 
+# %% [markdown] sections="8.1.2"
+# ## Four ways to run in parallel
+#
+# Cards that share a model pay for it, because they have to send each other what they lack. Here are four usual ways for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or the part of them that a rank holds. Orange boxes are its sequences, and lines show what travels:
+
+# %%
+strategies = {
+    "data parallel": "data",
+    "by layers": "layers",
+    "hybrid of both": "hybrid",
+    "ZeRO 3": "sharded",
+}
+every = {
+    name: planner.Strategy(strategy=word, recipe="mixed")
+    for name, word in strategies.items()
+}
+lab.show(planner.ways(every))
+
+# %% [markdown]
+# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
+# - **By layers** (model parallel; in chapter 08 a *pipeline*): activations go from layer to layer, and their gradients back.
+# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
+# - **ZeRO 3**: data parallel, but a rank keeps a part of the states and gathers parameters when it needs them.
+#
+# ## What each way sends
+#
+# Which of the four sends the fewest bytes in a step?
+
+# %%
+fewest = lab.guess("which sends the fewest bytes", choices=list(every))
+
+# %%
+planner.costs(every)
+
+# %%
+fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
+
+# %% [markdown]
+# With 144 and 90 GB, data parallel and the hybrid don't fit. Some 36 GB of each row are activations. It is less when a rank takes its sequences one by one, as *microbatches*. Cutting by layers pays with a *bubble*, in which ranks wait for each other's layers (chapter 08).
+#
+# <details><summary>More about the table</summary>
+#
+# The activations of each row are those of all layers for four sequences, of a quarter of the layers for all 16, or of half of the layers for eight. Taken one by one, four sequences need only 9 GB, but then ZeRO 3 gathers its parameters for each. The bubble is computed for microbatches of one sequence.
+#
+# </details>
+#
+# | way | what an inner rank sends |
+# | --- | --- |
+# | data parallel | 2 x 3/4 of 13.4 GB of gradients (chapter 02) |
+# | by layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back |
+# | hybrid of both | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
+# | ZeRO 3 | 3 x 3/4 of 13.4 GB: parameters twice, gradients once |
+#
+# By layers, the first and the last rank send half as much. Only activations grow with the batch:
+
+# %%
+batches = (16, 64, 256, 1024, 4096)
+gigabytes = {
+    name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
+    for name in ("data parallel", "by layers")
+}
+as_much = {
+    "both the same": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16
+}
+axes = {"x": "sequences per step", "y": "GB that a rank sends"}
+title = "What a rank sends in a step"
+lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
+
+# %% [markdown] sections="10.1.3"
+# The lines cross at about 600 sequences. LLaMA itself took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there cutting by layers sends more. So which way sends the least depends on the batch. Bytes aren't seconds, either: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
+#
+# <details><summary>How are gradients averaged?</summary>
+#
+# By a [parameter server](GLOSSARY.md#parameter-server) that collects and answers, in a [ring](GLOSSARY.md#ring) of neighbours, or hierarchically, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
+#
+# </details>
+
+# %% [markdown] sections="D-faq"
+# ## When is it worth it?
+#
+# How many cards, then? Besides memory there is a second good reason for many: time. By the card hours in its paper, LLaMA 7B would need more than nine years on one card. More data and more experiments count where they take more time. Many cards aren't more reliable, because more cards fail more often.
+#
+# Count, then choose in this order:
+#
+# 1. One card holds it and is fast enough: use one card.
+# 2. One card holds it but is slow: data parallel (chapter 03).
+# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
+# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
+#
+# LLaMA 7B is the third case. Two cards would only just hold it, so take ZeRO 1 on the eight of one machine (`dp 8`), with microbatches of one sequence. A step takes 512 sequences, 1 million tokens:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
+after = before.but(gpus=8, zero=1)
+planner.card(before, after)
+
+# %% [markdown]
+# This is the answer. By the plan eight cards hold LLaMA 7B, because each keeps an eighth of what the optimizer adds: 49 GB a card in place of 120, which are our 116 and what the process itself takes.
+#
+# The price is what they send. For ZeRO 1 that is as much as for data parallel (chapter 06), 2 x 7/8 of 13.4 GB a rank and step. And all eight are busy for 283 days. How far can we trust that?
+
+# %%
+card_hours = planner.MODELS["LLaMA 7B"].a100_hours
+days = {"the plan": after.days(1e12), "by the paper's card hours": card_hours / 8 / 24}
+lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
+
+# %% [markdown]
+# The plan is optimistic. LLaMA's own hours, shared by eight cards, make more than a year; but they come from other machines, with another batch. Chapter 19 tells how far to trust such predictions.
+#
+# <details><summary>What the plan counts</summary>
+#
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. Of the 4 GB more than in the bill, 3 are the process with its buffers and gaps, and 0.7 are logits. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
+#
+# </details>
+#
+# ---
+#
+# *Here ends what most people need. The rest is about other blocks, the reasons for many cards, averaging and the bill of one rank, and optional.*
+
+# %% [markdown]
+# ## Other blocks, and longer sequences
+#
+# The bill counted 34 bytes, as for GPT's block. LLaMA's block has no dropout, hence no masks. Between its MLP's three matrices lie four tensors, each 43/16 as wide as the block, instead of GPT's two. Here each of its norms is made of several operators. Does it keep less than GPT's block, or more?
+
+# %%
+llama_keeps = lab.guess("LLaMA's block keeps", choices=("less", "more"))
+
+# %%
+by_llama, by_gpt = per_unit("llama", 256), per_unit("gpt", 256)
+llama_keeps.score("more" if by_llama > by_gpt else "less")
+
+# %% [markdown]
+# <details><summary>Where do LLaMA's bytes come from?</summary>
+#
+# LLaMA's block has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models, so their 9 GB are a low estimate: with 37.7 they would be 10, with 49.7 13.
+#
+# </details>
+#
+# And when the sequence gets longer? One of the next three blocks stores the attention matrix, which flash attention doesn't:
+
+# %%
+kinds = {"GPT": "gpt", "GPT, attention stored": "gpt_stored", "LLaMA": "llama"}
+lengths = (32, 64, 128, 256)
+kept = {name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()}
+with_matrix = {n: 34 + 5 * 4 * n / 128 for n in lengths}  # a = 4, h = 128
+formula = {"GPT": dict.fromkeys(lengths, 34), "GPT, attention stored": with_matrix}
+axes = {"x": "tokens of a sequence", "y": "bytes per token and unit of width"}
+title = "What a block keeps for the backward"
+lab.curves(measured=kept, predicted=formula, **axes, title=title)
+
+# %% [markdown]
+# The markers are our count, the lines a formula of Korthikanti et al. (2022): for $b$ sequences of $s$ tokens and width $h$ a GPT block keeps $34\,s\,b\,h$ bytes. It keeps $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
+#
+# LLaMA 7B has 32 heads. If it stored their matrix for our 2,048 tokens, $5\,a\,s/h$, which is 80, would be added to the 34, and the 9 GB of the bill would become 31.
+
 # %% [markdown] sections="10.1.1"
 # ## Five reasons for many cards
 #
-# Five reasons are usually given, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second, that training takes too long, we can compute. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA 7B was trained on 1 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these, so beside it stands what the paper reports:
+# Five reasons are usually given for many cards, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second, that training takes too long, we can compute. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA 7B was trained on 1 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these, so beside it stands what the paper reports:
 
 # %%
 llama = planner.MODELS["LLaMA 7B"]
@@ -391,115 +519,6 @@ apart.score(answers[(alone > 0) + (alone > 1e-5)])
 # %% [markdown]
 # Without averaging there are two models instead of one. With averaging the difference is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are the heart of data parallelism (chapter 03).
 
-# %% [markdown] sections="8.1.2"
-# ## Four ways to run in parallel
-#
-# What do ranks have to send? Here are four usual ways for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or the part of them that a rank holds. Orange boxes are its sequences, and lines show what travels:
-
-# %%
-strategies = {
-    "data parallel": "data",
-    "by layers": "layers",
-    "hybrid of both": "hybrid",
-    "ZeRO 3": "sharded",
-}
-every = {
-    name: planner.Strategy(strategy=word, recipe="mixed")
-    for name, word in strategies.items()
-}
-lab.show(planner.ways(every))
-
-# %% [markdown]
-# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch; gradients are averaged.
-# - **By layers** (model parallel; in chapter 08 a *pipeline*): activations go from layer to layer, and their gradients back.
-# - **Hybrid**: the layers are cut into stages, and each stage has several copies.
-# - **ZeRO 3**: data parallel, but a rank keeps a part of the states and gathers parameters when it needs them.
-#
-# ## What each way sends
-#
-# Which of the four sends the fewest bytes in a step?
-
-# %%
-fewest = lab.guess("which sends the fewest bytes", choices=list(every))
-
-# %%
-planner.costs(every)
-
-# %%
-fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
-
-# %% [markdown]
-# Some 36 GB of each row are activations: of all layers for four sequences, of a quarter of the layers for all 16, or of half of the layers for eight. With 144 and 90 GB, data parallel and the hybrid don't fit. Taken one by one, as *microbatches*, four sequences need only 9 GB, but then ZeRO 3 gathers its parameters for each. Cutting by layers pays with a *bubble*, the time for which ranks wait for each other's layers (chapter 08); here it is computed for microbatches of one sequence.
-#
-# | way | what an inner rank sends |
-# | --- | --- |
-# | data parallel | 2 x 3/4 of 13.4 GB of gradients (chapter 02) |
-# | by layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back |
-# | hybrid of both | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
-# | ZeRO 3 | 3 x 3/4 of 13.4 GB: parameters twice, gradients once |
-#
-# By layers, the first and the last rank send half as much. Only activations grow with the batch:
-
-# %%
-batches = (16, 64, 256, 1024, 4096)
-gigabytes = {
-    name: {n: every[name].but(batch=n).sent_bytes() / 1e9 for n in batches}
-    for name in ("data parallel", "by layers")
-}
-as_much = {
-    "both the same": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16
-}
-axes = {"x": "sequences per step", "y": "GB that a rank sends"}
-title = "What a rank sends in a step"
-lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
-
-# %% [markdown] sections="10.1.3"
-# The lines cross at about 600 sequences. LLaMA itself took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences. There, on four ranks, cutting by layers sends more. Data parallel does not fit, but ZeRO 1 does with microbatches, and sends no more (chapter 06). So which way sends the least depends on the batch. Bytes aren't seconds, either: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
-#
-# <details><summary>How are gradients averaged?</summary>
-#
-# By a [parameter server](GLOSSARY.md#parameter-server) that collects and answers, in a [ring](GLOSSARY.md#ring) of neighbours, or hierarchically, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
-#
-# </details>
-
-# %% [markdown] sections="D-faq"
-# ## When is it worth it?
-#
-# Count, then choose in this order:
-#
-# 1. One card holds it and is fast enough: use one card.
-# 2. One card holds it but is slow: data parallel (chapter 03).
-# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
-# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
-#
-# LLaMA 7B is the third case. Take ZeRO 1 on the eight cards of one machine (`dp 8`), with microbatches of one sequence. A step takes 512 sequences, 1 million tokens:
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
-after = before.but(gpus=8, zero=1)
-planner.card(before, after)
-
-# %% [markdown]
-# By the plan it fits. Of the 120 GB before, 4 are not in our bill: mostly what the process takes for itself. How far can we trust the days?
-
-# %%
-eight = {name: each / 8 / 24 for name, each in hours.items()}
-days = {"the plan": after.days(1e12), **eight}
-lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
-
-# %% [markdown]
-# The plan is optimistic. Divide the second bar by the others: the plan comes to 66 % of the peak, and LLaMA's own run, on other machines and with another batch, to 43 %. Chapter 19 tells how far to trust such predictions.
-#
-# <details><summary>What the plan counts</summary>
-#
-# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. Of the 4 GB more than in the bill, 3 are the process with its buffers and gaps, and 0.7 are logits. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
-#
-# </details>
-#
-# ---
-#
-# *Here ends what most people need. The rest, an exercise about sharded models, is optional.*
-
 # %% [markdown]
 # ## Exercise 3. The bill of one rank
 #
@@ -542,12 +561,13 @@ check.hint("sharded_bytes")
 # ## Summary
 #
 # - In fp32 and in mixed precision, Adam's states take 16 bytes per parameter.
-# - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width, and more if it stores the attention matrix.
+# - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width.
 # - Good reasons for many cards are that a model doesn't fit or takes too long. More cards fail more often.
+# - Eight cards hold LLaMA 7B with ZeRO 1. Two hold it only just.
 # - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the batch.
 # - Sharding divides states. To keep fewer activations, a rank takes fewer sequences or layers, or a part of each, or recomputes.
 #
-# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [MFU](GLOSSARY.md#mfu).
+# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), and in the optional end [MFU](GLOSSARY.md#mfu).
 #
 # **Next**: [collectives](02_collectives.ipynb). All of these ways stand on a few calls, and we will take them apart.
 
