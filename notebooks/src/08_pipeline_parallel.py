@@ -29,7 +29,7 @@ lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. The batch is cut into *microbatches*, numbered from 0, and *bubble* is the share of the time that cards wait. Move the slider of microbatches: does more work change that share?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. The batch is cut into pieces, numbered from 0, and *bubble* is the share of all time that cards wait. Move the slider to more pieces (*microbatches*): does more work make that share smaller?
 #
 # **When you are done** you can build a pipeline, say how idle it will be, and choose a schedule for your memory.
 
@@ -104,14 +104,14 @@ step = pipeline.Step(
 step.compare()
 
 # %% [markdown]
-# The time in which ranks wait is called the [bubble](GLOSSARY.md#bubble), and its size is its share of all time. This order is called *naive*: a piece of the batch leaves only when the one before has come back. So one of p ranks works, and the bubble is $(p-1)/p$, or 75 %.
+# This order is called *naive*: a piece of the batch leaves only when the one before has come back. So at any moment one of p ranks works, and the [bubble](GLOSSARY.md#bubble) is $(p-1)/p$, or 75 %. The number of pieces is not in it: more work changes nothing.
 #
-# We set the lengths of the boxes, so a run measures only their order, the waiting and the gaps. The line under the picture says what made the measured bubble larger: messages, gaps, boxes that overran.
+# We set the lengths of the boxes, so a run measures only their order, the waiting and the gaps. The line under the picture says what made the measured bubble larger. A purple box is a receive that was posted early: most of it is waiting, not travel.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
 #
-# How much comes back if several pieces travel at once? While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch), and there are m of them, of a fixed size. **GPipe** does all forwards, and only then begins the first backward. This is its order on rank 0:
+# How much comes back if several pieces travel at once? While rank 1 works on the first, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch). There are m of them, and their size is fixed. **GPipe** does all forwards, and only then begins the first backward. This is its order on rank 0:
 
 # %%
 step = step.but(schedule="gpipe", microbatches=8)
@@ -133,6 +133,8 @@ step.compare()
 # Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$ slots, because data passes all other ranks there and back. So if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
+#
+# The measured bubble is larger, because the formula leaves out what happens between two boxes: loss, sends and Python. On a CPU these gaps take milliseconds, and our boxes are short.
 #
 # More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. Their size is fixed here, so more of them are a larger batch. If you cut one batch finer instead, slots and waiting do shrink, until the matmuls get too small to be fast.
 
@@ -185,7 +187,7 @@ check.hint("real_pipeline")
 #
 # Why not take very many microbatches, then? Because GPipe keeps the activations of all of them until its backwards begin. Can you find an order that frees them earlier?
 #
-# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that a rank has open at once, as low as you can. But the step must take no longer than GPipe's.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. Make the peak, the most microbatches that any rank has open at once, as low as you can, and each rank's own as well. But the step must take no longer than GPipe's, if a backward takes twice as long as a forward and messages take no time.
 
 
 # %%
@@ -218,7 +220,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and drains. The peak has: GPipe held 8 everywhere, but 1F1B holds $\min(m, p-r)$ on rank r, however large m is.
+# The predicted bubble has not moved, because the pipeline still fills and drains. The peak has: GPipe held 8 everywhere, but rank r of 1F1B never holds more than $p-r$, however large m is. (The two measured steps differ by their gaps.)
 #
 # Here are the bytes that autograd kept in both runs:
 
@@ -234,12 +236,12 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B saves no time, but memory no longer limits m.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B keeps the predicted time, and memory no longer limits m.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
 #
-# You may have a bubble of at most `max_bubble` (a share of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
+# You may have a bubble of at most `max_bubble` (a share of total time, above 0), and your cards hold the activations of `max_activations` microbatches. Use the fewest microbatches that keep both; if both schedules do, prefer GPipe. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
 
 
 # %%
@@ -267,9 +269,9 @@ check.hint("choose_microbatches")
 # Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms. GPipe's step then grows by 60 ms, for three borders there and back:
 
 # %%
-late = step.but(message_ms=10)
-late_gpipe = late.but(schedule="gpipe")
-lab.show(late_gpipe.predict(), title=late_gpipe.title())
+slow = step.but(message_ms=10)
+slow_gpipe = slow.but(schedule="gpipe")
+lab.show(slow_gpipe.predict(), title="GPipe, messages of 10 ms")
 
 # %% [markdown]
 # Most messages travel while their receiver has other forwards or backwards to run. Is 1F1B's bubble smaller or larger than this one?
@@ -278,14 +280,14 @@ lab.show(late_gpipe.predict(), title=late_gpipe.title())
 slower = lab.guess("1F1B's bubble, messages of 10 ms", choices=("smaller", "larger"))
 
 # %%
-grew = bubble(late.predict()) > bubble(late_gpipe.predict())
+grew = bubble(slow.predict()) > bubble(slow_gpipe.predict())
 slower.score("larger" if grew else "smaller")
 
 # %%
-lab.show(late.predict(), title=late.title())
+lab.show(slow.predict(), title="1F1B, messages of 10 ms")
 
 # %% [markdown]
-# Rank 3 now waits 20 ms before most forwards, for a message to rank 2 and one back. 1F1B runs as few forwards in advance as it can, so a rank soon has nothing to do until an answer comes. It saves memory, and pays with time.
+# Rank 3 now waits 20 ms before most forwards. Rank 2 begins its next forward only after the backward for which it waits: rank 3's gradient takes 10 ms to it, and its activation 10 ms back. GPipe has run all forwards by then, so nobody waits for an answer in between. 1F1B saves memory, and here pays with time.
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
@@ -322,7 +324,7 @@ def torch_pipeline():
     else:
         schedule.step(target=targets, losses=losses)
     optimizer.step()
-    return sum(losses).item() / 8 if losses else None
+    return round(sum(losses).item() / 8, 4) if losses else None
 
 
 # %%
@@ -353,10 +355,10 @@ def deepspeed_pipeline(config, method="parameters"):
 # %%
 config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
 by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
-lab.table(list(by_deepspeed))
+by_deepspeed[0]
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss equals torch's, to the digits shown; gradients we did not compare. *Cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
+# All four ranks return the same, and the loss is torch's to four digits; gradients we did not compare. *cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
 
 # %%
 grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio")
@@ -377,47 +379,34 @@ lab.show(uneven_run, title="1F1B, stage 1 twice as long")
 #
 # ZeRO (chapter 06) makes our model fit, too, and has no bubble. Why a pipeline, then? Take eight A100 in eight machines, an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them, and a batch of 64 sequences of 2048 tokens.
 #
-# Under ZeRO 1 a card sends gradients and weights once a step, for 28 s at the rated speed. A card of the pipeline passes on 64 activations and as many gradients. How long does it send?
+# Under ZeRO 1 a card adds up gradients, in float32 as Megatron does, and gathers weights in bf16. That is once a step and takes 28 s. A card of the pipeline passes on one activation for each sequence, and a gradient of the same size back. An activation is 2048 x 4096 numbers of 2 bytes. How long does a card send in a step?
 
 # %%
 sends = lab.guess("seconds that a card of the pipeline sends", between=(0, 60))
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # 6.7 billion in bf16; 7/8 lie on other cards
-activations_gb = 2 * 2048 * 4096 / 1e9  # one sequence of 2048 tokens, width 4096
+gradients_gb = 2 * weights_gb  # in float32
+activation_gb = 2 * 2048 * 4096 / 1e9
 traffic = {
-    # as FSDP: for each microbatch weights twice and gradients once, in bf16
-    "ZeRO 3, 2 microbatches": 2 * (2 + 1) * weights_gb / 1.25,
-    # as Megatron: gradients, which it adds up in float32, and weights
-    "ZeRO 1, once a step": (2 + 1) * weights_gb / 1.25,
-    "pipeline, 64 microbatches": 2 * 64 * activations_gb / 1.25,
+    "ZeRO 1": (gradients_gb + weights_gb) / 1.25,
+    "pipeline": 64 * 2 * activation_gb / 1.25,
 }
-sends.score(traffic["pipeline, 64 microbatches"])
+sends.score(traffic["pipeline"])
 
 # %%
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# The pipeline sends least here. But activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
+# The pipeline sends far less here. But its activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
 #
-# And a pipeline waits for its messages. Is its step shorter all the same? The planner of chapter 18 lets the pipeline and ZeRO 1 send at 40 % of the rated speed, and hides none of their messages behind computing:
-#
-# <details><summary>What the planner assumes</summary>
-#
-# ZeRO 3 sends at half the rated speed. Layer by layer the longer of computation and messages counts; the first and last messages hide behind nothing. ZeRO 3 computes more slowly than the pipeline's slowest stage, because the rates are taken from runs of two libraries, FSDP and Megatron.
-#
-# ZeRO 1 sends after the last backward. It takes two sequences a microbatch: with four it would need 91 GB, 27 of them for the gradients of all weights.
-#
-# With one microbatch of eight sequences ZeRO 3 would send half as much, but need 93 GB. If it recomputes activations, it fits, and takes 4.9 s at best.
-#
-# </details>
+# And a pipeline waits for its messages. Is its step shorter all the same? The planner (chapter 18) predicts both. It hides no message behind computing, which is hard on the pipeline:
 
 # %%
-zero_3 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=3, mbs=4, batch=64)
+zero_1 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=1, mbs=2, batch=64)
 ways = {
-    "ZeRO 3": zero_3,
-    "ZeRO 1": zero_3.but(zero=1, mbs=2),
-    "pipeline": zero_3.but(zero=0, mbs=1, pp=8),  # 8 stages, a sequence a microbatch
+    "ZeRO 1": zero_1,
+    "pipeline": zero_1.but(zero=0, mbs=1, pp=8),  # 8 stages, a sequence a microbatch
 }
 
 
@@ -435,11 +424,15 @@ axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
 # %% [markdown]
-# At 10 Gbit/s a message takes 34 ms there, longer than a forward of 19 ms. So the pipeline waits more than half of its step: of 8.7 s it computes for 3.6. Yet the better ZeRO, ZeRO 1, takes 8.5 times as long.
+# At 10 Gbit/s ZeRO 1 takes 8.5 times as long as the pipeline, although the pipeline waits for more than half of its step. On a fast network the two come together. Such predictions have been wrong by a factor of up to 3.8 (chapter 19), so trust the left end, and not the place where the curves meet. With a batch of this size, then, a pipeline pays where links are slow.
 #
-# The planner has been wrong by a factor of 3.8 (chapter 19). One such error would leave the pipeline ahead, two in opposite directions need not. The traffic is the firmer argument, 28 s against 1.7. Where the curves meet is no result: the gap is smaller than the error. With such a batch a pipeline pays on slow links.
+# <details><summary>What about ZeRO 3, which needs less memory?</summary>
 #
-# Large trainings combine it with tensor and data parallelism (chapters 09 and 10).
+# It gathers the weights twice and adds up gradients once for each microbatch, so it sends more. `zero_1.but(zero=3, mbs=4)` plans it.
+#
+# </details>
+#
+# That is how large trainings use it: between machines, with tensor parallelism inside each (chapter 09), and copies of the whole beside it (chapter 10).
 
 # %% [markdown]
 # ## Summary
@@ -460,7 +453,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # %% [markdown]
 # ## Schedules that shrink the bubble
 #
-# Can an order get back what 1F1B loses? Not as long as each rank has one stage, a backward is one piece, and the pipeline drains after every step.
+# Can an order get back what 1F1B loses? Not as long as each rank has one stage, a backward is one piece, and the pipeline drains after every step: the last rank waits for $p-1$ forwards before its first box, and its last gradient walks through $p-1$ backwards after its last box.
 #
 # ### Interleaving: more stages
 #
@@ -547,9 +540,9 @@ between = lab.guess("updates of rank 0 between F3 and B3", between=(0, 8))
 stale = pipedream_run.launch(4, 8)  # for real: four ranks, eight microbatches
 rows = []
 for rank, told in enumerate(stale):
-    late = max(newest - used for used, newest in told["versions"])
+    behind = max(newest - used for used, newest in told["versions"])
     kept = told["peak_versions"]
-    rows.append({"rank": rank, "updates late": late, "versions kept": kept})
+    rows.append({"rank": rank, "updates late": behind, "versions kept": kept})
 between.score(rows[0]["updates late"])
 
 # %%
@@ -598,7 +591,8 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # %% [markdown]
 # Interleaving keeps 11/8 of 1F1B's activations, as predicted. The last two hardly exceed 1F1B.
 #
-# Every row took longer than predicted, by an amount that differs from run to run. So one run each can't tell the fastest.
+# Every row took longer than predicted. How much longer differs from run to run, so one run each can't tell the fastest. But look at ZBV, by prediction the shortest. It has the most and the shortest boxes, so there are more gaps between boxes, and they weigh more. Its line says what came on top:
+#
 #
 # <details><summary>The schedules in a table</summary>
 #
@@ -615,6 +609,9 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # (For m a multiple of p, 2p or more, F, I and W equally long, and messages that take no time.)
 #
 # </details>
+
+# %%
+step.but(schedule="zbv").compare()
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 5. Optional: find the fault in a chart
