@@ -558,7 +558,7 @@ planner.card(before, sharded_plan)
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
 # - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP. Inside a machine most messages hide.
 #
-# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
+# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations and their gradients.
 
