@@ -9,7 +9,7 @@
 # %% [markdown]
 # # FSDP
 #
-# *Part 1 takes about 75 minutes; Part 2, FSDP between machines, is optional and takes 25. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
+# *An hour; 40 minutes more for the optional end. Exercises come on top. You need chapters 02, 03 and 05, and no GPU.*
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
@@ -34,12 +34,12 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown]
 # `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, beside the gradients of the first.
 #
-# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs before you rent.
+# **When you are done** you can write FSDP yourself in fifty lines, train with torch's `fully_shard`, and say what it costs in memory and in messages.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
+# Our 14 GB are [model states](GLOSSARY.md#model-states) alone: parameters, gradients, and Adam's two moments. Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps them all on every rank. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -281,7 +281,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
+# FSDP saves memory, and pays in messages. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once; on a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -311,7 +311,7 @@ ratio.score(sent["Freed"] / sent["DDP"])
 #
 # ## When messages hide
 #
-# `Freed` gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# More bytes need not cost time, if they travel while the card computes. In `Freed` they don't: it gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -350,37 +350,17 @@ queues
 #
 # </details>
 #
-# Before the first `g4` is a gap: in the forward two buffers take turns. `g4` takes the buffer of `g2`, and waits until `F2` begins.
+# <details><summary>Why there is a gap before the first <code>g4</code></summary>
 #
-# ### How fast must the link be?
-#
-# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the $t$ tokens of a microbatch. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
-#
-# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
-#
-# At 200 TFLOP/s NVLink wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link that brings 25 GB/s wants 200,000 / 25 = 8,000, even if eight cards share it: a ring leaves a machine once, so its link carries what one card sends, not eight times that.
-#
-# That is for gradients reduced in 16 bits. In fp32, which is usual, the backward wants 1.5 times the tokens: 12,000.
-#
-# <details><summary>The backward, and several links</summary>
-#
-# The backward has twice the FLOPs and two messages, so the same rule holds. With gradients in fp32 one of the two messages doubles.
-#
-# A network link for each of its eight cards gives a machine 8 × 25 = 200 GB/s, so 1,000 tokens are enough. The links add up because NCCL lays several rings, and each leaves by another card's link.
+# In the forward two buffers take turns. `g4` takes the buffer of `g2`, and waits until `F2` begins.
 #
 # </details>
 #
-# Here is the same step over one link of 25 GB/s, where a message takes 16 ms:
-
-# %%
-fsdp.replay(moves, forward_us=4_000, message_us=16_000)
-
-# %% [markdown] sections="8.4.2"
-# The card waits for its messages three quarters of the time, because it has a quarter of the tokens that this link wants.
+# So on this link, one inside a machine, most messages hide. The optional end has a rule for others: *How fast must the link be?*
 #
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
+# Until now each layer was gathered by itself. That was our choice: each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
 #
 # Here is a model of six blocks on two ranks, wrapped in four ways. With the embedding and the head it has eight layers. How many times as high is the peak of *the root alone* as that of *each layer*?
 
@@ -452,11 +432,9 @@ check.wrap_within(my_wrap)
 check.hint("wrap_within")
 
 # %% [markdown] sections="S6"
-# *Here the first half ends: time for a break.*
-#
 # ## The training loop
 #
-# DDP copies the weights of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load the weights from rank 0. Where we only count bytes, we do neither. Four places matter:
+# A sharded model trains like any other, with four exceptions, which are numbered in the code. The first weights are a fifth: DDP copies those of rank 0 to all, but FSDP cuts what each rank has. So seed all ranks alike, or load the weights from rank 0. Where we only count bytes, we do neither.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -494,7 +472,7 @@ lab.table(
     for num, run, rank in rows
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.4, S6"
 # *norm* is what `clip_grad_norm_` returns, the norm of the whole gradient before clipping. It equals *joined*, the own norms of all ranks added as squares. *loss* is that of a rank's own rows.
 #
 # <details><summary>The four, done wrong</summary>
@@ -506,46 +484,11 @@ lab.table(
 #
 # </details>
 #
-# ### Accumulation
-#
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
-#
-# On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
-
-# %%
-left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
-
-
-# %%
-def accumulate(reduce_once, gather_once):
-    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
-    with memory.watch() as watched, traffic.count() as counted:
-        net = model.Transformer(3, 64, 4, max_len=32)
-        sharded(net, reshard_after_forward=not gather_once)
-        watched.mark("step")
-        for k in range(4):
-            net.set_requires_gradient_sync(k == 3 or not reduce_once)
-            net.set_reshard_after_backward(k == 3 or not gather_once)
-            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    calls, peak_bytes = counted.calls, watched.footprint().peak_bytes
-    return calls["all_gather"], calls["reduce_scatter"], peak_bytes
-
-
-# %%
-ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
-found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
-rows = [(name, *row) for name, row in found.items()]
-lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
-
-# %%
-left.score(sum(found["reduced"][:2]))
-
-# %% [markdown] sections="8.4.4"
-# All gathers remain, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
+# Three things that real trainings add need a flag each: accumulation, mixed precision, and loading from rank 0. *In practice*, in the optional end, has them.
 #
 # ### Exercise 3. Repair a training
 #
-# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches. Write it right: the same SGD on the mean `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
+# About 20 minutes. The loop below has four mistakes, and raises no error. `steps` holds, for each update, a list of this rank's microbatches, whose gradients add up. Write it right: the same SGD on the mean `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
 
 
 # %%
@@ -585,8 +528,88 @@ check.train_sharded(my_training)
 # %%
 check.hint("train_sharded")
 
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# ## When is it worth it?
+#
+# Now we can go back to our eight cards of 80 GB. A step of the 7 B model has 64 sequences, on each card eight microbatches of one. Does it fit, without FSDP and with it?
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
+sharded_plan = before.but(zero=3)
+planner.card(before, sharded_plan)
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# It fits, says the planner: a card's peak is 27.8 GB, where data parallelism wants 120. States take 108 / 8 = 13.5 GB of it, not 14, because our 7 B are 6.74 B parameters. `zero=3` is the planner's FULL_SHARD.
+#
+# So FSDP is worth it whenever the states don't fit on one card. If they fit, DDP is cheaper: FSDP sends half as many bytes again, and that in *every* microbatch, where DDP can send once a step. Inside a machine most of these messages hide, as we saw. Between machines they may not, and then they set the time of a step. So before you rent a second machine, read *How fast must the link be?* in the optional end.
+#
+# <details><summary>And if memory is still short?</summary>
+#
+# - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, as in the script of the optional end, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
+# - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory, at the price that [chapter 06](06_zero_deepspeed.ipynb) measures.
+#
+# </details>
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# ## Summary
+#
+# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
+# - A rank holds its share of the states, and at the peak activations and a few units. Take FSDP when the states don't fit on one card.
+# - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
+# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP. Inside a machine most messages hide.
+#
+# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
+#
+# Next: chapter 08 cuts the model into stages, and sends only activations and their gradients.
+
+# %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest is about what real trainings add and about slow links, and optional.*
+
+# %% [markdown] sections="8.4.4"
+# ## In practice
+#
+# Three things that real trainings add need a flag each.
+#
+# ### Accumulation
+#
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
+#
+# On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
+
+# %%
+left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
+
+
+# %%
+def accumulate(reduce_once, gather_once):
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
+    with memory.watch() as watched, traffic.count() as counted:
+        net = model.Transformer(3, 64, 4, max_len=32)
+        sharded(net, reshard_after_forward=not gather_once)
+        watched.mark("step")
+        for k in range(4):
+            net.set_requires_gradient_sync(k == 3 or not reduce_once)
+            net.set_reshard_after_backward(k == 3 or not gather_once)
+            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
+    calls, peak_bytes = counted.calls, watched.footprint().peak_bytes
+    return calls["all_gather"], calls["reduce_scatter"], peak_bytes
+
+
+# %%
+ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
+found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
+rows = [(name, *row) for name, row in found.items()]
+lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
+
+# %%
+left.score(sum(found["reduced"][:2]))
+
 # %% [markdown] sections="8.4.2, S6"
-# ## Mixed precision
+# All gathers remain, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
+#
+# ### Mixed precision
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
@@ -627,7 +650,7 @@ lab.table([*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}])
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
 # In fp32 only tokens that did not occur have zeros: 11,904 / 64 = 186 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; two ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds only if all messages have one type.
 #
-# ## Loading from rank 0
+# ### Loading from rank 0
 #
 # If every rank reads the file of our 7 B model, eight copies of 28 GB stand in the host's memory. Instead all shard the model on `meta`, make room (`to_empty`), and get their slices from rank 0. Rank 0 alone reads, with `torch.load(path, mmap=True)`; here it makes random weights. A rank's bytes, on host and device:
 
@@ -660,7 +683,7 @@ model_bytes = sum(each.nbytes for each in model.Transformer(4, 64, 4).parameters
 rows = [(rank, peak, model_bytes) for rank, peak in enumerate(lab.launch(load))]
 lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# %% [markdown] sections="8.4.2, 8.11.1, S6, D-fsdp"
 # Rank 0 has the whole model for a moment, beside its own slices. Rank 1 never has more than one tensor whole, because they are sent one by one.
 #
 # <details><summary>The whole as a script for <code>torchrun</code></summary>
@@ -705,19 +728,35 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 #
 # </details>
 #
-# ## When is it worth it?
+# ## How fast must the link be?
 #
-# Whenever the states don't fit. Here are our eight cards without and with FSDP. A step has 64 sequences, on each card eight microbatches of one:
+# On a link of 200 GB/s most messages of our step hid. How slow may a link be? A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the $t$ tokens of a microbatch. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
+#
+# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
+#
+# At 200 TFLOP/s NVLink wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens. One network link that brings 25 GB/s wants 200,000 / 25 = 8,000, even if eight cards share it: a ring leaves a machine once, so its link carries what one card sends, not eight times that.
+#
+# That is for gradients reduced in 16 bits. In fp32, which is usual, the backward wants 1.5 times the tokens: 12,000.
+#
+# <details><summary>The backward, and several links</summary>
+#
+# The backward has twice the FLOPs and two messages, so the same rule holds. With gradients in fp32 one of the two messages doubles.
+#
+# A network link for each of its eight cards gives a machine 8 × 25 = 200 GB/s, so 1,000 tokens are enough. The links add up because NCCL lays several rings, and each leaves by another card's link.
+#
+# </details>
+#
+# Here is the step that we replayed, over one link of 25 GB/s, where a message takes 16 ms:
 
 # %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
-sharded_plan = before.but(zero=3)
-planner.card(before, sharded_plan)
+fsdp.replay(moves, forward_us=4_000, message_us=16_000)
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# It fits; `zero=3` is the planner's FULL_SHARD. Our 7 B are 6.74 B parameters, so a card's states take 108 / 8 = 13.5 GB instead of 14.
+# %% [markdown] sections="8.4.2, 8.10"
+# The card waits for its messages three quarters of the time, because it has a quarter of the tokens that this link wants.
 #
-# Do more cards make it faster? All share the step's 64 × 2,048 = 131,072 tokens, and from 16 cards on, each takes its share as one microbatch. We grow from one machine of eight cards to eight machines. Each machine has one link of 50 GB/s, of which the planner counts half as reached, our 25 GB/s. Gradients are reduced in 16 bits. How many times as fast is the step?
+# ### Do more cards make it faster?
+#
+# Our step on eight cards has 64 × 2,048 = 131,072 tokens. We grow from one machine of eight cards to eight machines. All cards share these tokens, and from 16 cards on, each takes its share as one microbatch. Each machine has one link of 50 GB/s, of which the planner counts half as reached, our 25 GB/s. Gradients are reduced in 16 bits. How many times as fast is the step?
 
 # %%
 faster = lab.guess("a step on 64 cards, how many times as fast as on 8", unit="ratio")
@@ -742,10 +781,10 @@ lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axe
 # %%
 faster.score(step_us[8] / step_us[64])
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
+# %% [markdown] sections="8.10"
 # With more cards each computes less, while its messages stay as long. The step follows the higher line. The rule says 131,072 / 8,000 = 16 cards, so a step twice as fast; with gradients in fp32 it says 11 cards. But the planner's card computes 33,069 × 6 × 6.74 B / 8 = 167 TFLOP/s, not 200. So it wants only 167,000 / 25 = 6,700 tokens, and the lines cross at 20 cards. From there the step takes the 1.6 s of its messages, however many cards you add.
 #
-# Published runs that gathered between machines took up to 3.8 times as long as predicted. A link for each card moves the limit, and so does Part 2.
+# Published runs that gathered between machines took up to 3.8 times as long as predicted. A link for each card moves the limit, and so does the next section.
 #
 # Your turn: a card computes 400 TFLOP/s, its link brings 50 GB/s. How many cards does a batch of a million tokens feed?
 
@@ -755,20 +794,8 @@ fed = lab.guess("cards that a million tokens feed", between=(0, 1_000))
 # %%
 fed.score(1_000_000 / (400e12 / 50e9))
 
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# <details><summary>And if memory is short before that?</summary>
-#
-# - If activations are too much, [recompute them](GLOSSARY.md#activation-checkpointing). Set up *before* `fully_shard`, as in the script, that costs no message: a block's second forward runs while it is gathered for its backward anyway.
-# - If even an $N$-th of the states is too much, [offload](GLOSSARY.md#offload) helps: with `offload_policy=CPUOffloadPolicy()` slices, gradients and optimizer lie in the host's memory, at the price that [chapter 06](06_zero_deepspeed.ipynb) measures.
-#
-# </details>
-#
-# ---
-#
-# *Here ends what most people need.*
-
 # %% [markdown] sections="8.4.2, S6"
-# ## Part 2: FSDP between machines
+# ## FSDP between machines
 #
 # Our eight cards stand in two machines now. Each card has a link of 3 GB/s to the other machine. Again half is reached, and a machine's four links add up to 6 GB/s. A microbatch has 2,048 tokens. How many times as long does a step take?
 
@@ -782,11 +809,11 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # %% [markdown] sections="8.4.2, S6"
 # <details><summary>Where the number comes from</summary>
 #
-# A machine's four cards reach 6 GB/s together, so by the rule a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes 167 TFLOP/s instead of 200. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
+# A machine's four cards reach 6 GB/s together, so by the rule (*How fast must the link be?*) a microbatch needs 200,000 / 6 = 33,000 tokens, and ours has a sixteenth. That it is less than 16 times has two causes: a ring sends only 7/8 of the bytes, and the planner's card computes 167 TFLOP/s instead of 200. This holds for gradients reduced in 16 bits; in fp32 the messages take a third longer.
 #
 # </details>
 #
-# ## The four strategies
+# ### The four strategies
 #
 # Papers and configuration files name four strategies. Each makes two choices: whether a unit is freed after its forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2. Ranks 0 and 1 are one machine, ranks 2 and 3 the other. Each machine, a group in the picture, has a whole copy, cut in two. This is `B3`:
 
@@ -955,19 +982,6 @@ check.choose_strategy(my_strategy)
 
 # %%
 check.hint("choose_strategy")
-
-# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# ## Summary
-#
-# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds its share of the states, and at the peak activations and a few units.
-# - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - In one type, with one microbatch, FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP.
-# - A gather hides if a rank's microbatch has at least (FLOP/s of the card) / (bytes/s of its link) tokens; the backward wants 1.5 times as many if it reduces in fp32. So a fixed batch feeds a fixed number of ranks.
-#
-# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
-#
-# Next: chapter 08 cuts the model into stages, and sends only activations and their gradients.
 
 # %% [markdown] sections="8.4.1, 8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
 # ## Errata of the textbook
