@@ -589,7 +589,7 @@ for name, key in schedules.items():
 lab.table(rows, title="Predicted and measured step, largest peak of activations")
 
 # %% [markdown]
-# Interleaving keeps 11/8 of 1F1B's activations, as predicted. The last two hardly exceed 1F1B.
+# Rank 0 of the interleaved run keeps 11 halves instead of 1F1B's 4 wholes, as predicted. The last two hardly exceed 1F1B.
 #
 # Every row took longer than predicted. How much longer differs from run to run, so one run each can't tell the fastest. But look at ZBV, by prediction the shortest. It has the most and the shortest boxes, so there are more gaps between boxes, and they weigh more. Its line says what came on top:
 #
