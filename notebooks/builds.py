@@ -1,11 +1,12 @@
 """A chapter as a notebook: for learners, solved, or checked (both at once, to be run by nbmake)."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import comments
 import nbformat
-from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading
+from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading, optional
 from chinese import fingerprint
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -22,6 +23,8 @@ CELL_TIMEOUT_S = 120
 PAGE_LINK = re.compile(r"\]\((?=[A-Z_]+\.md)")
 """a link to GLOSSARY.md or another page of this folder"""
 CHECKED_ONLY = "checked-only"
+COLLAPSED = "jp-MarkdownHeadingCollapsed"
+"""JupyterLab shows a heading with this, and hides what is below it until it is clicked"""
 BOOK = 'import os\n\nos.environ["LABKIT_BOOK"] = "1"'
 
 
@@ -47,8 +50,8 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
     else:
         solved = build == "solution"
         rows = []
-        for cell in chapter.cells:
-            rows.append((cell.kind, _text(chapter, cell, language, solved), cell.options))
+        for cell, options in _with_options(chapter):
+            rows.append((cell.kind, _text(chapter, cell, language, solved), options))
     cells = []
     for position, (kind, text, options) in enumerate(rows):
         make = new_markdown_cell if kind == "markdown" else new_code_cell
@@ -69,6 +72,12 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
         "execution": {"timeout": CELL_TIMEOUT_S},
     }
     return new_notebook(cells=cells, metadata=metadata)
+
+
+def _with_options(chapter: Chapter) -> Iterator[tuple[Cell, dict]]:
+    """The cells, each with its metadata: an optional section is closed at first."""
+    for cell, closed in zip(chapter.cells, optional(chapter.cells), strict=True):
+        yield cell, {**cell.options, COLLAPSED: True} if closed else cell.options
 
 
 def text(notebook: NotebookNode) -> str:
@@ -99,8 +108,8 @@ def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
     only = {"tags": [CHECKED_ONLY]}
     rows = [("code", BOOK, only)]
     solution = []
-    for cell in chapter.cells:
-        rows.append((cell.kind, _text(chapter, cell, language, solved=False), cell.options))
+    for cell, options in _with_options(chapter):
+        rows.append((cell.kind, _text(chapter, cell, language, solved=False), options))
         if solution:
             solution.append(("code", _text(chapter, cell, language, solved=True), only))
             rows += solution

@@ -3,6 +3,7 @@
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,10 @@ LANGUAGE_LINE = re.compile(r'lab\.begin\("en"((?:, (?!.*chapter=)\w+=[^()]+)?)\)
 """The line that names the language: the Chinese builds differ in it, and the build adds the
 chapter."""
 NAME = re.compile(r"\d\d_[a-z0-9_]+")
+DIVIDER = "*Here ends what most people need."
+"""The line after which all is optional."""
+OPEN_TO_ALL = ("## Summary", "## Errata", "## Further reading")
+"""headings behind that line that are no optional sections"""
 OPTIONS = {"tags", "name", "sections"}
 HEADER = {"sections": list, "needs": list, "minutes": int}
 
@@ -58,6 +63,18 @@ def heading(markdown: str) -> str:
     """The first heading's words, or "" where there is none."""
     found = re.search(r"^#+ +(.+)$", markdown, re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+def optional(cells: Iterable[Cell]) -> list[bool]:
+    """For each cell, whether it begins an optional section: a heading behind the line that ends
+    what most people need. Readers find these closed, and open those that they want."""
+    found = []
+    behind = False
+    for cell in cells:
+        title = cell.kind == "markdown" and cell.source.startswith("## ")
+        found.append(behind and title and not cell.source.startswith(OPEN_TO_ALL))
+        behind = behind or DIVIDER in cell.source
+    return found
 
 
 def sections(cell: Cell) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from builds import COLLAPSED
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
@@ -16,6 +17,7 @@ from labkit.pictures import mime
 
 LONG = re.compile(r"^ *(?!\s)(?:[^<\n]|<span[^>]*>[^<\n]*</span>){50,}$", re.MULTILINE)
 LEAF = re.compile(r"^(?:\.\./)*(GLOSSARY|ERRATA|CHEAT_SHEET)\.md")
+SECTION = re.compile(r"##? ")
 ANCHORED = re.compile(r'<h\d id="([^"]+)">(.*?) <a class="anchor".*?</h\d>', re.DOTALL)
 
 
@@ -105,15 +107,18 @@ def rendered(
     """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML). What lies
     between a guess and its score is folded under the word ``answer``, another guess apart: the
     reader guesses first, and opens one fold for cells without prose between them. A hint is folded
-    under the word ``hint``."""
+    under the word ``hint``, and an optional section under its heading."""
     cells = []
     headings = []
     colour = Highlight2HTML(pygments_lexer="ipython3")
     waiting = 0
+    ends = _ends(page.notebook.cells)
     for number, cell in enumerate(page.notebook.cells):
-        fold = ""
+        fold = opens = ""
         if cell.cell_type == "markdown":
             body, found = prose(cell.source, number)
+            if cell.metadata.get(COLLAPSED):
+                opens, _, body = body.partition("\n")
             outputs = []
             headings += found
         else:
@@ -129,6 +134,8 @@ def rendered(
                 "body": body,
                 "outputs": outputs,
                 "fold": fold,
+                "opens": opens,
+                "ends": ends[number],
             }
         )
     for cell, after in itertools.pairwise(cells):
@@ -136,6 +143,19 @@ def rendered(
             after["outputs"] = cell["outputs"] + after["outputs"]
             cell["outputs"] = []
     return cells, headings
+
+
+def _ends(cells: list[NotebookNode]) -> list[bool]:
+    """For each cell, whether an optional section ends with it: the next one has a heading of its
+    rank, or there is none."""
+    found = []
+    inside = False
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        inside = inside or bool(cell.metadata.get(COLLAPSED))
+        last = after is None or (after.cell_type == "markdown" and SECTION.match(after.source))
+        found.append(inside and bool(last))
+        inside = inside and not last
+    return found
 
 
 def prose(markdown: str, number: int = 0) -> tuple[str, list[tuple[int, str, str]]]:

@@ -12,6 +12,7 @@ import shutil
 
 import book
 import build
+import builds
 import checked
 import ipywidgets
 import nbformat
@@ -138,6 +139,34 @@ def test_answers_without_prose_between_them_are_one_fold():
     shown = [cell["outputs"] for cell in pages.rendered(page, "see")[0]]
     assert [len(each) for each in shown] == [1, 1, 0, 0, 2]
     assert "run(c)" in shown[-1][0] and "run(d)" in shown[-1][1]
+
+
+def _page(notebook):
+    return pages.Page(name="01_words", language="en", notebook=notebook, built=True)
+
+
+def _optional_end(*titles):
+    """A notebook's cells as a chapter has them behind the line that ends what most people need."""
+    cells = [nbformat.v4.new_markdown_cell("# A chapter"), nbformat.v4.new_code_cell("1")]
+    for title, closed in titles:
+        metadata = {builds.COLLAPSED: True} if closed else {}
+        cells.append(nbformat.v4.new_markdown_cell(f"## {title}\n\nWords.", metadata=metadata))
+        cells.append(nbformat.v4.new_code_cell("2"))
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_an_optional_section_is_closed_under_its_heading():
+    notebook = _optional_end(("Core", False), ("First", True), ("Second", True), ("Errata", False))
+    cells, headings = pages.rendered(_page(notebook))
+    assert [bool(cell["opens"]) for cell in cells] == [False] * 4 + [True, False] * 2 + [False] * 2
+    assert [cell["ends"] for cell in cells] == [False] * 5 + [True, False] * 2 + [False]
+    assert "First" in cells[4]["opens"] and "First" not in cells[4]["body"]
+    assert [title for _, _, title in headings][2:4] == ["First", "Second"]
+
+
+def test_an_optional_section_that_comes_last_is_closed_too():
+    cells, _ = pages.rendered(_page(_optional_end(("Core", False), ("First", True))))
+    assert [cell["ends"] for cell in cells] == [False] * 5 + [True]
 
 
 def test_an_unknown_chapter_is_refused(course, capsys):

@@ -5,7 +5,7 @@ import re
 
 import build
 import pytest
-from chapter import Cell, Chapter, read
+from chapter import Cell, Chapter, optional, read
 from law import CELL_LINES, RANK_CELL_LINES, check_builds, oversized, unmarked
 from small import CHAPTERS, NOTEBOOKS, ROOT, code_of, load, text_of
 
@@ -53,6 +53,23 @@ def test_unknown_names_are_found():
     assert unknown_names("    from labkit.timeline import bubble, bubbles\n") == [
         "labkit.timeline.bubbles"
     ]
+
+
+def test_what_stands_behind_the_divider_is_optional_but_for_summary_and_errata():
+    texts = [
+        "# Title",
+        "## Core",
+        "---\n\n*Here ends what most people need. The rest is optional.*",
+        "## More\n\n### Within it",
+        "Its prose",
+        "## Still more",
+        "## Summary",
+        "## Errata of the textbook",
+    ]
+    cells = [Cell(kind="markdown", source=text, options={}) for text in texts]
+    cells.insert(4, Cell(kind="code", source="## More", options={}))
+    expected = [False, False, False, True, False, False, True, False, False]
+    assert optional(cells) == expected
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
