@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Your own machine
 #
-# *Fifty minutes with our script, and twenty more for the optional end. Then again with yours. You need chapters 15, 18, 19 and 21. No GPU is needed.*
+# *Fifty minutes; twenty more for the optional end. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? The times of this page are of the machine it runs on, so end what else is running there.
+# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? Its times are this machine's, so end what else runs here.
 #
 # We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
@@ -133,7 +133,7 @@ lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its pa
 #
 # ### Who waits for whom?
 #
-# Why should "waiting for other ranks" be longer than before, if both ranks do the same work? Here are up to 70 ms around the longest message, the longest red bar. What does the other rank do at that time?
+# Why should "waiting for other ranks" be longer than before, if both ranks do the same work? Here is the time around the longest message, the longest red bar. What does the other rank do meanwhile?
 
 # %%
 drawn = again.advice.as_drawn
@@ -316,7 +316,7 @@ clocked_us = dict(zip(sizes[:6], clock_us, strict=False))
 your_own.fit_lines(three_us, clocked_us, planned_us)
 
 # %% [markdown]
-# If it is both, the two errors cancel where the lines meet, and there the plan is right by luck.
+# Where it is both, the two errors cancel at some size, and there the plan is right by luck.
 #
 # ### With the library
 #
@@ -332,11 +332,11 @@ moved = {
 lab.table({"constant": name, "before": a, "after": b} for name, (a, b) in moved.items())
 
 # %% [markdown]
-# A larger `layer_us` lifts the planned line, and a larger `matmul` makes it less steep. So constants that grew tell why the plan was too low and too steep.
+# Each change says what was wrong. A larger `layer_us`: the planned line began too low. A larger `matmul`: it was too steep, and a smaller one: not steep enough.
 #
-# <details><summary>What `planner.fit` does</summary>
+# <details><summary>What <code>planner.fit</code> does</summary>
 #
-# It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It also holds each of them near the value at which it began, unless the runs speak clearly for another, so that few runs can't pull a constant out of the world. The result is a plan again, so it can plan other layouts of this machine, too. We haven't tested that.
+# It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It holds each near where it began, unless the runs clearly say otherwise. The result is a plan again, so it can plan other layouts of this machine, too. We haven't tested that.
 #
 # </details>
 #
@@ -349,7 +349,7 @@ forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6
 your_own.judged(forecasts, clock_us[:6], again_us=clock_us[6])
 
 # %% [markdown]
-# So this is how near a plan comes: as far off as its row says with a GPU's constants, and nearer with your own. `planner.fit` may stay further off than the three times, because it moves only two constants, and neither is a fixed time. For a larger step of the same layout, take the three times.
+# So this is how near a plan comes: with a GPU's constants as far off as the last row says, and with constants of your own as far as the second. `planner.fit` may stay further off than the three times, because it moves only two constants, and neither is a fixed time. For a larger step of the same layout, take the three times.
 #
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
@@ -364,7 +364,7 @@ your_own.judged(forecasts, clock_us[:6], again_us=clock_us[6])
 # step = your_own.Step(make=mine, loss=None, engine="fsdp", ranks=2, split=True)
 # ```
 #
-# For a loss of your own, put a function of output and batch for `None`, such as `next_token` of [chapter 21](21_your_own_model.ipynb). `speeds` is made for CPUs. So on GPUs write `here = planner.gpu("A100 40 GB")`, skip the table of messages, and leave out `devices="cpu"`. If yours isn't in the list that the error names, begin with the nearest, and put your card's speeds into it: `dataclasses.replace(planner.gpu("A100 40 GB"), tflops=..., hbm_gb_per_s=...)`.
+# For a loss of your own, put a function of output and batch for `None`, such as `next_token` of [chapter 21](21_your_own_model.ipynb). `speeds` is made for CPUs. So on GPUs write `here = planner.gpu("A100 40 GB")`, skip the table of messages, and leave out `devices="cpu"`. If the error's list lacks yours, put your card's speeds into the nearest: `dataclasses.replace(planner.gpu("A100 40 GB"), tflops=..., hbm_gb_per_s=...)`.
 #
 # </details>
 
@@ -404,7 +404,7 @@ check.hint("forecast")
 # %% [markdown]
 # ## A cluster
 #
-# Between machines, messages leave the machine. What does a slower network cost then? Take GPT-2 XL on two machines of eight GPUs of 40 GB, with one sequence on each GPU. Numbers are fp32, and products TF32. The plan's constants were fitted to runs of FSDP. Do shards and copies fit, and what do their plans warn of?
+# What does a slower network between machines cost? Take GPT-2 XL on two machines of eight GPUs of 40 GB, with one sequence on each GPU. Numbers are fp32, and products TF32. The plan's constants were fitted to runs of FSDP. Do shards and copies fit, and what do their plans warn of?
 
 # %%
 cluster = {"gpu": "A100 40 GB", "gpus": 16, "batch": 16, "seq": 1024}
@@ -484,7 +484,7 @@ lab.curves(predicted={"ratio": ratios}, marks={"equally long": 1}, title=title, 
 # %% [markdown]
 # It crosses 1 near 20 GB/s. On the left messages fill the step, and copies win because they send less. On the right computing hides most messages, and shards win because each GPU updates only a sixteenth of the numbers. But they win by little: at HDR 200 copies take 5 % longer, and 10 % at the slot's limit.
 #
-# Now compare that with the warning. Shards that take 3.8 times as long as planned would lose to copies on every network here. This factor is a crude ceiling, from another program, and it multiplies the computing as well. But it is so much larger than 10 % that the plan can't choose on the right: measure both there. On the left it can, because slower shards lose all the more.
+# Shards that take 3.8 times as long, as in the warning, would lose to copies on every network here. That factor is a crude ceiling: it is another program's, and multiplies the computing as well. But it is so much more than 10 % that the plan can't choose on the right: measure both there.
 #
 # <details><summary>Start it on both machines, and if a rank dies</summary>
 #
@@ -518,7 +518,7 @@ lab.curves(predicted={"ratio": ratios}, marks={"equally long": 1}, title=title, 
 # %% [markdown]
 # ## Exercise 3. Which network?
 #
-# Say at which speed of a network card two layouts take equally long. Take a step to be simpler than a plan does: messages are hidden behind some of the computing, and the longer of the two counts. Then comes the rest, such as the update.
+# At which speed of a network card do two layouts take equally long? A step is simpler here than in a plan: of messages and the computing that can hide them, the longer counts. Then comes the rest, such as the update.
 #
 # - A layout is a dict: `sent_gb` leaves a machine in a step, `hiding_s` is the computing that can hide it, and `rest_s` the rest, in seconds.
 # - A machine has `cards` network cards, and messages reach half of their bandwidth together.
