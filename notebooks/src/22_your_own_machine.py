@@ -142,7 +142,7 @@ from_us = sent.start_us[(sent.end_us - sent.start_us).argmax()] - 20e3
 lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < from_us + 70e3)))
 
 # %% [markdown]
-# Brown beside the red is the answer: it reads. An all-reduce ends only when both ranks have brought their gradients, so the rank that is first waits in it for the other's reader. The network isn't slow: **a slow reader on one rank looks like a slow network on the other.**
+# Brown beside the red: it reads. Blue: it computes, perhaps on a core that others use too. An all-reduce ends only when both ranks have brought their gradients, so the rank that is first waits in it for the other. The network isn't slow: **a slow reader on one rank looks like a slow network on the other.**
 #
 # Four readers on two cores help here because a sleep needs no core. Readers that decode on the CPU compete with the training for cores.
 
