@@ -219,7 +219,8 @@ def _network_s(way: Mapping[str, float], cards: int, gb_per_s: float) -> float:
 
 def _crossing_gb(copies: Mapping[str, float], shards: Mapping[str, float], cards: int) -> float:
     """Where shards begin to win, by halving in logarithms."""
-    slow, fast = 1 / FASTEST_GB, FASTEST_GB
+    slow = 1 / FASTEST_GB
+    fast = FASTEST_GB
     for _ in range(60):
         middle = (slow * fast) ** 0.5
         if _network_s(copies, cards, middle) < _network_s(shards, cards, middle):

@@ -1,8 +1,8 @@
-"""What a forecast shows beside its test: a picture of the fit, and a table under the one sentence
+"""What a forecast shows beside its test: the curves of the fit, and a table under the one sentence
 that applies."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit.tables import table
 from labkit.units import brief, check_real, check_whole, format_share
@@ -10,7 +10,6 @@ from labkit.words import say
 
 if TYPE_CHECKING:
     from labkit.tables import Table
-    from labkit.widgets.plots import Plot
 
 NEAR = 0.1
 """as a share: how far off a clock or a fit may be"""
@@ -25,35 +24,34 @@ def fit_lines(
     three_us: Sequence[float],
     clock_us: Mapping[Size, float],
     planned_us: Mapping[Size, float],
-) -> "Plot":
-    """Steps as they were clocked, the last of which the fit hasn't seen, over a line for each
-    number of layers: fixed time + layers * (time of a layer + sequences * time of a sequence),
-    ``three_us``; and over the plan's own times. All by (layers, sequences), in microseconds. Raises
-    ValueError for no three times, fewer than two steps, and what are no steps."""
+) -> dict[str, Any]:
+    """For ``lab.curves(**...)``: steps as they were clocked, the last of which the fit hasn't seen;
+    a line for each number of layers, fixed time + layers * (time of a layer + sequences * time of a
+    sequence), by ``three_us``; and the plan's own times. All by (layers, sequences), in
+    microseconds. Raises ValueError for no three times, fewer than two steps, and what are none."""
     _check_times(three_us, "three_us", 3)
     fixed_us, layer_us, sequence_us = three_us
-    clocked, planned = _by_layers(clock_us, "clock_us"), _by_layers(planned_us, "planned_us")
+    clocked = _by_layers(clock_us, "clock_us")
+    planned = _by_layers(planned_us, "planned_us")
     if len(clock_us) < 2:
         raise ValueError(f"clock_us has two steps or more; got {brief(clock_us)}")
     *_, (last, unseen) = clock_us
     ends = {min(s for _, s in clock_us), max(s for _, s in clock_us)}
-    lines = {
-        _layers(n): {s: fixed_us + n * (layer_us + s * sequence_us) for s in sorted(ends)}
-        for n in sorted(clocked)
-    }
+    lines = {}
+    for n in sorted(clocked):
+        step_us = {s: fixed_us + n * (layer_us + s * sequence_us) for s in sorted(ends)}
+        lines[_layers(n)] = step_us
     lines |= {say("{layers}, planned", layers=_layers(n)): line for n, line in planned.items()}
-    kept = {last: {unseen: clocked[last].pop(unseen)}}
-    from labkit.widgets import plots
-
-    return plots.curves(
-        fitted={_layers(n): line for n, line in sorted(clocked.items()) if line},
-        measured={_layers(n): line for n, line in kept.items()},
-        predicted=lines,
-        x=say("sequences"),
-        y=say("one step"),
-        unit="us",
-        title=say("A step, fitted and planned"),
-    )
+    kept_us = clocked[last].pop(unseen)
+    return {
+        "fitted": {_layers(n): line for n, line in sorted(clocked.items()) if line},
+        "measured": {_layers(last): {unseen: kept_us}},
+        "predicted": lines,
+        "x": say("sequences"),
+        "y": say("one step"),
+        "unit": "us",
+        "title": say("A step, fitted and planned"),
+    }
 
 
 def _layers(num_layers: int) -> str:

@@ -313,7 +313,7 @@ lab.table([sum_us | {"forecast_us": sum(sum_us.values()), "measured_us": clock_u
 four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}
 planned_us = {(4, s): each.plan(gpu=here).time().step_us for s, each in four.items()}
 clocked_us = dict(zip(sizes[:6], clock_us, strict=False))
-your_own.fit_lines(three_us, clocked_us, planned_us)
+lab.curves(**your_own.fit_lines(three_us, clocked_us, planned_us))
 
 # %% [markdown]
 # Where it is both, the two errors cancel at some size, and there the plan is right by luck.

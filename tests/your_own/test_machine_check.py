@@ -41,7 +41,8 @@ def test_the_speed_at_which_both_take_equally_long_passes():
 
 @pytest.mark.parametrize("cards, copies, shards", check.NETWORKS)
 def test_copies_win_on_slower_cards_and_shards_on_faster_ones(cards, copies, shards):
-    ways = [dict(zip(("sent_gb", "hiding_s", "rest_s"), each, strict=True)) for each in (copies, shards)]
+    names = ("sent_gb", "hiding_s", "rest_s")
+    ways = [dict(zip(names, each, strict=True)) for each in (copies, shards)]
     right_gb = from_both(*ways, cards)
     for gb in (right_gb * 1.05**number for number in range(-99, 100)):
         took_s = [

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import labkit as lab
 from labkit import your_own
 
 CLOCK = [10.0, 20.0, 100.0]
@@ -40,16 +41,13 @@ SEEN = {(2, 4): 23e3, (1, 2): 11e3, (3, 8): 40e3}
 
 
 def test_a_fit_is_drawn_with_the_step_that_it_has_not_seen():
-    plot = your_own.fit_lines(
-        [3e3, 6e3, 1e3], SEEN | {(4, 12): 75e3}, {(4, 2): 20e3, (4, 12): 70e3}
-    )
-    lines = plot.numbers
-    assert lines["4 layers"] == {12: 75e3} and lines["1 layer"] == {2: 11e3}
-    assert lines["4 layers, planned"] == {2: 20e3, 12: 70e3}
-    drawn = plot.draw.args[0]
-    assert [each.name for each in drawn if each.hollow] == ["1 layer", "2 layers", "3 layers"]
-    four = next(each for each in drawn if each.name == "4 layers" and not each.points)
-    assert list(four.y) == [3e3 + 4 * (6e3 + 2 * 1e3), 3e3 + 4 * (6e3 + 12 * 1e3)]
+    planned = {(4, 2): 20e3, (4, 12): 70e3}
+    given = your_own.fit_lines([3e3, 6e3, 1e3], SEEN | {(4, 12): 75e3}, planned)
+    assert list(given["fitted"]) == ["1 layer", "2 layers", "3 layers"]
+    assert given["measured"] == {"4 layers": {12: 75e3}}
+    assert given["predicted"]["4 layers, planned"] == {2: 20e3, 12: 70e3}
+    assert given["predicted"]["4 layers"] == {2: 3e3 + 4 * 8e3, 12: 3e3 + 4 * 18e3}
+    lab.curves(**given)
     for three, clock in (([1.0, 2.0], SEEN), ([1.0] * 3, {(1, 2): 3.0}), ([1.0] * 3, {3: 1.0})):
         with pytest.raises(ValueError, match="got"):
             your_own.fit_lines(three, clock, SEEN)
