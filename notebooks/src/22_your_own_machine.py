@@ -482,7 +482,7 @@ title = "Step of copies over step of shards, on two machines"
 lab.curves(predicted={"ratio": ratios}, marks={"equally long": 1}, title=title, **axes)
 
 # %% [markdown]
-# It crosses 1 near 20 GB/s. On the left messages fill the step, and copies win because they send less. On the right computing hides most messages, and shards win because each GPU updates only a sixteenth of the numbers. But they win by little: at HDR 200 copies take 5 % longer, and 10 % at the slot's limit.
+# It crosses 1 near 21 GB/s. On the left messages fill the step, and copies win because they send less. On the right computing hides most messages, and shards win because each GPU updates only a sixteenth of the numbers. But they win by little: at HDR 200 copies take 5 % longer, and 10 % at the slot's limit.
 #
 # Shards that take 3.8 times as long, as in the warning, would lose to copies on every network here. That factor is a crude ceiling: it is another program's, and multiplies the computing as well. But it is so much more than 10 % that the plan can't choose on the right: measure both there.
 #
