@@ -4,9 +4,8 @@
 experiment: a step on 1, 2, 4 ranks, strong or weak, of real DistributedDataParallel (``run``); what
 is lost is split into what does not divide, contention, communication and waiting. ``peak_run``
 measures a device's own peak and the MFU of a step, ``input`` a step that waits for its data,
-``scalars_run`` what rank 0 writes for TensorBoard; ``tuning_run`` finds a microbatch, ``aims``
-holds rules of thumb against runs, ``report_picture`` puts all on one page. ``check`` and
-``hints.json`` are the exercises. Chapter 15.
+``scalars_run`` what rank 0 writes for TensorBoard; ``aims`` holds rules of thumb against runs,
+``report_picture`` puts all on one page. ``check`` and ``hints.json`` are the exercises. Chapter 15.
 """
 
 import lazy_loader
@@ -29,7 +28,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "peak_run": ["peak", "utilization"],
         "scalars_run": ["monitored"],
         "aims": ["Target", "targets"],
-        "tuning_run": ["tune"],
         "report_picture": ["report"],
     },
 )

@@ -1,18 +1,18 @@
-"""The exercises of chapter 22: a step too large to be timed, a setting that is found by runs, and a
-script of the reader's own, recorded twice."""
+"""The exercises of chapter 22: a script of the reader's own, recorded twice, a step too large to be
+timed, and the network on which two layouts take equally long."""
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from pathlib import Path
-from typing import Any
 
 from labkit.check import exercise, hint, over_budget, status, wrong
 from labkit.profiling.recording.record_run import Record
 from labkit.units import format_us
 from labkit.words import say
 
-__all__ = ["forecast", "hint", "script", "status", "tune", "yours"]
+__all__ = ["crossing", "forecast", "hint", "script", "status", "yours"]
 
 MACHINES = ((5.0, 2.0, 1.0), (60.0, 1.0, 0.5), (2.0, 6.0, 0.2))
 """made up: milliseconds that a step takes by itself, for each layer, and for each sequence in a
@@ -25,12 +25,21 @@ NOISE = 0.01
 """of a clock, as a share of what it reads"""
 OFF = 0.1
 """as a share: a forecast nearer than this is right"""
-BATCH = 16
-MEMORIES = ((450_000, 3.0, 3.0), (450_000, 3.0, 24.0), (2_000_000, 3.0, 3.0))
-"""(bytes, milliseconds of a sample, of a microbatch besides)"""
-MOST_TRIALS = 6
-NEAR = 1.12
-"""times the fastest step that counts as fast"""
+REACHED = 0.5
+"""of the network cards' bandwidth, what collectives reach: a plan's constant"""
+NETWORKS = (
+    (8, (11.6, 0.11, 0.09), (17.4, 0.16, 0.0)),
+    (8, (4.0, 0.24, 0.10), (6.0, 0.25, 0.02)),
+    (1, (1.2, 0.11, 0.08), (1.8, 0.16, 0.01)),
+    (4, (24.0, 1.0, 0.3), (36.0, 1.1, 0.02)),
+)
+"""made up: cards of a machine, and of copies and of shards what leaves it in a step in GB, the
+seconds of computing that can hide that, and the other seconds. In the second and the last, all
+messages of the copies are hidden where both take equally long"""
+FASTEST_GB = 1e4
+"""by the second: a card faster than any here"""
+NEAR = 0.02
+"""as a share: a card's speed nearer than this is right"""
 SCRIPT = """\
 import time, torch, torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -92,29 +101,31 @@ def forecast(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 @exercise
-def tune(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(trial, batch)`` is (microbatch, recompute): the fastest way to take ``batch``
-    samples a step on each rank.
+def crossing(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(copies, shards, cards)`` is the GB/s of a network card at which both layouts take
+    equally long, ``cards`` of them in a machine.
 
-    ``trial(microbatch, recompute)`` takes such a step on two real ranks, accumulating over
-    batch / microbatch microbatches, and returns its milliseconds; None where it does not fit into
-    their memory. Recomputation keeps less and computes a third more; a microbatch costs something
-    by itself; how much, you are not told, and it differs from case to case. Budget: 6 trials.
+    A layout is {"sent_gb": what leaves a machine in a step, "hiding_s": computing that can hide it,
+    "rest_s": the rest}. A step is the rest and the longer of computing and messages, and messages
+    reach half of the cards' bandwidth. Slower cards favour copies, faster ones shards.
     """
-    for memory_bytes, sample_ms, call_ms in MEMORIES:
-        stated = {"sample_ms": sample_ms, "call_ms": call_ms}
-        trial = _Trials(memory_bytes, stated)
-        microbatch, recompute = answer(trial, BATCH)
-        chosen = _setting(microbatch, bool(recompute), stated)
-        case = say("memory of {memory:,} bytes", memory=memory_bytes)
-        yield from _judged(case, chosen, memory_bytes, trial.tried)
-        if len(trial.tried) > MOST_TRIALS:
-            yield over_budget(
-                "{case}: {trials} trials; {most} are enough",
-                case=case,
-                trials=len(trial.tried),
-                most=MOST_TRIALS,
+    for cards, *sizes in NETWORKS:
+        copies, shards = (_way(each) for each in sizes)
+        told_gb = float(answer(dict(copies), dict(shards), cards))
+        right_gb = _crossing_gb(copies, shards, cards)
+        if not abs(told_gb - right_gb) <= NEAR * right_gb:  # not a number is wrong as well
+            took_s = [_network_s(each, cards, told_gb) for each in (copies, shards)]
+            yield wrong(
+                "{cards} cards, copies {copies}, shards {shards}: at {told:.3g} GB/s copies take "
+                "{copies_s:.3f} s and shards {shards_s:.3f} s",
+                cards=cards,
+                copies=copies,
+                shards=shards,
+                told=told_gb,
+                copies_s=took_s[0],
+                shards_s=took_s[1],
             )
+            return
 
 
 @exercise(limit_s=120.0)
@@ -193,94 +204,27 @@ def _step_ms(machine: tuple[float, float, float], layers: int, sequences: int) -
     return step + layers * (layer + sequence * sequences)
 
 
-class _Trials:
-    """What an answer may call, and what came of it."""
-
-    def __init__(self, memory_bytes: int, stated: dict[str, float]) -> None:
-        self.memory_bytes = memory_bytes
-        self.stated = stated
-        self.tried: dict[tuple[int, bool], float | None] = {}
-
-    def __call__(self, microbatch: int, recompute: bool = False) -> float | None:
-        from labkit.scaling import tuning_run
-
-        setting = _setting(microbatch, recompute, self.stated)
-        found = tuning_run.trial(setting, self.memory_bytes)["step_us"]
-        took_ms = None if found is None else found / 1e3
-        self.tried[microbatch, recompute] = took_ms
-        return took_ms
+def _way(sizes: tuple[float, float, float]) -> dict[str, float]:
+    """A layout, as an answer is given it."""
+    return dict(zip(("sent_gb", "hiding_s", "rest_s"), sizes, strict=True))
 
 
-def _setting(microbatch: int, recompute: bool, stated: dict[str, float]) -> Any:
-    """What is to be tried. Raises ValueError for a microbatch that does not divide the batch."""
-    from labkit.scaling.tuning_run import Setting
-
-    if microbatch not in range(1, BATCH + 1) or BATCH % microbatch:
-        raise ValueError(f"a microbatch divides the batch of {BATCH}; got {microbatch!r}")
-    accumulate = BATCH // microbatch
-    return Setting(microbatch=microbatch, accumulate=accumulate, recompute=recompute, **stated)
+def _network_s(way: Mapping[str, float], cards: int, gb_per_s: float) -> float:
+    """A step of a layout on network cards of this speed; endless where nothing is sent."""
+    if not gb_per_s > 0:
+        return inf
+    messages_s = way["sent_gb"] / (REACHED * cards * gb_per_s)
+    return max(messages_s, way["hiding_s"]) + way["rest_s"]
 
 
-def _judged(case: str, chosen: Any, memory_bytes: int, tried: dict) -> Iterator[tuple[str, str]]:
-    """What is wrong with a choice: it does not fit, or another that fits is faster by its stated
-    times, and the trials did not say otherwise. No clock is read here."""
-    if not _fits(chosen, memory_bytes, tried):
-        yield wrong(
-            "{case}: microbatch {mine}{mine_again} does not fit",
-            case=case,
-            mine=chosen.microbatch,
-            mine_again=_again(chosen.recompute),
-        )
-        return
-    from labkit.scaling import tuning_run
-
-    stated = {"sample_ms": chosen.sample_ms, "call_ms": chosen.call_ms}
-    every = tuning_run.settings(BATCH, **stated)
-    for each in sorted(every, key=lambda one: one.step_us):
-        if each.step_us * NEAR >= chosen.step_us:
-            break  # all that follow are no faster
-        if _fits(each, memory_bytes, tried) and not _shown_faster(chosen, each, tried):
-            yield wrong(
-                "{case}: you chose microbatch {mine}{mine_again}, {took:.0f} ms a step by its "
-                "stated times; microbatch {other}{other_again} fits and takes {faster:.0f} ms. "
-                "Tried: {tried}",
-                case=case,
-                mine=chosen.microbatch,
-                mine_again=_again(chosen.recompute),
-                took=chosen.step_us / 1e3,
-                other=each.microbatch,
-                other_again=_again(each.recompute),
-                faster=each.step_us / 1e3,
-                tried=_listed(tried),
-            )
-            return
-
-
-def _fits(setting: Any, memory_bytes: int, tried: dict) -> bool:
-    """Whether what autograd keeps fits: as a trial showed it, or counted now."""
-    from labkit.scaling import tuning_run
-
-    key = setting.microbatch, setting.recompute
-    if key not in tried:
-        tried = {key: tuning_run.trial(setting, memory_bytes)["step_us"]}
-    return tried[key] is not None
-
-
-def _shown_faster(chosen: Any, other: Any, tried: dict) -> bool:
-    """Whether the trials showed the chosen setting to be no slower than another: on a busy machine
-    a clock may say so, and who believes it is not wrong."""
-    mine = tried.get((chosen.microbatch, chosen.recompute))
-    its = tried.get((other.microbatch, other.recompute))
-    return mine is not None and its is not None and mine <= its
-
-
-def _again(recompute: bool) -> str:
-    return say(" with recomputation") if recompute else ""
-
-
-def _listed(tried: dict) -> str:
-    told = []
-    for (microbatch, recompute), took_ms in tried.items():
-        took = say("does not fit") if took_ms is None else f"{took_ms:.0f} ms"
-        told.append(f"{microbatch}{_again(recompute)}: {took}")
-    return "; ".join(told) or "-"
+def _crossing_gb(copies: Mapping[str, float], shards: Mapping[str, float], cards: int) -> float:
+    """Where shards begin to win, by halving in logarithms."""
+    slow = 1 / FASTEST_GB
+    fast = FASTEST_GB
+    for _ in range(60):
+        middle = (slow * fast) ** 0.5
+        if _network_s(copies, cards, middle) < _network_s(shards, cards, middle):
+            slow = middle
+        else:
+            fast = middle
+    return slow

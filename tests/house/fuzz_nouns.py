@@ -36,7 +36,7 @@ from labkit.planner.trust import rows as published
 from labkit.profiling import advice
 from labkit.profiling.bottleneck import Bottleneck
 from labkit.profiling.step import Step as SlowStep
-from labkit.scaling import aims, series, tuning_run
+from labkit.scaling import aims, series
 from labkit.scaling import recorded as scaling_recorded
 from labkit.scaling.input import feeding
 from labkit.serving import generation, load, queue, served
@@ -180,7 +180,6 @@ def experiments() -> dict[type, list]:
     found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
     found[series.Spent] = [found[series.Scaled][0].spent[1]]
     found[aims.Target] = aims.targets(found[series.Scaled][0])
-    found[tuning_run.Setting] = tuning_run.settings(2)
     return found
 
 

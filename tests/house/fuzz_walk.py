@@ -64,7 +64,7 @@ REASONS = {
         "profiling.run",
         "profiling.proof",
         "large_batch.run.average_gradients",
-        *(f"scaling.{each}" for each in ("input.feeding_run", "peak_run", "run", "tuning_run")),
+        *(f"scaling.{each}" for each in ("input.feeding_run", "peak_run", "run")),
         "scaling.scalars_run.monitored",
         *("sharding.engines", "sharding.deepspeed_engines", "fsdp.weights_run"),
         "measure.memory",

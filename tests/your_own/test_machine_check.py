@@ -13,43 +13,80 @@ from labkit.profiling.recording.record_run import Record
 from labkit.your_own import machine_check as check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("forecast", "tune", "yours")
+EXERCISES = ("crossing", "forecast", "yours")
 
 
-def thoughtful(trial, batch):
-    found = []
-    microbatch = batch
-    for recompute in (True, False):
-        while (took_ms := trial(microbatch, recompute)) is None:
-            microbatch //= 2
-        found.append((took_ms, microbatch, recompute))
-    return min(found)[1:]
+def bisected(step_s, copies, shards):
+    slow, fast = 0.01, 1000.0
+    for _ in range(60):
+        middle = (slow * fast) ** 0.5
+        if step_s(copies, middle) < step_s(shards, middle):
+            slow = middle
+        else:
+            fast = middle
+    return slow
 
 
-@pytest.mark.real
-@pytest.mark.again
-@pytest.mark.alone
-def test_the_largest_that_fits_of_each_kind_passes():
-    verdict = check.tune(thoughtful)
+def from_both(copies, shards, cards):
+    def step_s(way, gb):
+        return max(way["sent_gb"] / (cards * gb / 2), way["hiding_s"]) + way["rest_s"]
+
+    return bisected(step_s, copies, shards)
+
+
+def test_the_speed_at_which_both_take_equally_long_passes():
+    verdict = check.crossing(from_both)
     assert verdict.state == "passed", verdict
 
 
-@pytest.mark.real
+@pytest.mark.parametrize("cards, copies, shards", check.NETWORKS)
+def test_copies_win_on_slower_cards_and_shards_on_faster_ones(cards, copies, shards):
+    names = ("sent_gb", "hiding_s", "rest_s")
+    ways = [dict(zip(names, each, strict=True)) for each in (copies, shards)]
+    right_gb = from_both(*ways, cards)
+    for gb in (right_gb * 1.05**number for number in range(-99, 100)):
+        took_s = [
+            max(way["sent_gb"] / (cards * gb / 2), way["hiding_s"]) + way["rest_s"] for way in ways
+        ]
+        assert (took_s[0] < took_s[1]) == (gb < right_gb) or gb == right_gb
+
+
+def all_shown(copies, shards, cards):
+    rest_s = copies["rest_s"] - shards["rest_s"]
+    return (shards["sent_gb"] - copies["sent_gb"]) / rest_s / (cards / 2)
+
+
+def all_added(copies, shards, cards):
+    def step_s(way, gb):
+        return way["sent_gb"] / (cards * gb / 2) + way["hiding_s"] + way["rest_s"]
+
+    return bisected(step_s, copies, shards)
+
+
+def without_the_rest(copies, shards, cards):
+    def step_s(way, gb):
+        return max(way["sent_gb"] / (cards * gb / 2), way["hiding_s"])
+
+    return bisected(step_s, copies, shards)
+
+
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (lambda trial, batch: (1, False), "fits and takes"),
-        pytest.param(lambda trial, batch: (16, False), "does not fit", marks=pytest.mark.again),
+        (all_shown, "8 cards, .* copies take 0.340 s and shards 0.270 s"),
+        (all_added, "8 cards"),
+        (without_the_rest, "8 cards"),
+        (lambda *each: from_both(*each) / 2, "8 cards"),  # all of the cards' bandwidth
+        (lambda *each: from_both(*each) * each[2], "8 cards"),  # of a machine
+        (lambda copies, shards, _: from_both(copies, shards, 8), "1 cards"),
+        (lambda *_: float("nan"), "at nan GB/s copies take inf s"),
+        (lambda *_: 0, "at 0 GB/s"),
+        (lambda *_: None, "None"),
     ],
 )
-def test_a_setting_that_is_slow_or_too_large_is_told(answer, words):
-    verdict = check.tune(answer)
+def test_another_speed_is_told_with_both_steps(answer, words):
+    verdict = check.crossing(answer)
     assert verdict.state == "wrong" and re.search(words, verdict.counterexample)
-
-
-def test_a_microbatch_that_does_not_divide_the_batch_is_refused():
-    verdict = check.tune(lambda trial, batch: (trial(5), False))
-    assert verdict.state == "wrong" and "divides the batch of 16" in str(verdict)
 
 
 def from_corners(timed, layers, sequences):
