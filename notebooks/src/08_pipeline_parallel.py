@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Pipeline parallelism
 #
-# *An hour, half an hour more for the optional end; exercises come on top. You need chapters 00 and 02, for one section 06, and no GPU.*
+# *An hour, half an hour more for the optional end; exercises come on top. You need chapters 00 and 02, and 06 for one section. No GPU is needed.*
 #
 # Our model of 7 billion parameters needs 112 GB for weights, gradients and optimizer alone, and a card has 80. So we cut it: layers 0 to 7 go on the first of four cards, 8 to 15 on the second, and so on. Only activations and their gradients travel between them. It fits. But a step takes as long as if one enormous card held the whole model, because at any moment three of our four cards wait.
 #
@@ -29,7 +29,7 @@ lab.begin("en", deadline_s=120)
 pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. The batch is cut into pieces, numbered from 0, and *bubble* is the share of all time that cards wait. Move the slider to more pieces (*microbatches*): does more work make that share smaller?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, hatched is waiting. A batch is several pieces of one size, numbered from 0, and *bubble* is the share of all time that cards wait. Move the slider to more pieces (*microbatches*): does more work make that share smaller?
 #
 # **When you are done** you can build a pipeline, say how idle it will be, and choose a schedule for your memory.
 
@@ -130,11 +130,11 @@ idle.score(bubble(step.predict()))
 step.compare()
 
 # %% [markdown]
-# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots. It waits for $p-1$ slots, because data passes all other ranks there and back. So if all stages take equally long:
+# Call the forward and the backward of one microbatch a *slot*. Every rank works for m slots, here 8. Rank 3 waits for three forwards before its first box and for three backwards after its last. That is three slots, and rank 0 waits as long in the middle. So of p ranks each waits for $p-1$ slots, if all stages take equally long:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# The measured bubble is larger, because the formula leaves out what happens between two boxes: loss, sends and Python. On a CPU these gaps take milliseconds, and our boxes are short.
+# The measured bubble is larger. The formula knows no slow message, no box that takes longer than stated, and nothing between two boxes. The line under the picture says how much each of these made.
 #
 # More microbatches don't shorten the waiting, they only make it a smaller share: from 16 to 32 the bubble falls from 15.8 % to 8.6 %. Their size is fixed here, so more of them are a larger batch. If you cut one batch finer instead, slots and waiting do shrink, until the matmuls get too small to be fast.
 
@@ -220,7 +220,7 @@ step = step.but(schedule="1f1b")
 step.compare()
 
 # %% [markdown]
-# The predicted bubble has not moved, because the pipeline still fills and drains. The peak has: GPipe held 8 everywhere, but rank r of 1F1B never holds more than $p-r$, however large m is. (The two measured steps differ by their gaps.)
+# The predicted bubble has not moved, because the pipeline still fills and drains. The peak has: GPipe held 8 everywhere, but rank r of 1F1B never holds more than $p-r$, however large m is.
 #
 # Here are the bytes that autograd kept in both runs:
 
@@ -236,7 +236,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B keeps the predicted time, and memory no longer limits m.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B takes as long by the prediction, and memory no longer limits m. (Two single runs can't tell which of them is faster.) The first card stays the fullest: it keeps p microbatches of a p-th of the layers, which is as much as the whole model keeps of one.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -266,7 +266,7 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ## When messages take time
 #
-# Is 1F1B ever slower than GPipe? So far predicted messages took no time. Let each take 10 ms. GPipe's step then grows by 60 ms, for three borders there and back:
+# Is 1F1B ever slower than GPipe? So far predicted messages took no time. But a sequence of our model is an activation of 17 MB, which takes 13 ms at 1.25 GB/s. Let each message take 10 ms. GPipe's step then grows by 60 ms, for three borders there and back:
 
 # %%
 slow = step.but(message_ms=10)
@@ -274,7 +274,7 @@ slow_gpipe = slow.but(schedule="gpipe")
 lab.show(slow_gpipe.predict(), title="GPipe, messages of 10 ms")
 
 # %% [markdown]
-# Most messages travel while their receiver has other forwards or backwards to run. Is 1F1B's bubble smaller or larger than this one?
+# Here most messages travel while their receiver has other forwards or backwards to run. Is 1F1B's bubble smaller or larger than this one?
 
 # %%
 slower = lab.guess("1F1B's bubble, messages of 10 ms", choices=("smaller", "larger"))
@@ -296,13 +296,13 @@ lab.show(slow.predict(), title="1F1B, messages of 10 ms")
 #
 # ### torch.distributed.pipelining
 #
-# You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`. Only the last rank knows the loss:
-#
 # <details><summary>Why not <code>send</code> and <code>recv</code>?</summary>
 #
 # Under 1F1B a rank sends an activation while its neighbour sends a gradient, and both might wait for ever. So torch and Megatron post a send and a receive at once (`dist.batch_isend_irecv`); DeepSpeed orders them so that each send meets a receive.
 #
 # </details>
+#
+# You wrap a rank's part in a `PipelineStage`, choose a schedule and call its `step`. Only the last rank knows the loss:
 
 
 # %%
@@ -358,7 +358,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 by_deepspeed[0]
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# All four ranks return the same, and the loss is torch's to four digits; gradients we did not compare. *cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
+# The loss is torch's, to four digits; gradients we did not compare. *cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
 
 # %%
 grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio")
@@ -398,9 +398,9 @@ sends.score(traffic["pipeline"])
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# The pipeline sends far less here. But its activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences on, or 2 million tokens, ZeRO 1 sends less. LLaMA itself was trained with 4 million tokens a step (chapter 01).
+# The pipeline sends far less here. But its activations grow with the batch, while ZeRO 1 sends once a step, however large the batch is. From some 1,000 sequences for each pipeline on, or 2 million tokens, ZeRO 1 sends less.
 #
-# And a pipeline waits for its messages. Is its step shorter all the same? The planner (chapter 18) predicts both. It hides no message behind computing, which is hard on the pipeline:
+# And a pipeline waits for its messages. Is its step shorter all the same? The planner (chapter 18) predicts both. It lets them send at 40 % of the rated speed, so all messages take 2.5 times as long as in the bars. And it hides no message of either behind computing:
 
 # %%
 zero_1 = planner.Plan(model="LLaMA 7B", gpus=8, per_node=1, zero=1, mbs=2, batch=64)
@@ -424,7 +424,7 @@ axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
 # %% [markdown]
-# At 10 Gbit/s ZeRO 1 takes 8.5 times as long as the pipeline, although the pipeline waits for more than half of its step. On a fast network the two come together. Such predictions have been wrong by a factor of up to 3.8 (chapter 19), so trust the left end, and not the place where the curves meet. With a batch of this size, then, a pipeline pays where links are slow.
+# At 10 Gbit/s ZeRO 1 takes 8.5 times as long as the pipeline. On a fast network the two come together. Such predictions have been wrong by a factor of up to 3.8 (chapter 19), so this is no measurement, and where the curves meet is no result. But the bars, which are bytes alone, point the same way. With a batch of this size, then, a pipeline pays where links are slow.
 #
 # <details><summary>What about ZeRO 3, which needs less memory?</summary>
 #
@@ -440,7 +440,7 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 # - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
 # - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer if messages take time.
 # - The slowest stage sets the pace of all.
-# - Here a pipeline sends less than ZeRO 1 up to about 2 million tokens a batch: take it where links are slow.
+# - Here a pipeline sends less than ZeRO 1 up to about 2 million tokens for each pipeline and step: take it where links are slow.
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [paced](GLOSSARY.md#paced).
 #
@@ -591,7 +591,7 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # %% [markdown]
 # Rank 0 of the interleaved run keeps 11 halves instead of 1F1B's 4 wholes, as predicted. The last two hardly exceed 1F1B.
 #
-# Every row took longer than predicted. How much longer differs from run to run, so one run each can't tell the fastest. But look at ZBV, by prediction the shortest. It has the most and the shortest boxes, so there are more gaps between boxes, and they weigh more. Its line says what came on top:
+# Every row took longer than predicted. How much longer differs from run to run, so one run each can't tell the fastest. ZBV is the shortest by prediction. But its boxes are the shortest, too: a forward has 10 ms, and where the real work takes longer the box overruns.
 #
 #
 # <details><summary>The schedules in a table</summary>
@@ -609,9 +609,6 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # (For m a multiple of p, 2p or more, F, I and W equally long, and messages that take no time.)
 #
 # </details>
-
-# %%
-step.but(schedule="zbv").compare()
 
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # ## Exercise 5. Optional: find the fault in a chart
