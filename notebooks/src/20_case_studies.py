@@ -121,7 +121,7 @@ lab.table({head: row[head] for head in row if head not in left_out} for row in r
 # trainer.add_callback(Kept())
 # ```
 #
-# In our small run it prints 41,632, which is all weights, and 0 with the option below. (`zero3` shows weights in bf16, but DeepSpeed keeps them in fp32 besides.)
+# In our small run it prints 41,632, which is all weights, and 0 with the option below.
 #
 # </details>
 #
@@ -146,7 +146,7 @@ lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed does so by itself.
+# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed does so by itself. (The table shows its bf16 weights; it keeps fp32 ones besides.)
 #
 # ### What does it cost?
 #
@@ -163,7 +163,9 @@ lab.table(case_studies.llama.steps(kept))
 # %% [markdown] sections="8.10"
 # By the plan, computing hides nearly all messages, which go by NVLink. So the option costs at most the waits in the table. Don't rank programs by this table (case 4): Megatron-LM's row recomputes nothing, and keeps gradients on the cards.
 #
-# **Verdict.** Of the 59 GB a card, a smaller batch saves little. What makes the script fit:
+# ### What makes it fit
+#
+# **Verdict.** Of the 59 GB a card, a smaller batch saves little. The cure depends on your cards:
 #
 # - **Eight cards of 40 GB** (33.4 GB each), **or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch.
 # - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed (24.3 GB each) or Megatron-LM, which need another script.
@@ -258,7 +260,7 @@ small_cluster.score(str(fewest))
 lab.show(case_studies.drawn(case_studies.small.cases()))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. Only eight cards hold Adam themselves: on each of four, the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP.
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. Of the four numbers, only eight cards hold Adam themselves: on each of four, the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP.
 #
 # ### What does that cost?
 #
@@ -315,7 +317,7 @@ lab.bars(waits, stacked=True, unit="us", **title)
 lab.show(case_studies.net_on(case_studies.placements()))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three, one for each kind of their layers. The two other ways:
+# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three, one for each kind of layer. The two other ways:
 #
 # - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel here too, and gradients take four messages.
 # - *Copied*: each rank has the whole net, as in DDP, and sends its gradients in one message.
@@ -385,7 +387,7 @@ lab.table(case_studies.placed(slowed=3))
 #
 # - You count the states first, since no smaller batch shrinks them.
 # - You test a plan by a small run that counts what ranks keep.
-# - You put Adam on the host where cards are few, and make microbatches large, since each sends its gradients there.
+# - You put Adam on the host where cards are few, and make microbatches large, since DeepSpeed sends gradients there in each.
 # - You copy or cut a net whose parts would wait for each other.
 # - You measure layouts that are closer than a plan's error (the optional end).
 #
@@ -447,7 +449,7 @@ lab.show(planner.time_bars(cuts | more))
 #
 # Larger microbatches help the others less: where it fits, the pipeline takes 43 s at best.
 #
-# `tp` 8's blue part is longer because its products are smaller. `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. The others wait for the stage that has it, which does 7 layers' work, not 6.
+# `tp` 8's blue part, one sequence at a time, is longer than ZeRO 3's because its products are smaller. `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. The others wait for the stage that has it, which does 7 layers' work, not 6.
 #
 # The textbook puts Adam on the host for 5 B, and recomputes everything for 20 B. On A100 of 40 GB neither is needed (for 5 B with case 1's option): `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
