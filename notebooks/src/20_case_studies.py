@@ -220,7 +220,7 @@ def my_four_cards(card, seq):
 
     card: "A100 80 GB", "A100 40 GB" or "A10G 24 GB"; seq: 512, 1024 or 4096.
     Some of tp, sp, pp (tp * pp is 1, 2 or 4), zero (0 to 3), mbs (1, 2, 4, 8, 16),
-    recompute ("none", "full") and offload ("none", "optimizer").
+    recompute ("none", "selective", "full") and offload ("none", "optimizer").
     """
     ### BEGIN SOLUTION
     lightest = {"zero": 3, "mbs": 4, "recompute": "full"}
