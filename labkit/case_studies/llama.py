@@ -117,17 +117,18 @@ class Case(Shown):
 def steps(plans: Mapping[str, Plan]) -> list[dict[str, object]]:
     """A row for each plan, for ``lab.table``: its name, what its fullest card holds, what lies on
     the host, its step with ``host_us``, and what of that are messages between cards that nothing
-    hides, and the host's part. Raises ValueError for what names no plans."""
+    hides, and the host's part; None of the host where Adam is on the cards. Raises ValueError for
+    what names no plans."""
     if not isinstance(plans, Mapping) or not all(isinstance(p, Plan) for p in plans.values()):
         raise ValueError(f"plans are {{name: planner.Plan}}; got {plans!r:.80}")
     rows = []
     for name, plan in plans.items():
         case = Case(name=dict.fromkeys(words.LANGUAGES, name), plan=plan)
         row: dict[str, object] = {say("plan"): name, "memory_bytes": case.held_bytes}
-        row["on the host_bytes"] = case.host_bytes
+        row["on the host_bytes"] = case.host_bytes or None
         row["step_us"] = step_us(plan)
         row[say("waits for messages") + "_us"] = between_us(plan)
-        row[say("the host's part") + "_us"] = host_us(plan, plan.layout)
+        row[say("the host's part") + "_us"] = host_us(plan, plan.layout) or None
         rows.append(row)
     return rows
 

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Case studies
 #
-# *Five cases of 10 to 30 minutes; read those that concern you. No GPU is needed.*
+# *An hour; half an hour more for the optional end. No GPU is needed.*
 #
 # A textbook prints a script that trains all weights of LLaMA 13B on four cards of 40 GB. The script is meant to shard everything, computes in bf16, and keeps only the input of each layer. Does that fit? The bar is what each card would hold, the line what it has.
 
@@ -23,22 +23,22 @@ case = case_studies.llama.as_written()
 case
 
 # %% [markdown]
-# It doesn't fit: 59 GB a card are 19 GB too much. So says chapter 18's planner; nothing has run yet.
+# It doesn't fit: 59 GB a card are 19 GB too much. So says chapter 18's planner; nothing has run yet. Can you trust a plan that says what would fit?
 #
 # - [Case 1](#case-1): what makes that script fit?
-# - [Case 2](#case-2): is a layout slow, or its program?
+# - [Case 2](#case-2): how few small cards train 7 billion weights?
 # - [Case 3](#case-3): should each part of a net have its own ranks?
-# - [Case 4](#case-4): should layers send gradients in different ways?
-# - [Case 5](#case-5): how few small cards train 7 billion weights?
+# - [Case 4](#case-4), optional: is a layout slow, or its program?
+# - [Case 5](#case-5), optional: should layers send gradients in different ways?
 #
-# **Each case can be read alone**, but case 4 needs case 3.
+# **Each can be read alone**, but case 5 needs case 3.
 #
 # **When you are done** you know what a plan can tell, and what to run first.
 
 # %% [markdown] sections="8.10"
 # ## Case 1: 13 billion on four cards
 #
-# <a id="case-1" style="scroll-margin-top: 5rem"></a>**Question.** What has to change so that the model fits? These lines count, for Hugging Face's Trainer with FSDP:
+# <a id="case-1" style="scroll-margin-top: 5rem"></a>**Question.** What has to change so that the model fits? These lines of the script matter:
 #
 # ```python
 # TrainingArguments(
@@ -46,7 +46,7 @@ case
 #     gradient_checkpointing=True, fsdp="full_shard auto_wrap")
 # ```
 #
-# So a step has 2 x 16 x 4 = 128 sequences. We assume 1,024 tokens each.
+# A step has 2 x 16 x 4 = 128 sequences. We assume 1,024 tokens each.
 #
 # The usual advice is a smaller batch. How many of the missing 19 GB does one sequence at a time save, cut to 512 tokens?
 
@@ -59,11 +59,11 @@ less = script.but(mbs=1, seq=512).memory().peak_bytes
 saved.score((script.memory().peak_bytes - less) / 1e9)
 
 # %% [markdown] sections="8.10"
-# Fewer tokens only shrink activations and logits, and the script keeps few of those. The states fill the cards. FSDP keeps weights, gradients and Adam's two moments in fp32, which is 4 + 4 + 8 = 16 bytes a parameter. For 13 billion parameters on four cards that is 52 GB on each.
+# Fewer tokens only shrink activations and logits, and the script keeps few of those. The states fill the cards: by FSDP weights, gradients and Adam's two moments in fp32, which is 4 + 4 + 8 = 16 bytes a parameter. For 13 billion parameters on four cards that is 52 GB on each.
 #
 # ### Plan: four cures
 #
-# Planned memory was about 5 % off in chapter 19, so a layout **fits** if its bar ends left of the dashed line, where a tenth stays free.
+# So the states need smaller shards, or more room. Planned memory was about 5 % off in chapter 19, so a layout **fits** if its bar ends left of the dashed line, where a tenth stays free.
 
 # %%
 cures = {
@@ -78,11 +78,11 @@ on_host = script.but(offload="optimizer", recipe="mixed", mbs=16)
 lab.show(planner.memory_bars(by_fsdp | {"Adam on the host": on_host}, spare=0.1))
 
 # %% [markdown] sections="8.10"
-# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host, by DeepSpeed, needs 18 x 13 = 234 GB there: gradients in bf16 and fp32, Adam's moments, weights in fp32.
+# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host, by DeepSpeed, needs 18 x 13 = 234 GB there.
 #
 # ### Run: the same script, small
 #
-# Is everything really sharded? Now the real Trainer runs a Llama of two layers on two ranks. For what share of the weights does a rank keep gradients between two microbatches?
+# A plan believes what it is told, here that everything is sharded. Is it? The real Trainer, of Hugging Face, now runs a Llama of two layers on two ranks. For what share of the weights does a rank keep gradients between two microbatches?
 
 # %%
 whole = lab.guess("share of the weights that a rank has gradients of", between=(0, 1))
@@ -101,11 +101,11 @@ lab.table({head: row[head] for head in row if head not in left_out} for row in r
 # %% [markdown] sections="8.10"
 # ### One line is missing
 #
-# In the first row weights and moments are in fp32, as planned, but a rank has gradients of *all* weights (torch 2.13, transformers 5.23, accelerate 1.15). To save messages, ranks add gradients up only at a step's last microbatch (`no_sync`, chapter 03). Until then each keeps its own sums, whole and in bf16.
+# In the first row weights and moments are in fp32, as planned, but a rank has gradients of *all* weights. To save messages, ranks add gradients up only at a step's last microbatch (`no_sync`, chapter 03). Until then each keeps its own sums, whole and in bf16, which rounds them.
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
-# FSDP 2 keeps whole gradients in private fields:
+# We counted with torch 2.13, transformers 5.23 and accelerate 1.15. FSDP 2 keeps whole gradients in private fields:
 #
 # ```python
 # from torch.distributed.fsdp import FSDPModule
@@ -140,17 +140,17 @@ still.score(held_bytes / 1e9)
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# The orange part is now 26 GB, so by FSDP nothing fits on cards of 40 GB. On cards of 80 GB the bar ends near the dashed line, too close to call. The option of the table's second row helps:
+# **The spare tenth covers a plan's usual error, not a part counted four times too small**, as the gradients were on eight cards. So by FSDP nothing fits on cards of 40 GB, and on those of 80 GB it is too close to call. The option of the table's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards. DeepSpeed does so by itself.
+# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed does so by itself. (The table shows its bf16 weights; it keeps fp32 ones besides.)
 #
 # ### What does it cost?
 #
-# Gradients now travel 16 times a step, or 8 times on eight cards. How long do ranks wait for that? The last two rows keep four cards of 40 GB, with 16 sequences and one at a time; FSDP's rows have 2.
+# Gradients now travel after every microbatch. How long do ranks wait for that? Microbatches have 2 sequences by FSDP, 16 by DeepSpeed, and one by Megatron-LM. The last two rows keep four cards of 40 GB.
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 40 GB", gpus=4, batch=128, seq=1024)
@@ -161,9 +161,17 @@ kept["Megatron-LM, Adam on the host"] = four.but(pp=4, offload="optimizer")
 lab.table(case_studies.llama.steps(kept))
 
 # %% [markdown] sections="8.10"
-# By the plan, computing hides nearly all messages, which go by NVLink. So the option costs at most the waits in the table. With it gradients are shards again, and the picture of the four cures holds. For the host's part we assume that PCIe carries 25 GB/s for each card, the host's memory moves 200 GB/s for all, and computing hides neither.
+# By the plan, computing hides nearly all messages, which go by NVLink. So the option costs at most the waits in the table. Don't rank programs by this table (case 4): Megatron-LM's row recomputes nothing, and keeps gradients on the cards.
 #
-# Megatron-LM's row recomputes nothing, and keeps the gradients on the cards. So don't rank programs by this table (case 2).
+# ### What makes it fit
+#
+# **Verdict.** Of the 59 GB a card, a smaller batch saves little. The cure depends on your cards:
+#
+# - **Eight cards of 40 GB** (33.4 GB each), **or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch.
+# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed (24.3 GB each) or Megatron-LM, which need another script.
+# - **bf16 throughout** would fit too with the option, but it rounds.
+#
+# Our small run tested the option, but not Adam on the host.
 #
 # <details><summary>Run it: advice for this script</summary>
 #
@@ -171,15 +179,9 @@ lab.table(case_studies.llama.steps(kept))
 #
 # </details>
 #
-# **Verdict.**
+# <details><summary>Adam on the host: what is assumed, and how to do it by DeepSpeed</summary>
 #
-# - **Eight cards of 40 GB, or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch at 128.
-# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed or Megatron-LM, which need another script.
-# - **bf16 throughout** would fit too with the option, but it rounds.
-#
-# Our small run tested the option, but not Adam on the host.
-#
-# <details><summary>Adam on the host by DeepSpeed</summary>
+# On the host lie gradients in bf16 and fp32, Adam's moments and weights in fp32, 2 + 4 + 8 + 4 = 18 bytes a parameter. For the host's part we assume that PCIe carries 25 GB/s for each card, the host's memory moves 200 GB/s for all, and computing hides neither.
 #
 # The table's row has two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two. That is 7.3 of the 8.1 s between 30.5 and 22.4.
 #
@@ -217,7 +219,8 @@ def my_four_cards(card, seq):
     """A layout, like {"zero": 3, "mbs": 2, "recompute": "full"}.
 
     card: "A100 80 GB", "A100 40 GB" or "A10G 24 GB"; seq: 512, 1024 or 4096.
-    Some of tp, sp, pp, zero, mbs (1, 2, 4, 8, 16), recompute, offload ("optimizer").
+    Some of tp, sp, pp (tp * pp is 1, 2 or 4), zero (0 to 3), mbs (1, 2, 4, 8, 16),
+    recompute ("none", "selective", "full") and offload ("none", "optimizer").
     """
     ### BEGIN SOLUTION
     lightest = {"zero": 3, "mbs": 4, "recompute": "full"}
@@ -235,10 +238,174 @@ check.four_cards(my_four_cards)
 # %%
 check.hint("four_cards")
 
-# %% [markdown] sections="10.6.2, 10.7.1"
-# ## Case 2: is it the layout or the program?
+# %% [markdown] sections="10.7.5"
+# ## Case 2: 7 billion on small cards
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8). All are planned as if Megatron-LM ran them, one sequence at a time, and all three fit. Which is the *slowest*?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** With Adam on the host, case 1's four cards were enough. How far does that go? How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B?
+#
+# A step has 64 sequences of 1,024 tokens, and a tenth of each card stays free. All of chapters 05 to 09 is allowed, but Adam stays in fp32.
+
+# %%
+small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
+
+# %%
+clusters = case_studies.small.rows()
+fewest = min(row["cards"] for row in clusters if row["fit"])
+small_cluster.score(str(fewest))
+
+# %% [markdown] sections="10.7.5"
+# The fastest plans that fit: which states are left in the first bar?
+
+# %%
+lab.show(case_studies.drawn(case_studies.small.cases()))
+
+# %% [markdown] sections="10.7.5"
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. Of the four numbers, only eight cards hold Adam themselves: on each of four, the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP.
+#
+# ### What does that cost?
+#
+# One card has room for 4 sequences, so in each of 16 microbatches it sends all gradients to the host, and fetches their sums. PCIe takes 19 of the step's 57 s, nearly all for that.
+#
+# Each of two cards has room for 16, so it does so only twice, with half of the gradients. How many times as fast are two cards?
+
+# %%
+faster = lab.guess("times as fast: two cards against one", between=(1, 4))
+
+# %%
+waits = case_studies.small.seconds()
+one_us, two_us, *_ = (sum(parts.values()) for parts in waits.values())
+faster.score(one_us / two_us)
+
+# %% [markdown] sections="10.7.5"
+# Which part shrinks most from one card to two?
+
+# %%
+title = {"title": "A step of 64 sequences", "badge": "predicted"}
+lab.bars(waits, stacked=True, unit="us", **title)
+
+# %% [markdown] sections="10.7.5"
+# Computing halves. What microbatches send over PCIe shrinks to 2/16 x 1/2, a sixteenth. What crosses once a step, finished gradients in fp32 for Adam and new weights, only halves.
+#
+# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare; no run here put Adam on the host.
+#
+# - **One card or two:** DeepSpeed with recomputation, Adam on the host.
+# - **Four:** stages by Megatron-LM, Adam on the host.
+# - **Eight:** stages with recomputation, the last bar; they send little, and need no host.
+#
+# <details><summary>Four cards, eight cards, and what is assumed</summary>
+#
+# Four cards hold a pipeline, whose gradients go to the host once a step. But the program changes too, and nothing is recomputed. A plan can't separate these (case 4).
+#
+# Eight cards need no host. The fastest plan waits between cards for a quarter of its step, and that is planned too short: RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages send far less.
+#
+# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, computing hides neither, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
+#
+# </details>
+#
+# <details><summary>Run it: the same division on real ranks</summary>
+#
+# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has rank 0's states, predicted and counted, and the bytes that it hands in. The states halve from row to row, as predicted.
+#
+# </details>
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# ## Case 3: a car that sees
+#
+# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** So far memory decided. Where a net fits anywhere, time decides. A car's camera, LiDAR and radar each have an encoder that makes features of what they see. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part ranks of its own (*apart*). Is that a good idea?
+
+# %%
+lab.show(case_studies.net_on(case_studies.placements()))
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three, one for each kind of layer. The two other ways:
+#
+# - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel here too, and gradients take four messages.
+# - *Copied*: each rank has the whole net, as in DDP, and sends its gradients in one message.
+#
+# *Apart*, what do the others do while one computes?
+
+# %%
+# so slow that delays of real processes weigh little
+apart = case_studies.Perception(placement="apart").slowed(3)
+lab.show(apart.predict(), title="Apart, 4 ranks")
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# They wait. The fusion needs the encoders, and the heads need the fusion, so only one group computes at a time. Pink is an all-reduce (our program sends features by it too), and the wait for it.
+#
+# ### Do all at once
+#
+# Let each rank do a share of every part. One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads.
+#
+# A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many times as fast is *together*?
+
+# %%
+groups = lab.guess("times as fast: together against apart", between=(0.2, 5))
+
+# %%
+together = apart.but(placement="together")
+groups.score(apart.step_us() / together.step_us())
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# By hand:
+#
+# | placement | computing | messages |
+# | --- | --- | --- |
+# | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms |
+# | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180.5 x 0.6 = 204 ms |
+# | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
+#
+# On the same axis as *apart*: who waits now, and for what?
+
+# %%
+copied = apart.but(placement="copied")
+for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")):
+    lab.show(step.drawn(step.predict(), span_us=apart.step_us()), title=title)
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# ### Do real ranks agree?
+#
+# By the plan, all now wait for messages only. Real ranks go all three ways, at imposed speeds: the run tests turns and messages.
+
+# %%
+lab.table(case_studies.placed(slowed=3))
+
+# %% [markdown] sections="19.6.1, 19.6.2"
+# The order holds. Each way takes longer than predicted, probably because the ranks share this machine's cores. With its gradients in one message, *together* would still take 326 ms.
+#
+# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. Cut a part that is too large for a rank.
+#
+# <details><summary>When would it be otherwise?</summary>
+#
+# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. We didn't run that.
+#
+# If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. *Together* still sends for 204 ms, since its quarters of the fusion send no gradients.
+#
+# </details>
+
+# %% [markdown]
+# ## Summary
+#
+# - You count the states first, since no smaller batch shrinks them.
+# - You test a plan by a small run that counts what ranks keep.
+# - You put Adam on the host where cards are few, and make microbatches large, since DeepSpeed sends gradients there in each.
+# - You copy or cut a net whose parts would wait for each other.
+# - You measure layouts that are closer than a plan's error (the optional end).
+#
+# Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 5).
+#
+# **Next:** [your own model](21_your_own_model.ipynb).
+
+# %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest is two more cases, and optional.*
+
+# %% [markdown] sections="10.6.2, 10.7.1"
+# ## Case 4: is it the layout or the program?
+#
+# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** When one layout is slower than another, is that the layout's doing, or its program's? A model of 10 billion parameters trains on eight A100 of 80 GB. We compare shards of everything (ZeRO 3), each layer cut in eight (`tp` 8), and eight stages (`pp` 8).
+#
+# All are planned as if Megatron-LM ran them, one sequence at a time, and all three fit. Which is the *slowest*?
 
 # %%
 shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
@@ -274,7 +441,7 @@ lab.show(planner.time_bars(cuts | more))
 #
 # Nor can it tell ZeRO 3 from `pp` 8. By FSDP's constants their order turns round, and no run has tested ZeRO 3 by Megatron's.
 #
-# The first and the last bar do the same products. Their blue parts differ because each program's constants were fitted to its usual layouts. So the plan can't separate layout and program. (`tp` 8's products are smaller, and `pp` 8's fullest stage has 7 layers' work, not 6.)
+# The first and the last bar do the same products. Their blue parts differ because each program's constants were fitted to its usual layouts. So the plan can't separate layout and program.
 #
 # **Verdict.** One sequence at a time, `tp` 8 is the last: drop it. At 16 it is within a plan's error of `pp` 8, so measure all three, each by its program. To learn whether it's the layout, let one program run them all.
 #
@@ -282,7 +449,7 @@ lab.show(planner.time_bars(cuts | more))
 #
 # Larger microbatches help the others less: where it fits, the pipeline takes 43 s at best.
 #
-# `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. The others wait for the stage that has it.
+# `tp` 8's blue part, one sequence at a time, is longer than ZeRO 3's because its products are smaller. `pp` 8 has 48 layers to cut, and an output layer that takes as long as one. The others wait for the stage that has it, which does 7 layers' work, not 6.
 #
 # The textbook puts Adam on the host for 5 B, and recomputes everything for 20 B. On A100 of 40 GB neither is needed (for 5 B with case 1's option): `lab.show(planner.memory_bars(case_studies.stories.plans()))`.
 #
@@ -290,82 +457,10 @@ lab.show(planner.time_bars(cuts | more))
 #
 # </details>
 
-# %% [markdown] sections="19.6.1, 19.6.2"
-# ## Case 3: a car that sees
-#
-# <a id="case-3" style="scroll-margin-top: 5rem"></a>**Question.** A car's camera, LiDAR and radar each have an encoder that makes features of what they see. A [fusion](GLOSSARY.md#fusion) mixes them, and two output heads say where things are. A textbook gives each part ranks of its own (*apart*). Is that a good idea?
-
-# %%
-lab.show(case_studies.net_on(case_studies.placements()))
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# *Apart*, features and their gradients travel in four messages, and the encoders' own gradients in three, one for each kind of their layers. The two other ways:
-#
-# - *Together*: only the fusion is cut (tensor parallel). Each quarter needs the whole batch, so features travel here too, and gradients take four messages.
-# - *Copied*: each rank has the whole net, as in DDP.
-#
-# *Apart*, what do the others do while one computes?
-
-# %%
-# so slow that delays of real processes weigh little
-apart = case_studies.Perception(placement="apart").slowed(3)
-lab.show(apart.predict(), title="Apart, 4 ranks")
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# They wait. The fusion needs the encoders, and the heads need the fusion, so only one group computes at a time. Pink is an all-reduce (features travel by it too), and the wait for it.
-#
-# ### Do all at once
-#
-# One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads. A message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many times as fast is *together*?
-
-# %%
-groups = lab.guess("times as fast: together against apart", between=(0.2, 5))
-
-# %%
-together = apart.but(placement="together")
-groups.score(apart.step_us() / together.step_us())
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# By hand:
-#
-# | placement | computing | messages |
-# | --- | --- | --- |
-# | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms |
-# | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180.5 x 0.6 = 204 ms |
-# | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms |
-#
-# On the same axis as *apart*: who waits now, and for what?
-
-# %%
-copied = apart.but(placement="copied")
-for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")):
-    lab.show(step.drawn(step.predict(), span_us=apart.step_us()), title=title)
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# ### Do real ranks agree?
-#
-# Now all wait for messages only. Real ranks go all three ways, at imposed speeds: the run tests turns and messages.
-
-# %%
-lab.table(case_studies.placed(slowed=3))
-
-# %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. Each way takes longer than predicted, probably because the ranks share this machine's cores. With its gradients in one message, *together* would still take 326 ms.
-#
-# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short. Cut a part that is too large for a rank.
-#
-# <details><summary>When would it be otherwise?</summary>
-#
-# *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. We didn't run that.
-#
-# If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. *Together* still sends for 204 ms, since its quarters of the fusion send no gradients.
-#
-# </details>
-
 # %% [markdown] sections="19.6.3"
-# ## Case 4: a policy for each kind of layer
+# ## Case 5: a policy for each kind of layer
 #
-# <a id="case-4" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer. Should each kind travel in its own way? The textbook advises:
+# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** If case 3's fusion is too large for one rank, we need *together*. Its gradients are four messages, one for each kind of layer. Should each kind travel in its own way? The textbook advises:
 #
 # | kind of layer | weights | "per layer" | messages a step |
 # | --- | --- | --- | --- |
@@ -462,81 +557,6 @@ check.hint("policy")
 # We stated that choosing takes 3 ms, for a small kind as for a large one. By that, large kinds go by top-k and small ones share one fp16 message: a kind's size counts, and not what its layers are. Where messages are slow, three cost too much, and one way for all is best.
 #
 # </details>
-
-# %% [markdown] sections="10.7.5"
-# ## Case 5: 7 billion on small cards
-#
-# <a id="case-5" style="scroll-margin-top: 5rem"></a>**Question.** How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B? A step has 64 sequences of 1,024 tokens, and a tenth of each card stays free. All of chapters 05 to 09 is allowed, but Adam stays in fp32.
-
-# %%
-small_cluster = lab.guess("fewest cards of 24 GB for 7 B", choices=("1", "2", "4", "8"))
-
-# %%
-clusters = case_studies.small.rows()
-fewest = min(row["cards"] for row in clusters if row["fit"])
-small_cluster.score(str(fewest))
-
-# %% [markdown] sections="10.7.5"
-# The fastest plans that fit: which states are left in the first bar?
-
-# %%
-lab.show(case_studies.drawn(case_studies.small.cases()))
-
-# %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too. Of 1, 2, 4 and 8 cards, only 8 hold Adam too. On each of four the states alone would be 16 x 6.7 / 4 = 27 GB by FSDP.
-#
-# ### What does that cost?
-#
-# One card has room for 4 sequences at a time. So in each of 16 microbatches it sends all gradients to the host, and fetches their sums. PCIe takes 19 of its 57 s, nearly all for that. Each of two cards has room for 16, so it does so only twice, with half of the gradients. How many times as fast are two cards?
-
-# %%
-faster = lab.guess("times as fast: two cards against one", between=(1, 4))
-
-# %%
-waits = case_studies.small.seconds()
-one_us, two_us, *_ = (sum(parts.values()) for parts in waits.values())
-faster.score(one_us / two_us)
-
-# %% [markdown] sections="10.7.5"
-# Which part shrinks most from one card to two?
-
-# %%
-title = {"title": "A step of 64 sequences", "badge": "predicted"}
-lab.bars(waits, stacked=True, unit="us", **title)
-
-# %% [markdown] sections="10.7.5"
-# Computing halves. What microbatches send over PCIe shrinks to 2/16 x 1/2, a sixteenth. But once a step DeepSpeed also sends the finished gradients in fp32, for Adam, and fetches new weights. These only halve. Together that is a tenth.
-#
-# Four cards hold a pipeline, whose gradients go to the host once a step. But the program changes too, nothing is recomputed, and a plan can't separate these (case 2).
-#
-# Eight cards need no host. By the fastest plan they wait for each other for a quarter of the step. That is planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages send far less.
-#
-# <details><summary>What is assumed</summary>
-#
-# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, computing hides neither, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
-#
-# </details>
-#
-# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare: use DeepSpeed and recomputation. Two cards do the same in shards. For more, plan stages by Megatron-LM: four with Adam on the host, eight with recomputation. No run here put Adam on the host.
-#
-# <details><summary>Run it: the same division on real ranks</summary>
-#
-# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has rank 0's states, predicted and counted, and the bytes that it hands in. The states halve from row to row, as predicted.
-#
-# </details>
-
-# %% [markdown]
-# ## Summary
-#
-# - You count the states first, since no smaller batch shrinks them.
-# - You test a plan by a small run that counts what ranks keep.
-# - You measure layouts that are closer than a plan's error.
-# - You copy or cut a net whose parts would wait for each other.
-# - You count messages and bytes before you compress.
-#
-# Words that were new: [fusion](GLOSSARY.md#fusion), and policy (case 4).
-#
-# **Next:** [your own model](21_your_own_model.ipynb): bring a module, and see what it needs.
 
 # %% [markdown] sections="8.10"
 # ## Errata of the textbook
