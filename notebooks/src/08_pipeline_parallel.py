@@ -84,7 +84,7 @@ largest = max(gradient.abs().max().item() for gradient in right)
 lab.difference(by_hand[0] + by_hand[1], right), largest
 
 # %% [markdown]
-# A float has about seven digits, so less than a millionth of the largest gradient is rounding.
+# A float has about seven digits. A difference below a millionth of the largest gradient is rounding, and so is ours.
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages
@@ -106,7 +106,7 @@ step.compare()
 # %% [markdown]
 # This order is called *naive*: a piece of the batch leaves only when the one before has come back. So at any moment one of p ranks works, and the [bubble](GLOSSARY.md#bubble) is $(p-1)/p$, or 75 %. The number of pieces is not in it: more work changes nothing.
 #
-# We set the lengths of the boxes, so a run measures only their order, the waiting and the gaps. The line under the picture says what made the measured bubble larger. A purple box is a receive that was posted early: most of it is waiting, not travel.
+# We set the lengths of the boxes, so a run measures only their order, the waiting and the gaps. The line under the picture says what made the measured bubble larger. A purple box is a receive that was posted early, and a long pink one a send whose receiver is still busy: most of either is waiting, not travel.
 
 # %% [markdown] sections="8.6.1, 19.3.2"
 # ## Microbatches
@@ -213,7 +213,7 @@ check.hint("better_order")
 #
 # The order of exercise 2 is [1F1B](GLOSSARY.md#1f1b) (one forward, one backward). Rank r first runs $p-1-r$ forwards, which fill the pipeline. Then it runs one forward and one backward in turn. When the forwards are used up, it finishes the backwards that are left.
 #
-# Compare its predicted bubble with GPipe's, and *peak in flight*, the most microbatches open on a rank:
+# GPipe's predicted bubble was 27.3 %, and its *peak in flight*, the most microbatches open on a rank, was 8. And here? (The arrow at the top goes from the prediction to the run.)
 
 # %%
 step = step.but(schedule="1f1b")
@@ -225,7 +225,7 @@ step.compare()
 # Here are the bytes that autograd kept in both runs:
 
 # %%
-gpipe = step.but(schedule="gpipe").compare().run
+gpipe = step.but(schedule="gpipe").compare().run  # remembered, not run again
 ours = step.compare().run
 held = {}
 for rank in range(4):
@@ -236,7 +236,7 @@ for rank in range(4):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown] sections="19.3.2"
-# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So 1F1B takes as long by the prediction, and memory no longer limits m. (Two single runs can't tell which of them is faster.) The first card stays the fullest: it keeps p microbatches of a p-th of the layers, which is as much as the whole model keeps of one.
+# Divide the second bar by the first: very nearly 4/8, 3/8, 2/8 and 1/8. So memory no longer limits m, and the predicted time is GPipe's. (Two single runs can't tell which of them is faster.) The first card stays the fullest: it keeps p microbatches of a p-th of the layers, which is as much as the whole model keeps of one.
 
 # %% [markdown]
 # ## Exercise 3. Choose for a given memory
@@ -333,7 +333,7 @@ lab.launch(torch_pipeline, ranks=4)[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes a list of layers, here the embedding, four blocks and the head, and cuts it by itself: with `partition_method="uniform"` into stages of about as many layers. Its order is 1F1B, too.
+# `PipelineModule` takes a list of layers, here the embedding, four blocks and the head, and cuts it by itself: with `partition_method="uniform"` into stages of about as many layers. Its order is 1F1B, too, and m is its `gradient_accumulation_steps`.
 
 
 # %%
@@ -424,7 +424,7 @@ axes = {"x": "network (Gbit/s)", "y": "step", "unit": "s", "log_x": True, "log_y
 lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 
 # %% [markdown]
-# At 10 Gbit/s ZeRO 1 takes 8.5 times as long as the pipeline. On a fast network the two come together. Such predictions have been wrong by a factor of up to 3.8 (chapter 19), so this is no measurement, and where the curves meet is no result. But the bars, which are bytes alone, point the same way. With a batch of this size, then, a pipeline pays where links are slow.
+# At 10 Gbit/s ZeRO 1 takes 8.5 times as long as the pipeline. On a fast network the two come together, because messages hardly count and the pipeline still has its bubble. Such predictions have been wrong by a factor of up to 3.8 (chapter 19): take 8.5 as a direction, not as a size, and the place where the curves meet as no result. But the bars, which are bytes alone, point the same way. With a batch of this size, then, a pipeline pays where links are slow.
 #
 # <details><summary>What about ZeRO 3, which needs less memory?</summary>
 #
@@ -432,12 +432,12 @@ lab.curves(predicted=times, **axes, title="Time of a step on eight cards")
 #
 # </details>
 #
-# That is how large trainings use it: between machines, with tensor parallelism inside each (chapter 09), and copies of the whole beside it (chapter 10).
+# Large trainings put a pipeline between machines, tensor parallelism inside each machine (chapter 09), and copies of the whole beside it (chapter 10).
 
 # %% [markdown]
 # ## Summary
 #
-# - Microbatches let the ranks work at once; the bubble is what is left of the waiting.
+# - Microbatches let the ranks work at once. The bubble, the share of time that they still wait, is $(p-1)/(m+p-1)$.
 # - 1F1B keeps fewer microbatches than GPipe. It waits as long, or longer if messages take time.
 # - The slowest stage sets the pace of all.
 # - Here a pipeline sends less than ZeRO 1 up to about 2 million tokens for each pipeline and step: take it where links are slow.
@@ -579,7 +579,7 @@ schedules = {
 # %%
 rows = []
 for name, key in schedules.items():
-    pair = step.but(schedule=key).compare()  # remembers the first two, run above
+    pair = step.but(schedule=key).compare()
     row = {"schedule": name, "predicted_us": pair.predicted.span_us}
     row["measured_us"] = pair.measured.span_us
     row["activations_bytes"] = max(each["peak_activation_bytes"] for each in pair.run)
@@ -591,7 +591,7 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # %% [markdown]
 # Rank 0 of the interleaved run keeps 11 halves instead of 1F1B's 4 wholes, as predicted. The last two hardly exceed 1F1B.
 #
-# Every row took longer than predicted. How much longer differs from run to run, so one run each can't tell the fastest. ZBV is the shortest by prediction. But its boxes are the shortest, too: a forward has 10 ms, and where the real work takes longer the box overruns.
+# Every row took longer than predicted, and the finer schedules don't win what they promise. Their boxes are shorter, 10 or 20 ms, and what happens between two boxes, or makes one overrun, is as large on this CPU as what they save. One run each can't rank them.
 #
 #
 # <details><summary>The schedules in a table</summary>
