@@ -358,7 +358,7 @@ lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 # %% [markdown]
 # ## Summary
 #
-# - Only exposed messages cost time. Overlap hides at most the backward that is left after the first bucket: here 74 seconds become 71.
+# - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: our 74 seconds become 71.
 # - Accumulation divides the messages by m, and means fewer updates. 16 times the batch leaves 4.4 of the 71 seconds for each 64 sequences.
 # - Gradients in bf16 leave 47, because the parameters remain; with 24 times the batch, 2. A network twenty times as fast leaves 3.5.
 # - Compression pays up to a speed of the link.
@@ -389,7 +389,7 @@ lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Few bits, and how to round
 #
-# Our bf16 hook sent 16 bits for each value, and training did not mind. How few are enough? Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come a hundred times running, and add up what is sent:
+# Our bf16 hook sent 16 bits for each value, and our small training did not mind. How few are enough? Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come a hundred times running, and add up what is sent:
 
 
 # %%
@@ -745,7 +745,7 @@ lab.bars(further, title="A step of 64 sequences, compressed further", **forecast
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
-# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, below).
+# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, under further reading).
 #
 # </details>
 #
