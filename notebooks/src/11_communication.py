@@ -9,11 +9,13 @@
 # %% [markdown]
 # # Communication: hide it, and send less
 #
-# *About an hour and a half. You need chapters 02, 03 and 06. No GPU is needed.*
+# *An hour with two exercises; half an hour more for the optional end. You need chapters 02, 03 and 06. No GPU is needed.*
 #
-# Our 7 B model trains on eight A100s in eight machines, joined by an Ethernet of 10 Gbit/s. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters. By our planner's count that takes 71 seconds.
+# Our 7 B model trains on eight A100s in eight machines, joined by an Ethernet of 10 Gbit/s. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and by our planner's count that takes 71 seconds.
 #
-# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use better links. What does each leave of the 71 seconds? We begin with a toy, four layers on three ranks.
+# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or use a faster network. What does each leave of the 71 seconds?
+#
+# **When you are done** you can say what a backward hides, accumulate gradients right, send them in half the bytes, and choose among the four ways.
 
 # %%
 import torch
@@ -24,26 +26,11 @@ from labkit import collectives, data_parallel, planner
 from labkit.communication import check, compressed_run
 
 lab.begin("en")
-link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
-step = data_parallel.Step(
-    layers=4, layer_mb=1, bucket_mb=0.9, ranks=3, num_steps=2, link=link, overlap=False
-)
-step.board()
-
-# %% [markdown]
-# Each row is a rank: its forward, its backward, and in a thin strip its messages. Here all messages come after the backward, and every card waits for them.
-#
-# **When you are done** you can say what the backward hides, compress gradients without spoiling the training, and tell when neither is worth it.
-
-# %% [markdown] sections="19.8.2"
-# ## The bill
-#
-# This run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06). The ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, and each updates its eighth of the parameters. Then they all-gather the parameters in bf16. The planner of chapter 18 counts:
-
-# %%
 small = planner.Plan(
     model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=1, batch=64
 )
+
+# %%
 by_call_us = small.time().data  # what each collective of a step takes
 gradients_s = by_call_us["reduce_scatter"] / 1e6
 parameters_s = by_call_us["all_gather"] / 1e6
@@ -56,64 +43,72 @@ bill_s = {
 }
 lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
-# %% [markdown]
-# Of these 74 seconds the cards wait 96 %.
+# %% [markdown] sections="19.8.2"
+# ## The bill
+#
+# Of these 74 seconds the cards wait 96 %. The run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
 #
 # - **Computing:** each card has 8 sequences of 2,048 tokens, and reaches two thirds of an A100's peak.
-# - **The messages:** a rank sends 7/8 of the 27 GB of gradients, at 0.5 GB/s: 47 seconds.
-# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s. The planner's share was fitted to published runs over InfiniBand, so for an Ethernet it is a guess. At the full 10 Gbit/s the messages would take 28 s, and the ranking would stay. Measure yours: NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*.
+# - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
+# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s, and the ranking of the four ways stays.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). Our `step` trains by real DDP, but it is [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a bucket of its own, and the link carries 80 MB/s.
+# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It trains by real DDP, but it is [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
+
+# %%
+link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
+step = data_parallel.Step(
+    layers=6, layer_mb=1, bucket_mb=0.9, ranks=3, num_steps=2, link=link, overlap=False
+)
+step.predict()
+
+# %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
+# Each row is a rank: its forward, its backward, and in a thin strip its messages. They all come after the backward, and every card waits for them. But a backward makes the last layer's gradients first.
 #
-# What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. Now take six layers, with overlap. How many milliseconds should a step take?
+# So with overlap DDP sends each bucket as soon as it is complete (chapter 03). What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. A bucket takes 19.5 ms on this link. How many milliseconds should a step take with overlap?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
 
 # %%
-hidden = step.but(layers=6, overlap=True).compare()
+hidden = step.but(overlap=True).compare()
 with_overlap.score(hidden.readings["predicted"] / 1000)
 
 # %%
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out.
-#
-# The measured step is longer; the line under the picture says where. *Overran* is computing beyond its stated times. What fills the gaps with nothing under way we have not measured.
-#
-# What does overlap save?
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer; what fills its gaps we have not measured. What does overlap save?
 
 # %%
-late = step.but(layers=6).compare()
+late = step.compare()
 saves = {"without overlap": late.readings, "with overlap": hidden.readings}
 where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets. Measured, it is the other two bars' difference.
+# By the prediction it saves 98 ms, the time of five of the six buckets.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# That link was a little faster than the backward. At 30 MB/s the buckets queue up:
+# That link was a little faster than the backward. Our Ethernet is far slower. At 30 MB/s the buckets queue up:
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
-step.but(overlap=True, link=narrow).predict()
+step.but(overlap=True, link=narrow).board()
 
 # %% [markdown]
-# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is three layers, 60 ms, however slow the link.
+# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link. (The board has faster links: when does only one bucket stick out?)
 #
-# And on our bill? Gradients can hide under the backward, and parameters under the next forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages. So at the very best a step of 74 seconds becomes one of 71.
+# On our bill gradients can hide under the backward, and parameters under the next forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at the very best 74 seconds become 71. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
+# Must the cards exchange gradients after every backward? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
 
 
 # %%
@@ -145,7 +140,7 @@ for counts in both:
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks. They may be all-reduced only once. (*Over budget* is the check's word for right but wasteful.)
+# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks. (*Over budget* is the check's word for right but wasteful.)
 
 
 # %%
@@ -172,7 +167,7 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves, and what it costs
 #
-# If m microbatches share one exchange, each pays 1/m. With m = 4, 18 of our 71 seconds remain for each 64. But there are fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. Every run sees the same 64 microbatches, m in a step.
+# If m microbatches share one exchange, each pays 1/m. With m = 4, 18 of our 71 seconds remain for each 64 sequences. But there are fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. Every run sees the same 64 microbatches, m in a step.
 
 
 # %%
@@ -207,13 +202,27 @@ eight = lab.guess("the last loss with m = 8 and 8 times the rate", choices=ends)
 last_loss = trained(8, 8 * 0.3)[0]["last_loss"]
 eight.score(ends[(last_loss > plain[0]["last_loss"]) + (last_loss > 5.5)])
 
+# %%
+round(last_loss, 1)
+
 # %% [markdown]
-# What ends above 5.5 has diverged. (One run, without warm-up: see chapter 12.)
+# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Does training bear fewer bytes for them? DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. The simplest hook halves the bytes (the library has it as `bf16_compress_hook`):
+# What must be sent can still be made smaller. Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many of the 71 seconds are left?
+
+# %%
+in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
+
+# %%
+in_bf16.score(gradients_s / 2 + parameters_s)
+
+# %% [markdown] sections="19.2.2b, 10.4.3"
+# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. Even with no gradients at all, 23.6 seconds would remain.
+#
+# Does training bear the rounding? DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
@@ -232,12 +241,155 @@ runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and no difference beyond chance: eight seeds of the all-reduce, where this was written, ended at 3.29 to 3.37. But the model is small, with 64 steps of SGD and two ranks. Megatron-LM reduces the gradients of bf16 models in fp32, unless you set `--grad-reduce-in-bf16`.
+# Half the bytes, and no difference beyond chance: eight seeds of the all-reduce, where this was written, ended at 3.29 to 3.37. But the model is small, with 64 steps of SGD and two ranks, and Megatron-LM reduces gradients in fp32 unless you ask for bf16. So try it on your own model.
+
+# %% [markdown] sections="10.4.3"
+# ### Exercise 2. Up to which link?
+#
+# Fewer bytes have a price: compressing occupies the processor, so all of its time costs. And **to shrink a message that was hidden anyway saves no time**. In our step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
+#
+# So compression pays only up to a speed of the link. Find the speed, in GB/s, at which a step takes as long with compression as without. Of a message's time on the link only what exceeds `hidden_ms` costs. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
+
+
+# %%
+def my_break_even(times_ms, before_mb, after_mb, hidden_ms):
+    """The speed of the link, in GB/s (MB per ms), up to which compression pays"""
+    ### BEGIN SOLUTION
+    from statistics import median
+
+    took_ms = median(times_ms)
+    both_stick_out = (before_mb - after_mb) / took_ms
+    one_is_hidden = before_mb / (hidden_ms + took_ms)
+    return min(both_stick_out, one_is_hidden)
+    ### END SOLUTION
+
+
+# %%
+check.break_even(my_break_even)
+
+# %%
+check.hint("break_even")
+
+# %% [markdown] sections="10.7.3, 19.8.2"
+# ## When is it worth it?
+#
+# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves 13.5 GB, so by exercise 2 it pays up to 13.5 / 0.04, some 340 GB/s, and ours carries 0.5.
+#
+# Now each way by itself, counted. Overlap makes the computing longer, 4.0 s: messages leave with the last microbatch, so a card's 8 sequences must be a single one.
+#
+# <details><summary>Why that takes longer, and what it can hide</summary>
+#
+# By the planner one microbatch of 8 sequences fits with recomputation only, in 63 GB instead of 128. Recomputing adds a third, but the larger microbatch is faster. A quarter of the computing is the forward, which can hide parameters; the rest can hide gradients.
+#
+# </details>
+
+# %%
+whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
+recomputing_s = whole.time().step_us / 1e6 - messages_s
+
+
+def seconds(m=1, gradients=1.0, speed=1.0, overlap=False):
+    """Of a step of 64 sequences, if m times as many share one exchange"""
+    to_reduce = gradients * gradients_s / speed / m
+    to_gather = parameters_s / speed / m
+    if not overlap:
+        return {"computing": computing_s, "waiting": to_reduce + to_gather}
+    after_backward = max(0, to_reduce - 3 / 4 * recomputing_s)
+    after_forward = max(0, to_gather - 1 / 4 * recomputing_s)
+    return {"computing": recomputing_s, "waiting": after_backward + after_forward}
+
+
+# %%
+steps = {
+    "as it is": seconds(),
+    "overlap, at best": seconds(overlap=True),
+    "gradients in bf16": seconds(gradients=1 / 2),
+    "16 times the batch": seconds(m=16),
+    "200 Gbit/s": seconds(speed=20),
+}
+forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
+lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
+
+# %% [markdown] sections="10.7.3, 19.8.2"
+# Only two bars are short. A batch 16 times as large does nearly as much as a network twenty times as fast, **if** training bears it. LLaMA 7B was trained with 4 million tokens in a step, twice as many as this batch has.
+#
+# <details><summary>What the chart leaves out</summary>
+#
+# - **200 Gbit/s** are also filled to two fifths.
+# - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
+# - **Fewer bytes than bf16** are the subject of the optional end. They, too, leave the 23.6 seconds of parameters.
+#
+# </details>
+#
+# ### In which order?
+#
+# The ways can be combined. Begin with what costs least:
+#
+# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. If it carries its full 10 Gbit/s, the messages take 28 s.
+# 2. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`.
+# 3. **Accumulate as far as training allows.** This divides the 47 s by m. Our batch of 131,000 tokens is a small one to begin with.
+# 4. **Overlap what is left**, once it is about as long as the computing. Of 47 s overlap can hide 4, but of the faster network's 3.5 s nearly all.
+# 5. **Compress further, or get a faster network**, if the cards still wait.
+#
+# With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
+
+# %%
+smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
+
+# %%
+enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
+smallest_m.score(next(enough))
+
+# %% [markdown]
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here it is beside the other short steps:
+
+# %%
+shortest = {
+    "16 times the batch": seconds(m=16),
+    "200 Gbit/s": seconds(speed=20),
+    "bf16, 24 times the batch": seconds(m=24, gradients=1 / 2),
+    "200 Gbit/s, overlap at best": seconds(speed=20, overlap=True),
+}
+lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
+
+# %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
+# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, a faster network gets you there. All this is predicted; we have not timed such a step.
+
+# %% [markdown]
+# ## Summary
+#
+# - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: our 74 seconds become 71.
+# - Accumulation divides the messages by m, and means fewer updates. 16 times the batch leaves 4.4 of the 71 seconds for each 64 sequences.
+# - Gradients in bf16 leave 47, because the parameters remain; with 24 times the batch, 2. A network twenty times as fast leaves 3.5.
+# - Compression pays up to a speed of the link.
+# - The optional end: even gradients in 8 bits leave 35 seconds.
+#
+# **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload).
+#
+# <details><summary>Further reading</summary>
+#
+# - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
+# - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
+# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599)
+# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps, and with Adam: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
+# - The share of the cable: Narayanan et al. 2021, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), and Korthikanti et al. 2022, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198). Gradients in fp32: [Megatron-LM's arguments](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py)
+# - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209). Local SGD for language models (DiLoCo): Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
+# - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
+# - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
+# - The order of machines: [NVIDIA/nccl, issue 1340](https://github.com/NVIDIA/nccl/issues/1340). NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
+#
+# </details>
+#
+# **Next:** [large batches](12_large_batches.ipynb), and how large a batch the training bears.
+#
+# ---
+#
+# *Here ends what most people need. The rest is about compressing further and about shared cables, and optional.*
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Few bits, and how to round
+# ## Few bits, and how to round
 #
-# Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come a hundred times running, and add up what is sent:
+# Our bf16 hook sent 16 bits for each value, and our small training did not mind. How few are enough? Quantisation maps values to whole numbers: with 8 bits to -127 up to 127, with three levels to -1, 0 and 1. Take a value of 0.3 with three levels. Rounding to the **nearest** sends 0. **Stochastic** rounding goes up with a probability of 0.3, so it sends 0.3 in the mean. Let four entries come a hundred times running, and add up what is sent:
 
 
 # %%
@@ -338,7 +490,7 @@ compressed_run.report(on_four)
 # </details>
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# ### Top-k
+# ## Top-k
 #
 # If most entries of a gradient are small, the largest 1 % may be enough. Zeros in place of the rest would be sent, too. So each rank gathers the chosen values and their places, and adds up what it got. What share of the bytes that a rank hands in is saved?
 
@@ -378,7 +530,7 @@ saved.score(1 - share)
 # </details>
 
 # %% [markdown] sections="19.2.2b"
-# ### Lose nothing
+# ## Lose nothing
 #
 # An entry whose gradient stays small is never sent by top-k, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
 #
@@ -427,7 +579,7 @@ lab.bars(twelve_steps, title="Four entries, twelve steps", badge="computed")
 #
 # </details>
 #
-# ### Exercise 2. Error feedback
+# ### Exercise 3. Error feedback
 #
 # Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory for your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
@@ -454,7 +606,7 @@ check.error_feedback(my_reduce)
 check.hint("error_feedback")
 
 # %% [markdown] sections="19.2.2b"
-# ### Loss and bytes
+# ## Loss and bytes
 #
 # `with_feedback` makes a hook of your function, or of the package's own until you have written it. Which one would you take?
 
@@ -501,9 +653,9 @@ lab.curves(
 # </details>
 
 # %% [markdown] sections="10.4.3"
-# ### And is it faster?
+# ## And is it faster?
 #
-# Only if the link needs longer for the saved bytes than the processor needs to compress. So we time the compressing alone, on one thread. To that we add what a link between two ranks needs for what is left of 4 MB. First at 50 MB/s:
+# A compression is faster only if the link needs longer for the saved bytes than the processor needs to compress. So we time the compressing alone, on one thread. To that we add what a link between two ranks needs for what is left of 4 MB. First at 50 MB/s:
 
 # %%
 from torch.utils import benchmark
@@ -547,34 +699,7 @@ lab.bars(at_2_gb, title="4 MB at 2 GB/s", **looks)
 # %% [markdown] sections="10.4.3"
 # Rounding and choosing now take longer than the link needs for all of the floats.
 #
-# **To shrink a message that was hidden anyway saves no time.**
-#
-# ### Exercise 3. Up to which link?
-#
-# Compressing occupies the processor, so all of its time costs. Of a message's time on the link only what exceeds `hidden_ms` costs. Find the speed, in GB/s, at which a step takes as long with compression as without. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
-
-
-# %%
-def my_break_even(times_ms, before_mb, after_mb, hidden_ms):
-    """The speed of the link, in GB/s (MB per ms), up to which compression pays"""
-    ### BEGIN SOLUTION
-    from statistics import median
-
-    took_ms = median(times_ms)
-    both_stick_out = (before_mb - after_mb) / took_ms
-    one_is_hidden = before_mb / (hidden_ms + took_ms)
-    return min(both_stick_out, one_is_hidden)
-    ### END SOLUTION
-
-
-# %%
-check.break_even(my_break_even)
-
-# %%
-check.hint("break_even")
-
-# %% [markdown] sections="10.4.3"
-# If nothing is hidden, up to which speed does each pay? By the times of the two charts, in GB/s:
+# If nothing is hidden, up to which speed does each pay? By the formula of exercise 2 and the times of the two charts, in GB/s:
 
 # %%
 pays_up_to = {}
@@ -583,12 +708,13 @@ for name in ("bf16", "8 bits", "top-1 %"):
     pays_up_to[name] = saved_gb / took_s[name]
 lab.table([pays_up_to])
 
-# %% [markdown] sections="10.7.3, 19.8.2"
-# ## When is it worth it?
-#
+# %% [markdown] sections="10.4.3"
 # These limits are of one CPU thread. Where this was written, neither 8 bits nor top-1 % would pay at the bill's 0.5 GB/s. An A100 rounds our 27 GB in about 0.1 s (an estimate: a few passes at 2 TB/s). There 8 bits pay up to 0.75 × 27 / 0.1, some 200 GB/s.
+
+# %% [markdown] sections="10.7.3, 19.8.2"
+# ## What compression leaves of the bill
 #
-# Now the bill by hand, for 8 bits. Instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up, if the framework offers it. How many of the 71 seconds are left?
+# Now the 71 seconds with 8 bits. Instead of the reduce-scatter of ZeRO 1, bytes go straight to the rank that adds them up, if the framework offers it. How many of the 71 seconds are left?
 
 # %%
 in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
@@ -597,81 +723,29 @@ in_bytes = lab.guess("messages with gradients in 8 bits", unit="s")
 in_bytes.score(gradients_s / 4 + parameters_s)
 
 # %% [markdown]
-# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Now each way by itself, counted:
-#
-# - **Overlap** needs a card's 8 sequences in one microbatch, because messages leave with the last one. By the planner that fits with recomputation only: again 63 GB, instead of 128. Recomputing adds a third, but the larger microbatch is faster, so the computing takes 4.0 s. A quarter of it is the forward, which can hide parameters; the rest can hide gradients.
-# - **Compressing** itself is left out. For choosing 1 % we have no estimate, so its bar is too short.
+# That is 47.2 / 4 + 23.6, because compressed gradients don't touch the parameters. Here it is beside bf16 and the largest 1 % of the gradients, of which values and places are sent to their owners:
 
 # %%
-whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
-recomputing_s = whole.time().step_us / 1e6 - messages_s
-
-
-def seconds(m=1, gradients=1.0, speed=1.0, overlap=False):
-    """Of a step of 64 sequences, if m times as many share one exchange"""
-    to_reduce = gradients * gradients_s / speed / m
-    to_gather = parameters_s / speed / m
-    if not overlap:
-        return {"computing": computing_s, "waiting": to_reduce + to_gather}
-    after_backward = max(0, to_reduce - 3 / 4 * recomputing_s)
-    after_forward = max(0, to_gather - 1 / 4 * recomputing_s)
-    return {"computing": recomputing_s, "waiting": after_backward + after_forward}
-
-
-# %%
-steps = {
-    "as it is": seconds(),
-    "overlap, at best": seconds(overlap=True),
+further = {
     "gradients in bf16": seconds(gradients=1 / 2),
     "gradients in 8 bits": seconds(gradients=1 / 4),
-    "top-1 %, loop of your own": seconds(gradients=0.02),
-    "16 times the batch": seconds(m=16),
-    "200 Gbit/s": seconds(speed=20),
+    "top-1 %, choosing not counted": seconds(gradients=0.02),
 }
-forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
-lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
+lab.bars(further, title="A step of 64 sequences, compressed further", **forecast)
 
-# %% [markdown]
-# Compression stays behind: with 8 bits the cards still wait 92 % of the time. A batch 16 times as large does nearly as much as a network twenty times as fast, **if** training bears it. Our toy diverged at 8 times the rate. But LLaMA 7B was trained with 4 million tokens in a step, twice as many as this batch has.
+# %% [markdown] sections="10.7.3, 19.8.2"
+# With 8 bits the cards still wait 92 % of the time. Top-1 % leaves 25 s, if it trained with Adam, which we have not shown. For choosing 1 % on an A100 we have no estimate, so its bar is too short. It stands for a loop of your own, because a hook would need 63 + 27, 90 GB.
 #
-# <details><summary>What the chart counts, and what it leaves out</summary>
-#
-# - **Top-1 %** is 2 % of the gradients, values and places, sent to their owners. With a hook it would need 63 + 27, 90 GB, so the bar stands for a loop of your own.
-# - **200 Gbit/s** are also filled to two fifths.
-# - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) is left out because it does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
-# - **ZeRO++** gathers the parameters in fewer bits, too. With 8 for both, 47 / 4 + 24 / 2, 24 seconds of messages would be left.
-#
-# </details>
-#
-# ### In which order?
-#
-# Measure the cable. Try gradients in bf16. Accumulate as far as training allows. Overlap hides messages only under the last microbatch, so make that one large. Compress further if you still wait. With bf16, which is the smallest m that leaves 2 seconds of waiting or fewer?
-
-# %%
-smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
-
-# %%
-enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
-smallest_m.score(next(enough))
-
-# %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here it is beside the other short steps:
-
-# %%
-shortest = {
-    "16 times the batch": seconds(m=16),
-    "200 Gbit/s": seconds(speed=20),
-    "bf16, 24 times the batch": seconds(m=24, gradients=1 / 2),
-    "200 Gbit/s, overlap at best": seconds(speed=20, overlap=True),
-}
-lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
+# What is left is nearly all parameters. ZeRO++ gathers these in fewer bits, too: with 8 for both, 47 / 4 + 24 / 2, 24 seconds of messages would be left.
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# On our cable 64 sequences then take 5.2 s instead of 74, and the cards still wait 38 % of the time. That batch has 3.1 million tokens, fewer than LLaMA's.
+# ## Who shares the cable?
+#
+# So far each machine had one card, and the cable to itself. Two notes for the other cases.
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
-# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, below).
+# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, under further reading).
 #
 # </details>
 #
@@ -697,32 +771,6 @@ lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 # To hear it, launch this on GPUs: `os.environ["NCCL_DEBUG"] = "INFO"`, `os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,GRAPH,TUNING"`, `os.environ["NCCL_DEBUG_FILE"] = "/dev/stdout"`, then any collective. Its lines stand in the run's `logs`.
 #
 # </details>
-
-# %% [markdown]
-# ## Summary
-#
-# - By our count overlap leaves 67 of the 71 seconds of waiting, with longer computing. bf16 leaves 47, 8 bits 35, and top-1 % 25, if it trained with Adam, which we did not show, and without the choosing. A batch 16 times as large leaves 4.4 for each 64 sequences, a network twenty times as fast 3.5. With bf16, 24 times the batch leaves 2.
-# - Overlap hides all buckets but the last, if the link keeps up. Accumulation means fewer updates.
-# - Error feedback makes a biased compression converge under SGD (Stich et al. 2018); stochastic rounding has no bias.
-# - Compression pays up to a speed of the link.
-#
-# **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload).
-#
-# <details><summary>Further reading</summary>
-#
-# - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
-# - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599)
-# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps, and with Adam: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
-# - The share of the cable: Narayanan et al. 2021, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), and Korthikanti et al. 2022, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198). Gradients in fp32: [Megatron-LM's arguments](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py)
-# - ZeRO++: Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209). Local SGD for language models (DiLoCo): Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
-# - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
-# - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
-# - The order of machines: [NVIDIA/nccl, issue 1340](https://github.com/NVIDIA/nccl/issues/1340). NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
-#
-# </details>
-#
-# **Next:** [large batches](12_large_batches.ipynb), and how large a batch the training bears.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3, 19.2.2b, S10"
 # ## Errata of the textbook
