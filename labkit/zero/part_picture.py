@@ -34,7 +34,7 @@ _ROW_PX = 19.0
 _ARROW_PX = 112.0
 _UPDATED = CYCLE[7]
 """the look of an updated part; a rank has one of the first six"""
-_OLD = "#9aa0a6"
+_OLD = "#b8bcc2"
 """the colour of a part that the panel's step has left as it was"""
 
 
@@ -100,7 +100,7 @@ def _grid(panel: str, num_ranks: int, left_px: float, grid_px: float) -> Iterato
             if part in held(panel, rank, num_ranks):
                 yield from _box(panel, rank, part, num_ranks, (x, y, pitch_px - 4))
             else:
-                yield Box(x, y, pitch_px - 4, _ROW_PX - 3, _OLD, fill=0.3)
+                yield Box(x, y, pitch_px - 4, _ROW_PX - 3, _OLD)
 
 
 def _box(
@@ -124,5 +124,5 @@ def _keys(num_ranks: int, names: dict[str, str]) -> list[tuple[tuple[Box, ...], 
     stripes = tuple(_box("sum", 0, 0, num_ranks, (0, -8, 22)))
     found.append((stripes, names["of_all"]))
     found.append(((Box(0, -8, 22, 16, *_UPDATED),), names["updated"]))
-    found.append(((Box(0, -8, 22, 16, _OLD, fill=0.3),), names["old"]))
+    found.append(((Box(0, -8, 22, 16, _OLD),), names["old"]))
     return [*found, ((), names["numbers"])]

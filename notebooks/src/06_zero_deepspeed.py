@@ -225,13 +225,13 @@ by_hand_run.beside(right, ran)
 
 
 # %%
-def most():
-    programs = (zero1, zero2)
-    return {p.__name__: by_hand_run.most_gradient_bytes(p) for p in programs}
+def gradients():
+    counted = by_hand_run.most_gradient_bytes
+    return {"zero1": counted(zero1), "zero2": counted(zero2)}
 
 
 # %%
-alive = lab.launch(most, ranks=4)[0]
+alive = lab.launch(gradients, ranks=4)[0]
 title = "Most gradient bytes during a backward, rank 0 of 4"
 lab.bars(alive, unit="bytes", title=title, badge="measured")
 
@@ -270,7 +270,7 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown]
-# It finds no bytes. So stage 3 has to gather a second time: the bytes come back into the same storage.
+# The backward needs the bytes again, in the same storage. That is stage 3's second gather:
 
 # %%
 storage.resize_(parts.nbytes)
@@ -537,7 +537,7 @@ def bare(settings):
 # deepspeed train.py
 # ```
 #
-# Here `lab.launch` starts it. The configuration is a dict, or a JSON file:
+# Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict, or a JSON file:
 
 
 # %%
@@ -559,7 +559,7 @@ losses = lab.launch(lambda: {name: bare(both[name]) for name in both}, ranks=4)[
 lab.table([{"plain": f"{right[0]['loss']:.5f}"} | losses])
 
 # %% [markdown]
-# DeepSpeed (0.19) clips gradients unasked. With clipping off the loss is that of `plain`, so off it stays.
+# DeepSpeed (0.19) clips gradients unasked. With clipping off the loss is that of `plain`, so from here on it is off.
 #
 # ### What DeepSpeed sends
 #
@@ -627,9 +627,8 @@ KEEP_NOTHING = {  # for counting only: it turns off prefetch
 
 # %%
 changes = ({}, TO_OWNERS, TO_OWNERS, KEEP_NOTHING)
-changed = counted(
-    {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in range(4)}
-)
+configs = {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in range(4)}
+changed = counted(configs)
 lab.table(in_models(changed))
 
 # %% [markdown]
@@ -727,7 +726,8 @@ four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 # %%
 configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
 configs["ZeRO 3, none whole"] = config(3, accumulate=4, **KEEP_NOTHING)
-fours = on_rings(counted(configs))
+in_four = counted(configs)
+fours = on_rings(in_four)
 times = {name: fours[name] / fours["ZeRO 0"] for name in fours}
 four_times.score(times["ZeRO 2"])
 
@@ -735,12 +735,15 @@ four_times.score(times["ZeRO 2"])
 title = "Four microbatches, on a ring, in multiples of ZeRO 0"
 lab.bars(times, title=title, badge="computed")
 
+# %%
+lab.table(in_models(in_four))
+
 # %% [markdown] sections="10.7.2"
-# ZeRO 2 all-reduces in each microbatch, because it has no room for the sum of whole gradients, and gathers once: (4 x 2 + 1)/2. ZeRO 3 calls a reduce-scatter in each: (4 + 1)/2. Where no weight stays whole, it also gathers twice in each: 4 x (1 + 2)/2 = 6.
+# ZeRO 2 all-reduces in each microbatch, because it keeps no whole gradients to add up, and gathers once: (4 x 2 + 1)/2. ZeRO 3 calls a reduce-scatter in each: (4 + 1)/2. Where no weight stays whole, it also gathers twice in each: 4 x (1 + 2)/2 = 6.
 #
 # ### Exercise 3. Which stage is running?
 #
-# A colleague swears that the job runs with ZeRO 2. You have only the bytes of a row (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed by default, in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few bytes of norms, so compare roughly.
+# A colleague swears that the job runs with ZeRO 2. You have only the bytes that a step has handed over on a rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed by default, in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few bytes of norms, so compare roughly.
 
 
 # %%
