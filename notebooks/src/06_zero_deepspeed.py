@@ -632,7 +632,7 @@ changed = counted(configs)
 lab.table(in_models(changed))
 
 # %% [markdown]
-# What would a ring send for these calls? For an all-reduce twice the number in the table, for the others the number itself. By default ZeRO 1 comes to (2 + 1)/2 = 1.5:
+# What would a ring send for these calls? For an all-reduce twice the number in the table, for the others the number itself:
 
 
 # %%
@@ -651,7 +651,7 @@ bars = ring_bytes.in_multiples(columns)
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
 #
 # <details><summary>A backend may send more</summary>
 #
@@ -684,7 +684,7 @@ lab.table(rows)
 # - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but has to reduce in every microbatch;
 # - **stage 3** if nothing else fits, and computing hides what it sends, in *every* microbatch; else take larger ones.
 #
-# For our model on eight cards stage 1 is enough: by the formula its states take 38.5 of 80 GB on each. Activations and buffers come on top, and we have not run it. By default DeepSpeed sends 1.5 times the bytes for it.
+# For our model on eight cards stage 1 is enough: by the formula its states take 38.5 of 80 GB on each. Activations and buffers come on top, and we have not run it. By default DeepSpeed's calls for it come to 1.5 times the bytes.
 #
 # ### Exercise 2. Choose a stage
 #
