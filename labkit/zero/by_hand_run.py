@@ -10,6 +10,9 @@ from labkit.tables import table
 from labkit.words import say
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
     from labkit.tables import Table
 
 
@@ -37,12 +40,47 @@ def after_three(program: Callable) -> dict[str, Any]:
     return found
 
 
+def most_gradient_bytes(program: Callable) -> int:
+    """The most bytes that gradients have on this rank during the backwards of ``program(2)``, each
+    storage once: those in ``.grad`` of the weights that the forward uses and of what the optimizer
+    updates, with the one that arises. A copy that is in no ``.grad`` is not seen."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    known: set = set()
+    sizes = [0]
+
+    def count(gradient: "Tensor") -> None:
+        gradients = (gradient, *(each.grad for each in known if each.grad is not None))
+        storages = (each.untyped_storage() for each in gradients)
+        sizes.append(sum({each._cdata: each.nbytes() for each in storages}.values()))
+
+    def forward(module: "nn.Module", *_: Any) -> None:
+        for weight in module.parameters(recurse=False):
+            if weight not in known:
+                known.add(weight)
+                weight.register_hook(count)
+
+    def update(optimizer: "Optimizer", *_: Any) -> None:
+        known.update(*(group["params"] for group in optimizer.param_groups))
+
+    hooks = register_module_forward_pre_hook(forward), register_optimizer_step_pre_hook(update)
+    try:
+        program(2)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(sizes)
+
+
 def beside(right: Sequence[dict], ran: Sequence[dict]) -> "Table":
     """Rank 0's loss of two programs, and the largest difference of a weight on any rank, with
     ``after_three``'s results of all ranks."""
-    row: dict[str, Any] = {each[0]["program"]: f"{each[0]['loss']:.5f}" for each in (right, ran)}
+    row: dict[str, Any] = {}
+    for each in (right, ran):
+        row[say("loss, {program}", program=each[0]["program"])] = f"{each[0]['loss']:.5f}"
     for dtype in ("fp32", "fp64"):
         pairs = zip(right, ran, strict=True)
         apart = max(difference(mine[dtype], due[dtype]) for due, mine in pairs)
-        row[say("largest difference, {dtype}", dtype=dtype)] = apart
+        row[say("weights differ by at most, {dtype}", dtype=dtype)] = apart
     return table([row])

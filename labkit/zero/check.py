@@ -11,6 +11,7 @@ from labkit.words import say
 from labkit.zero import trained_check
 
 __all__ = [
+    "choose_stage",
     "cut_evenly",
     "hint",
     "same_training",
@@ -28,6 +29,20 @@ _TO_CUT = (  # sizes of tensors, ranks
     ((3, 2), 8),
     ((9,), 1),
 )
+_TO_CHOOSE = (  # parameters, ranks, bytes to fill, the link's bytes/s, tokens
+    (1e9, 8, 60e9, 25e9, 2048),
+    (7e9, 8, 60e9, 25e9, 2048),
+    (7e9, 8, 30e9, 25e9, 512),
+    (7e9, 8, 20e9, 300e9, 2048),
+    (7e9, 8, 20e9, 25e9, 2048),
+    (7e9, 8, 20e9, 25e9, 4500),
+    (7e9, 8, 20e9, 25e9, 6000),
+    (7e9, 2, 60e9, 25e9, 4000),
+    (70e9, 64, 60e9, 300e9, 1024),
+    (70e9, 8, 60e9, 300e9, 8192),
+    (7e9, 1, 60e9, 25e9, 8192),
+)
+_FLOPS = 150e12  # what a card computes a second
 
 
 @exercise
@@ -214,6 +229,41 @@ def _told(
             given=given,
             right=step.engine[-1],
         )
+
+
+@exercise
+def choose_stage(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_params, ranks, room_bytes, link_bytes_per_s, tokens)`` is the lowest stage whose
+    states have room, where stage 3 must also hide what it sends behind computing at 150 TFLOP/s;
+    None if there is no such stage."""
+    for params, ranks, room, link, tokens in _TO_CHOOSE:
+        given = answer(params, ranks, room, link, tokens)
+        right = _chosen(params, ranks, room, link, tokens)
+        if given != right or isinstance(given, bool):
+            yield wrong(
+                "{params:.0f} B parameters, {ranks} ranks, room for {room:.0f} GB, {link:.0f} "
+                "GB/s, {tokens} tokens: got {given!r:.40}; it is {right}",
+                params=params / 1e9,
+                ranks=ranks,
+                room=room / 1e9,
+                link=link / 1e9,
+                tokens=tokens,
+                given=given,
+                right=right,
+            )
+
+
+def _chosen(params: float, ranks: int, room: float, link: float, tokens: int) -> int | None:
+    """The lowest stage that works: see ``choose_stage``."""
+    fits = [
+        stage
+        for stage in states.STAGES
+        if sum(states.state_bytes(params, ranks, stage).values()) <= room
+    ]
+    if not fits or fits[0] < 3:
+        return fits[0] if fits else None
+    sends_s = 3 * 2 * params * (ranks - 1) / ranks / link
+    return 3 if sends_s <= 6 * params * tokens / _FLOPS else None
 
 
 @exercise

@@ -21,6 +21,8 @@ _WORDS = catalogue(
         ("of_rank", "from rank {}"),
         ("of_all", "the sum of all"),
         ("updated", "updated"),
+        ("old", "old, still there"),
+        ("and_old", "{} (old: {})"),
         ("numbers", "columns: ranks, numbers: parts"),
         ("parts", "parts of rank {}"),
     ]
@@ -32,18 +34,20 @@ _ROW_PX = 19.0
 _ARROW_PX = 112.0
 _UPDATED = CYCLE[7]
 """the look of an updated part; a rank has one of the first six"""
+_OLD = "#b8bcc2"
+"""the colour of a part that the panel's step has left as it was"""
 
 
 def drawn(num_ranks: int = 4, *, language: str | None = None) -> Sketch:
     """Four times the ranks, 2 to 6, a column each, and the parts of one weight, a row each. A rank
     has the whole gradient of its own data, then the sum of its own part, then its part of the
-    weight, updated, and in the end all parts."""
+    weight, updated, and in the end all parts. Stage 1 frees nothing: what is old is grey."""
     check_whole(2, 6, num_ranks=num_ranks)
     return speaking(language, lambda words: _sketch(num_ranks, words))
 
 
 def held(panel: str, rank: int, num_ranks: int) -> list[int]:
-    """Which parts a rank has in a panel: all, or its own."""
+    """Which parts are up to date on a rank in a panel: all, or its own; the others are old."""
     return list(range(num_ranks)) if panel in ("gradient", "weight") else [rank]
 
 
@@ -65,7 +69,7 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
     keys, height_px = legend(_keys(num_ranks, names), 0, _TOP_PX + 46 + _ROW_PX * num_ranks)
     table = [("", *(names[panel] for panel in _PANELS))]
     for rank in range(num_ranks):
-        parts = (" ".join(map(str, held(panel, rank, num_ranks))) for panel in _PANELS)
+        parts = (_told(panel, rank, num_ranks, names) for panel in _PANELS)
         table.append((names["parts"].format(rank), *parts))
     return Sketch(
         shapes=(*shapes, *keys),
@@ -77,8 +81,16 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
     )
 
 
+def _told(panel: str, rank: int, num_ranks: int, names: dict[str, str]) -> str:
+    """A rank's parts in a panel, in words."""
+    new = held(panel, rank, num_ranks)
+    old = [part for part in range(num_ranks) if part not in new]
+    written, before = (" ".join(map(str, parts)) for parts in (new, old))
+    return names["and_old"].format(written, before) if old else written
+
+
 def _grid(panel: str, num_ranks: int, left_px: float, grid_px: float) -> Iterator[Shape]:
-    """A column per rank, a box per part; an empty one for a part that the rank has not."""
+    """A column per rank, a box per part; a grey one for a part that is old."""
     pitch_px = grid_px / num_ranks
     for rank in range(num_ranks):
         x = left_px + pitch_px * rank
@@ -88,7 +100,7 @@ def _grid(panel: str, num_ranks: int, left_px: float, grid_px: float) -> Iterato
             if part in held(panel, rank, num_ranks):
                 yield from _box(panel, rank, part, num_ranks, (x, y, pitch_px - 4))
             else:
-                yield Box(x, y, pitch_px - 4, _ROW_PX - 3, fill=0.0)
+                yield Box(x, y, pitch_px - 4, _ROW_PX - 3, _OLD)
 
 
 def _box(
@@ -112,4 +124,5 @@ def _keys(num_ranks: int, names: dict[str, str]) -> list[tuple[tuple[Box, ...], 
     stripes = tuple(_box("sum", 0, 0, num_ranks, (0, -8, 22)))
     found.append((stripes, names["of_all"]))
     found.append(((Box(0, -8, 22, 16, *_UPDATED),), names["updated"]))
+    found.append(((Box(0, -8, 22, 16, _OLD),), names["old"]))
     return [*found, ((), names["numbers"])]

@@ -148,7 +148,7 @@ class _Times:
             x = self.x_px(float(at_us))
             shapes.append(Line(((x, self._bottom_px), (x, self._bottom_px + 4)), width_px=1))
             anchor = "end" if x > WIDTH_PX - 40 else "middle"
-            label = short(format_us(float(at_us)))
+            label = short(format_us(float(at_us))) if at_us else "0"
             shapes.append(Words(x, self._bottom_px + 17, label, anchor, opacity=0.85))
         return shapes
 

@@ -24,6 +24,22 @@ def on_a_ring(handed: Mapping[str, int], ranks: int) -> int:
     return sum(times[call] * num_bytes for call, num_bytes in handed.items())
 
 
+def in_models(handed: Mapping[str, int], model_bytes: int, ranks: int) -> dict[str, float]:
+    """What a step has handed to each collective, in multiples of the model of so many bytes, to two
+    digits; an all-gather counts as the whole that it puts together. What is less than 0.005 of the
+    model, such as a norm, is left out. Raises ValueError for a number that isn't one of bytes."""
+    check_whole(1, 10**15, model_bytes=model_bytes)
+    check_whole(1, 10**6, ranks=ranks)
+    if not _is_column(handed):
+        raise ValueError(f"a step is a dict of bytes by collective; got {brief(handed)}")
+    times = {"all_gather": ranks}
+    found = {
+        call: round(times.get(call, 1) * num_bytes / model_bytes, 2)
+        for call, num_bytes in handed.items()
+    }
+    return {call: models for call, models in found.items() if models}
+
+
 def in_multiples(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Columns of bytes by row, as a row of multiples for each name: every column is divided by the
     first of its numbers. Raises ValueError where that is 0, and for what is no column."""

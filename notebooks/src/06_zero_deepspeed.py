@@ -9,7 +9,7 @@
 # %% [markdown]
 # # ZeRO with DeepSpeed
 #
-# *Two hours, and one more for the exercises. You need chapters 00, 02, 03 and 05, and no GPU.*
+# *An hour and a half, half an hour more for the optional end, and one for the exercises. You need chapters 00, 02, 03 and 05, and no GPU.*
 #
 # While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03, but the run still dies at step 0: each card has to hold the same 112 GB. Of the 896 GB on all eight, 784 would be copies.
 #
@@ -34,6 +34,8 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # - write each stage by hand, and say what it saves and sends before you run it;
 # - hand the same work to DeepSpeed, and see what it sends;
 # - choose a stage for a model and its network.
+#
+# The optional end adds accumulation, the configuration file, and a single card.
 
 # %% [markdown] sections="8.5.1"
 # ## The bill
@@ -171,7 +173,7 @@ def zero1(num_steps):
 
 
 # %% [markdown]
-# Does it still train the same model? `after_three` takes three steps, in fp32 and in fp64, and returns loss and weights:
+# Does it still train the same model? `after_three` takes three steps, in fp32 and in fp64. We compare the third step's loss on rank 0, and the weights on all ranks:
 
 # %%
 from labkit.zero import by_hand_run, ring_bytes
@@ -218,12 +220,70 @@ def zero2(num_steps):
 ran = lab.launch(by_hand_run.after_three, zero2, ranks=4)
 by_hand_run.beside(right, ran)
 
+# %% [markdown]
+# The same model again. What did the hook save? We add up all gradients whenever one arises, and keep the largest sum:
+
+
+# %%
+def gradients():
+    counted = by_hand_run.most_gradient_bytes
+    return {"zero1": counted(zero1), "zero2": counted(zero2)}
+
+
+# %%
+alive = lab.launch(gradients, ranks=4)[0]
+title = "Most gradient bytes during a backward, rank 0 of 4"
+lab.bars(alive, unit="bytes", title=title, badge="measured")
+
 # %% [markdown] sections="10.2.5"
+# `zero1` ends the backward with all gradients. `zero2` never has more than its own quarter, and the one that it is about to reduce.
+#
 # ### Stage 3: parameters too
 #
-# Now no rank has the whole model. `net.layers` are the embedding, two blocks and the head; each is gathered before it computes, and freed afterwards.
+# Can the weights be sharded, too? Then each layer is gathered before it computes, and freed afterwards. But autograd holds on to the weights that the forward has used. How do we free them?
 #
-# But autograd holds on to the weights that the forward has used, so how can we free them? A tensor is a shape over a *storage*, which holds the bytes. So we leave the tensors alone, and lay a layer's weights end to end in one storage, that of `whole`. `free()` empties it, and the next `gather()` fills it again, before the backward looks at it.
+# A tensor is a shape over a *storage*, which holds the bytes. We leave the tensor, and empty its storage. One layer shows it; `parts` is what the ranks keep of its weight, together:
+
+# %%
+layer = torch.nn.Linear(64, 64)
+storage = layer.weight.untyped_storage()
+parts = layer.weight.detach().clone()
+
+# %%
+outputs = layer(torch.randn(8, 64, requires_grad=True))
+storage_bytes = {"gathered": storage.nbytes()}
+storage.resize_(0)
+storage_bytes["freed"] = storage.nbytes()
+layer.weight.shape  # the tensor is still there
+
+# %% [markdown]
+# What does the backward do, if nobody gathers again?
+
+# %%
+second = lab.guess("the backward", choices=("an error", "zeros", "right gradients"))
+
+# %%
+try:
+    outputs.sum().backward()
+except RuntimeError as error:
+    second.score("an error")
+    print(error)
+
+# %% [markdown]
+# The backward needs the bytes again, in the same storage. That is stage 3's second gather:
+
+# %%
+storage.resize_(parts.nbytes)
+layer.weight.data.copy_(parts)
+outputs.sum().backward()
+storage_bytes["gathered again"] = storage.nbytes()
+
+# %%
+title = "The storage of one weight"
+lab.bars(storage_bytes, unit="bytes", title=title, badge="measured")
+
+# %% [markdown]
+# `Sharded` does this with a whole layer: its weights lie end to end in one storage, that of `whole`. A rank keeps its part, `own`. `reduce` lays the gradients end to end, too:
 #
 # <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
 #
@@ -252,22 +312,15 @@ class Sharded:
     def free(self):
         self.whole.untyped_storage().resize_(0)
 
-
-# %% [markdown]
-# After a layer's backward its gradients are laid end to end, too:
-
-
-# %%
-def reduce_layer(sharded):
-    """Leaves this rank's part of the mean gradient in own.grad."""
-    gradients = [weight.grad for weight in sharded.layer.parameters()]
-    flat = torch.nn.utils.parameters_to_vector(gradients)
-    sharded.own.grad = reduce_scatter(flat).clone()
-    sharded.layer.zero_grad()
+    def reduce(self):
+        gradients = [weight.grad for weight in self.layer.parameters()]
+        flat = torch.nn.utils.parameters_to_vector(gradients)
+        self.own.grad = reduce_scatter(flat).clone()
+        self.layer.zero_grad()
 
 
 # %% [markdown]
-# To run one layer's backward at a time, we call the layers ourselves and cut the graph between them:
+# To run one layer's backward at a time, we call the layers (embedding, two blocks, head) ourselves, and cut the graph between them:
 #
 # ```
 # inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
@@ -288,14 +341,13 @@ def forward(layers, tokens):
     return inputs, outputs
 
 
-# %%
 def backward(layers, inputs, outputs):
-    """Back again; the last of inputs has the gradient for the last of outputs."""
+    """Runs the layers' backwards, last first."""
     for sharded in reversed(layers):
         sharded.gather()
         outputs.pop().backward(inputs.pop().grad)
         sharded.free()
-        reduce_layer(sharded)
+        sharded.reduce()
 
 
 # %%
@@ -320,7 +372,7 @@ ran = lab.launch(by_hand_run.after_three, zero3, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, D-train"
-# In fp64 the difference all but disappears, so it is rounding. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
+# In fp64 the difference all but disappears, so it is rounding. Once training runs, no rank has the whole model. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
 #
 # <details><summary>Why does stage 3 round differently?</summary>
 #
@@ -337,7 +389,6 @@ by_hand_run.beside(right, ran)
 import gc
 
 from labkit.measure import memory, traffic
-from labkit.sharding import engines
 
 
 # %%
@@ -367,16 +418,16 @@ rows = {
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# At rest the formula holds for real ranks. During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
+# At rest the formula holds for real ranks in fp32. (We don't run the 16-bit bill.) During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes.
+# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
 # - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring.
+# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring; a reduce or broadcast of S bytes sends $\frac{N-1}{N}S$.
 
 
 # %%
@@ -463,7 +514,30 @@ volume.score(sent["zero3"] / sent["plain"])
 #
 # ## DeepSpeed
 #
-# Does a library do the same? [DeepSpeed](https://www.deepspeed.ai/) takes the model and a configuration, and gives back an *engine*:
+# Does a library do the same? [DeepSpeed](https://www.deepspeed.ai/) takes the model and a configuration, and gives back an *engine*. The training loop is short:
+
+
+# %%
+def bare(settings):
+    import deepspeed
+
+    net, tokens, targets = story()
+    engine, *_ = deepspeed.initialize(model=net, config=settings)
+    for step in range(3):
+        loss = model.loss(engine(tokens), targets)
+        engine.backward(loss)  # also reduces the gradients
+        engine.step()  # also clears them
+    return f"{loss.item():.5f}"
+
+
+# %% [markdown]
+# In a file of your own you start it on all cards of a machine with
+#
+# ```
+# deepspeed train.py
+# ```
+#
+# Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict, or a JSON file:
 
 
 # %%
@@ -478,31 +552,36 @@ def config(stage, accumulate=1, **zero):
     }
 
 
+# %%
+NO_CLIPPING = {"gradient_clipping": 0.0}
+both = {"by default": config(2), "unclipped": config(2) | NO_CLIPPING}
+losses = lab.launch(lambda: {name: bare(both[name]) for name in both}, ranks=4)[0]
+lab.table([{"plain": f"{right[0]['loss']:.5f}"} | losses])
+
 # %% [markdown]
-# `engine.backward(loss)` also reduces the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) `engine.step()` follows each microbatch too, but only the last updates, and clears the gradients:
+# DeepSpeed (0.19) clips gradients unasked. With clipping off the loss is that of `plain`, so from here on it is off.
+#
+# ### What DeepSpeed sends
+#
+# Now the same loop counts the bytes that a step hands to each collective:
 
 
 # %%
-def train(settings):
+def handed(settings):
     import deepspeed
 
     net, tokens, targets = story()
     engine, *_ = deepspeed.initialize(model=net, config=settings)
     for step in range(3):  # ZeRO 3 learns the order of the layers first
         with traffic.count() as sent:
-            for microbatch in range(engine.gradient_accumulation_steps()):
-                loss = model.loss(engine(tokens), targets)
-                engine.backward(loss)
-                if microbatch == 0:
-                    states = engines.shards(engine)  # what this rank holds
+            for microbatch in range(engine.gradient_accumulation_steps()):  # one
+                engine.backward(model.loss(engine(tokens), targets))
                 engine.step()
-    own = states.select(states.kind != "buffer").num_bytes.sum()
-    found = {"loss": f"{loss.item():.5f}", "states": round(own / count, 1)}
-    return found | {"handed": dict(sent.payload_bytes)}
+    return dict(sent.payload_bytes)
 
 
 # %% [markdown]
-# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default? We count the bytes that a step hands to each.
+# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
@@ -510,53 +589,55 @@ reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
 
 
 # %%
-def trained(configs):
-    return lab.launch(lambda: {name: train(configs[name]) for name in configs}, ranks=4)
+def counted(configs):
+    def on_rank():
+        return {name: handed(configs[name] | NO_CLIPPING) for name in configs}
+
+    return lab.launch(on_rank, ranks=4)[0]
 
 
-def told(name, run):
-    return {"DeepSpeed": name, "loss": run["loss"]} | run["handed"]
+def in_models(runs):
+    for name, run in runs.items():
+        yield {"handed over": name} | ring_bytes.in_models(run, 4 * count, ranks=4)
 
 
 # %%
-default = trained({f"ZeRO {stage}": config(stage) for stage in range(4)})[0]
-called = default["ZeRO 2"]["handed"]
-reducing.score(next(call for call in called if "reduce" in call))
+default = counted({f"ZeRO {stage}": config(stage) for stage in range(4)})
+reducing.score(next(call for call in default["ZeRO 2"] if "reduce" in call))
 
 # %%
-lab.table(told(name, run) for name, run in default.items())
+lab.table(in_models(default))
 
-# %% [markdown]
-# All losses differ from the 3.88751 of `plain`, because DeepSpeed (0.19) clips gradients. We turn that off, and change where it sends:
+# %% [markdown] sections="10.7.2"
+# The unit is the model; an all-gather counts as the whole that it puts together. (The norm of the gradients, 4 or 8 bytes, is left out.)
 #
-# - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone.
-# - In stage 3 no weight stays whole. By default all of ours do, once they are gathered, because each has less than 100,000 elements.
+# Why all-reduce, if a rank needs only its part? DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message. Two changes:
+#
+# - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone.
+# - In stage 3 no weight stays whole. By default all of ours do, once gathered, because each has less than 100,000 elements.
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
-KEEP_NOTHING = {
-    "stage3_param_persistence_threshold": 0,  # none stays whole for being small,
-    "stage3_max_live_parameters": 0,  # none for there being room,
-    "stage3_max_reuse_distance": 0,  # none for being needed again soon,
-    "stage3_prefetch_bucket_size": 0,  # and none is gathered early
+KEEP_NOTHING = {  # for counting only: it turns off prefetch
+    "stage3_param_persistence_threshold": 0,  # small weights are freed, too,
+    "stage3_max_live_parameters": 0,  # even if there is room,
+    "stage3_max_reuse_distance": 0,  # even if they are needed again soon;
+    "stage3_prefetch_bucket_size": 0,  # nothing is gathered ahead
 }
 
 # %%
 changes = ({}, TO_OWNERS, TO_OWNERS, KEEP_NOTHING)
 configs = {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in range(4)}
-unclipped = {name: configs[name] | {"gradient_clipping": 0.0} for name in configs}
-changed = trained(unclipped)[0]
-lab.table(told(name, run) for name, run in changed.items())
+changed = counted(configs)
+lab.table(in_models(changed))
 
 # %% [markdown]
-# ### Method and library
-#
-# What would a ring send for these calls? For an all-reduce of S bytes 2 S, for a reduce or a reduce-scatter S. An all-gather is handed one part only, so it sends 4 times its number in the table. ZeRO 1 by default sends (2 x 539,652 + 4 x 134,912) / (2 x 539,652) = 1.5 times what ZeRO 0 does; the factor (N − 1)/N cancels:
+# What would a ring send for these calls? For an all-reduce twice the number in the table, for the others the number itself:
 
 
 # %%
 def on_rings(runs):
-    return {name: ring_bytes.on_a_ring(runs[name]["handed"], ranks=4) for name in runs}
+    return {name: ring_bytes.on_a_ring(runs[name], ranks=4) for name in runs}
 
 
 # %%
@@ -565,22 +646,79 @@ columns = {
     "DeepSpeed's default": on_rings(default),
     "DeepSpeed, changed": on_rings(changed),
 }
-title = "What a step sends, in multiples of stage 0"
+title = "What a step would send on a ring, in multiples of stage 0"
 bars = ring_bytes.in_multiples(columns)
 lab.bars(bars, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole, else to 1.5. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
 #
 # <details><summary>A backend may send more</summary>
 #
 # On the [wire](GLOSSARY.md#wire) of [gloo](GLOSSARY.md#gloo), a [backend](GLOSSARY.md#backend) without a reduce-scatter, we measured 1.5 for `zero1`: `runs["zero1"]["wire_bytes"] / runs["plain"]["wire_bytes"]`.
 #
 # </details>
+
+# %% [markdown]
+# ## When is it worth it?
 #
-# ### When gradients accumulate
+# Which stage do we choose for our eight cards? Under stage 3 each of them sends 7/8 of the model three times, for two all-gathers and a reduce-scatter. Does computing 2,048 tokens at 150 TFLOP/s hide that?
+
+# %%
+sent_gb = 3 * 14 * 7 / 8
+computing_s = 6 * 7e9 * 2048 / 150e12
+links = {"inside a machine": 300, "one card per machine": 25}
+
+# %%
+rows = []
+for name, speed in links.items():
+    row = {"link": name, "GB/s": speed, "sends_s": sent_gb / speed}
+    enough = 2048 * row["sends_s"] / computing_s
+    rows.append(row | {"computes_s": computing_s, "tokens that hide it": round(enough)})
+lab.table(rows)
+
+# %% [markdown]
+# Inside a machine it does, if the next layer is prefetched; between machines only from 5,250 tokens on, because the messages do not grow with them. (An estimate: real links reach less.) So choose
 #
-# And with four microbatches? Stage 1 keeps whole gradients until the last one, stage 2 only its own part. How much does stage 2 then send by default, if ZeRO 0 is 1?
+# - **stage 1** if it fits, because it can send as little as data parallelism;
+# - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but has to reduce in every microbatch;
+# - **stage 3** if nothing else fits, and computing hides what it sends, in *every* microbatch; else take larger ones.
+#
+# For our model on eight cards stage 1 is enough: by the formula its states take 38.5 of 80 GB on each. Activations and buffers come on top, and we have not run it. By default DeepSpeed's calls for it come to 1.5 times the bytes.
+#
+# ### Exercise 2. Choose a stage
+#
+# Return the lowest stage whose states fit into `room_bytes` on a card; `held` knows the bill. Stage 3 must also hide what it sends behind computing at 150 TFLOP/s. If no stage will do, return None.
+
+
+# %%
+def my_choice(num_params, ranks, room_bytes, link_bytes_per_s, tokens):
+    """The lowest stage of ZeRO that will do, 0 to 3, or None."""
+    ### BEGIN SOLUTION
+    for stage in range(3):
+        if num_params * held(ranks, stage) <= room_bytes:
+            return stage
+    sends_s = 3 * 2 * num_params * (ranks - 1) / ranks / link_bytes_per_s
+    hidden = sends_s <= 6 * num_params * tokens / 150e12
+    return 3 if num_params * held(ranks, 3) <= room_bytes and hidden else None
+    ### END SOLUTION
+
+
+# %%
+check.choose_stage(my_choice)
+
+# %%
+check.hint("choose_stage")
+
+# %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest is about accumulation, the configuration file and a single card, and optional.*
+
+# %% [markdown] sections="10.7.2"
+# ## When gradients accumulate
+#
+# Under [gradient accumulation](GLOSSARY.md#gradient-accumulation) `engine.step()` follows each microbatch, but only the last one updates. Stage 1 keeps whole gradients until then, stage 2 only its own part. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
@@ -588,30 +726,24 @@ four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 # %%
 configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
 configs["ZeRO 3, none whole"] = config(3, accumulate=4, **KEEP_NOTHING)
-fours = trained(configs)[0]
-sent_in_four = on_rings(fours)
-times = {name: sent_in_four[name] / sent_in_four["ZeRO 0"] for name in fours}
+in_four = counted(configs)
+fours = on_rings(in_four)
+times = {name: fours[name] / fours["ZeRO 0"] for name in fours}
 four_times.score(times["ZeRO 2"])
 
 # %%
-lab.table(
-    {"4 microbatches": name, "on a ring": times[name], "states": run["states"]}
-    | run["handed"]
-    for name, run in fours.items()
-)
+title = "Four microbatches, on a ring, in multiples of ZeRO 0"
+lab.bars(times, title=title, badge="computed")
+
+# %%
+lab.table(in_models(in_four))
 
 # %% [markdown] sections="10.7.2"
-# *states* are the bytes per parameter of rank 0 after the first microbatch: stage 1 still has whole gradients, stage 2 only its part. So stage 2 must reduce in each microbatch, and gathers once: (4 x 2 + 1)/2. Stage 3 reduces in each, too; where no weight stays whole, it also gathers in each: 4 x 1.5 = 6.
+# ZeRO 2 all-reduces in each microbatch, because it keeps no whole gradients to add up, and gathers once: (4 x 2 + 1)/2. ZeRO 3 calls a reduce-scatter in each: (4 + 1)/2. Where no weight stays whole, it also gathers twice in each: 4 x (1 + 2)/2 = 6.
 #
-# <details><summary>Why 8 and 9 bytes of states?</summary>
+# ### Exercise 3. Which stage is running?
 #
-# Stages 1 to 3 keep a second copy of the parameters, even in fp32: `held(4, 2, weight=4, gradient=4, optimizer=12)` is 8. Under stage 3 it is 5 where no weight stays whole; those that do add 4.
-#
-# </details>
-#
-# ### Exercise 2. Which stage is running?
-#
-# A colleague swears that the job runs with ZeRO 2. You have only the bytes of a row (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed by default, in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad and reduce norms, so don't ask for equal bytes.
+# A colleague swears that the job runs with ZeRO 2. You have only the bytes that a step has handed over on a rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches, two or more. It is DeepSpeed by default, in bf16, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few bytes of norms, so compare roughly.
 
 
 # %%
@@ -636,7 +768,7 @@ check.hint("which_stage")
 # %% [markdown] sections="8.5.2, S5"
 # ## The configuration file
 #
-# What if the configuration, usually a JSON file, has a mistake? Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
+# What happens if the configuration has a mistake? Three of its numbers belong together, because batch = microbatch x accumulation steps x ranks; give two, and DeepSpeed works out the third:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -664,7 +796,7 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 #
 # </details>
 #
-# Now we write `zero_optimisation`, with an s. Does DeepSpeed refuse, or which stage does it run?
+# Now two typos. Inside `zero_optimization` we write `reduce_bucket`, without `_size`; in another file, at the top, `zero_optimisation`, with an s. Does DeepSpeed refuse the second, or which stage does it run?
 
 # %%
 typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0", "2"))
@@ -707,7 +839,7 @@ lab.table(readings)
 # </details>
 
 # %% [markdown]
-# ### Exercise 3. A configuration that changes nothing
+# ### Exercise 4. A configuration that changes nothing
 #
 # Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the weights of torch's AdamW in one process. Use the given batch and microbatch, and turn off whatever DeepSpeed does unasked.
 
@@ -732,33 +864,6 @@ check.same_training(my_config)
 
 # %%
 check.hint("same_training")
-
-# %% [markdown]
-# ## When is it worth it?
-#
-# Which stage do we choose for our eight cards? Under stage 3 each of them sends 7/8 of the model three times, for two all-gathers and a reduce-scatter. Does computing 2,048 tokens at 150 TFLOP/s hide that?
-
-# %%
-sent_gb = 3 * 14 * 7 / 8
-computing_s = 6 * 7e9 * 2048 / 150e12
-links = {"inside a machine": 300, "one card per machine": 25}
-lab.table(
-    {"link": name, "GB/s": speed, "sends_s": sent_gb / speed, "computes_s": computing_s}
-    for name, speed in links.items()
-)
-
-# %% [markdown]
-# Inside a machine it can, if the next layer is prefetched; between machines only with larger microbatches, because the messages do not grow with the tokens. (An estimate: real links reach less.) So choose
-#
-# - **stage 1** if it fits, because it can send as little as data parallelism;
-# - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits, and computing hides what it sends (else take larger microbatches): in *every* microbatch 1.5 times what data parallelism sends per step.
-#
-# For our model on eight cards stage 1 is enough: it takes 38.5 of 80 GB on each, and the rest is for activations. Unless told to send to owners, DeepSpeed sends 1.5 times the bytes for it.
-#
-# ---
-#
-# *Here ends what most people need. The rest is about a single card, and optional.*
 
 # %% [markdown] sections="8.5.3"
 # ## Offload
@@ -834,7 +939,7 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the tokens, so with large batches the wait is a smaller share. Offload if there is no other way to fit.
+# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Transfer and update take equally long for any number of tokens. From 6,000 on the backward's transfer is hidden, and the update becomes a smaller share. Offload if there is no other way to fit.
 #
 # <details><summary>Where do the 30 bytes come from?</summary>
 #
@@ -847,10 +952,11 @@ offload.board()
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
 # - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more, or less.
-# - DeepSpeed (0.19) ignores a misspelt field at the top level, and clips gradients at 1 unless you turn it off. Print the stage.
-# - Offload saves device memory, and pays with bytes over the link and an update on the CPU.
+# - Stage 3 frees a layer's bytes after the forward, so it has to gather them again for the backward.
+# - DeepSpeed (0.19) clips gradients at 1 unless you turn it off.
+# - The optional end: at the top level a misspelt field is ignored, so print the stage. Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #
-# **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
+# **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #
 # **Next**: chapter 07 does the same with torch's own FSDP, and watches a step's memory.
 
@@ -881,7 +987,7 @@ offload.board()
 #
 # <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
 #
-# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars of *Run all four* count what is left.
+# Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the bars below it count the most that is alive.
 #
 # </details>
 #

@@ -38,4 +38,27 @@ def test_the_largest_difference_of_any_rank_stands_beside_the_losses():
     right = [by_hand_run.after_three(_program)] * 2
     ran = [right[0], by_hand_run.after_three(_sharded)]
     text = str(by_hand_run.beside(right, ran))
-    assert "2.00000" in text and "largest difference, fp64" in text and " 2" in text
+    assert "2.00000" in text and "loss," in text and "at most, fp64" in text and " 2" in text
+
+
+def _trained(num_steps, halved):
+    """Two weights of 64 bytes each; ``halved`` keeps half of a gradient once it is there."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(2)))
+    mine = {w: torch.nn.Parameter(w.data[:2]) if halved else w for w in net.parameters()}
+
+    def keep(weight):
+        mine[weight].grad = weight.grad[:2].clone()
+        weight.grad = None
+
+    for weight in net.parameters() if halved else ():
+        weight.register_post_accumulate_grad_hook(keep)
+    optimizer = torch.optim.SGD(mine.values())
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        net(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_gradients_are_counted_where_they_are_most():
+    assert by_hand_run.most_gradient_bytes(lambda steps: _trained(steps, halved=False)) == 128
+    assert by_hand_run.most_gradient_bytes(lambda steps: _trained(steps, halved=True)) == 96

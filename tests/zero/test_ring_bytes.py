@@ -27,6 +27,16 @@ def test_a_collective_with_another_factor_is_refused():
         ring_bytes.on_a_ring({"all_to_all": 8}, ranks=2)
 
 
+def test_a_step_in_models_counts_an_all_gather_whole_and_leaves_norms_out():
+    handed = {"all_reduce": 8, "all_gather": 134_912, "reduce_scatter": 539_648}
+    due = {"all_gather": 1, "reduce_scatter": 1}
+    assert ring_bytes.in_models(handed, model_bytes=539_648, ranks=4) == due
+    with pytest.raises(ValueError, match="model_bytes"):
+        ring_bytes.in_models(handed, model_bytes=0, ranks=4)
+    with pytest.raises(ValueError, match="by collective"):
+        ring_bytes.in_models({"all_reduce": "8"}, model_bytes=8, ranks=4)
+
+
 def test_each_column_is_divided_by_its_first_number():
     columns = {"ours": {"ZeRO 0": 6, "ZeRO 3": 9}, "theirs": {"ZeRO 0": 8}, "none": {}}
     due = {"ZeRO 0": {"ours": 1, "theirs": 1}, "ZeRO 3": {"ours": 1.5}}

@@ -10,7 +10,7 @@ from torch import distributed as dist
 from labkit.zero import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("shard_adamw", "cut_evenly", "which_stage", "same_training")
+EXERCISES = ("shard_adamw", "cut_evenly", "which_stage", "choose_stage", "same_training")
 
 
 def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
@@ -98,6 +98,16 @@ def stage_of(payload, num_params, microbatches):
     return 1 if payload["all_reduce"] < 3 * num_params else 2
 
 
+def choose(params, ranks, room, link, tokens, times=3, part=True, fits_is_enough=False):
+    """The reference for choose_stage; and some that forget something."""
+    held = (16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks)
+    stages = [stage for stage, num_bytes in enumerate(held) if params * num_bytes <= room]
+    if not stages or stages[0] < 3 or fits_is_enough:
+        return stages[0] if stages else None
+    sent = times * 2 * params * ((ranks - 1) / ranks if part else 1)
+    return 3 if sent / link <= 6 * params * tokens / 150e12 else None
+
+
 def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
     """The reference for same_training."""
     return {
@@ -109,7 +119,7 @@ def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
     } | more
 
 
-REFERENCES = dict(zip(EXERCISES, (dealt, cut, stage_of, config), strict=True))
+REFERENCES = dict(zip(EXERCISES, (dealt, cut, stage_of, choose, config), strict=True))
 
 
 @pytest.mark.again
@@ -200,6 +210,23 @@ def without(*path):
         ("which_stage", by_kinds, "got stage 2; it was stage 1"),
         ("which_stage", lambda *_: 3, "got stage 3; it was stage 0"),
         ("which_stage", large_is_accumulated, "got stage 2; it was stage 1"),
+        (
+            "choose_stage",
+            lambda *args: choose(*args, fits_is_enough=True),
+            "7 B parameters, 8 ranks, room for 20 GB, 25 GB/s, 2048 tokens: got 3; it is None",
+        ),
+        (
+            "choose_stage",
+            lambda *args: choose(*args, times=2),
+            "4500 tokens: got 3; it is None",
+        ),
+        (
+            "choose_stage",
+            lambda *args: choose(*args, part=False),
+            "2 ranks, room for 60 GB, 25 GB/s, 4000 tokens: got None; it is 3",
+        ),
+        ("choose_stage", lambda *_: 1, "1 B parameters, 8 ranks, room for 60 GB"),
+        ("choose_stage", lambda *_: None, "got None; it is 0"),
         ("same_training", lambda *_: "zero3", "a configuration is a dict; got 'zero3'"),
         ("same_training", without("gradient_clipping"), "is off the one-process weights by"),
         (
@@ -285,3 +312,4 @@ def test_a_deadlock_is_a_verdict():
 def test_rubbish_is_wrong(rubbish):
     assert check.cut_evenly(lambda *_: rubbish).state == "wrong"
     assert check.which_stage(lambda *_: rubbish).state == "wrong"
+    assert check.choose_stage(lambda *_: rubbish).state == "wrong"
