@@ -48,9 +48,9 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 #
 # Of these 74 seconds the cards wait 96 %. The run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
 #
-# - **Computing:** each card has 8 sequences of 2,048 tokens, and reaches two thirds of an A100's peak.
+# - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end. It reaches two thirds of an A100's peak.
 # - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
-# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s, and the ranking of the four ways stays.
+# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
@@ -80,7 +80,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer; what fills its gaps we have not measured. What does overlap save?
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. Where the measured step is longer, look for a box that took longer than stated: all ranks wait for the slowest. What does overlap save?
 
 # %%
 late = step.compare()
@@ -89,19 +89,19 @@ where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets.
+# By the prediction it saves 98 ms, the time of five of the six buckets. A late rank makes the measured saving smaller, because the others wait for it whether their messages are hidden or not.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# That link was a little faster than the backward. Our Ethernet is far slower. At 30 MB/s the buckets queue up:
+# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the whole backward about two. Here the link has 30 MB/s, and the buckets queue up:
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).board()
 
 # %% [markdown]
-# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link. (The board has faster links: when does only one bucket stick out?)
+# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link.
 #
 # On our bill gradients can hide under the backward, and parameters under the next forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at the very best 74 seconds become 71. Less must go over the cable.
 
@@ -167,7 +167,7 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves, and what it costs
 #
-# If m microbatches share one exchange, each pays 1/m. With m = 4, 18 of our 71 seconds remain for each 64 sequences. But there are fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. Every run sees the same 64 microbatches, m in a step.
+# Let m batches of 64 sequences share one exchange. Then each pays 1/m: with m = 4, 18 of our 71 seconds remain for each 64 sequences. But there are fewer updates. What does that cost? `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. A microbatch stands for one of our batches. Every run sees the same 64 of them, m in a step.
 
 
 # %%
@@ -206,7 +206,7 @@ eight.score(ends[(last_loss > plain[0]["last_loss"]) + (last_loss > 5.5)])
 round(last_loss, 1)
 
 # %% [markdown]
-# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be.
+# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be. This toy shows that m has a limit, not where yours is.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
@@ -246,9 +246,9 @@ compressed_run.report(runs)
 # %% [markdown] sections="10.4.3"
 # ### Exercise 2. Up to which link?
 #
-# Fewer bytes have a price: compressing occupies the processor, so all of its time costs. And **to shrink a message that was hidden anyway saves no time**. In our step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
+# Fewer bytes have a price: compressing occupies the processor, and we count all of its time. And **to shrink a message that was hidden anyway saves no time**. In our step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
 #
-# So compression pays only up to a speed of the link. Find the speed, in GB/s, at which a step takes as long with compression as without. Of a message's time on the link only what exceeds `hidden_ms` costs. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed.
+# So compression pays only up to a speed of the link. Find the speed, in GB/s, at which a step takes as long with compression as without. Of a message's time on the link only what exceeds `hidden_ms` costs. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed. (An example: 10 MB become 5, in 5 ms, and nothing is hidden. That pays up to 1 GB/s.)
 
 
 # %%
@@ -289,14 +289,15 @@ recomputing_s = whole.time().step_us / 1e6 - messages_s
 
 
 def seconds(m=1, gradients=1.0, speed=1.0, overlap=False):
-    """Of a step of 64 sequences, if m times as many share one exchange"""
-    to_reduce = gradients * gradients_s / speed / m
-    to_gather = parameters_s / speed / m
+    """Of a step of 64 sequences, if m such batches share one exchange"""
+    to_reduce = gradients * gradients_s / speed
+    to_gather = parameters_s / speed
     if not overlap:
-        return {"computing": computing_s, "waiting": to_reduce + to_gather}
+        return {"computing": computing_s, "waiting": (to_reduce + to_gather) / m}
+    # the one exchange hides under the last backward and the next forward
     after_backward = max(0, to_reduce - 3 / 4 * recomputing_s)
     after_forward = max(0, to_gather - 1 / 4 * recomputing_s)
-    return {"computing": recomputing_s, "waiting": after_backward + after_forward}
+    return {"computing": recomputing_s, "waiting": (after_backward + after_forward) / m}
 
 
 # %%
@@ -325,10 +326,10 @@ lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
 #
 # The ways can be combined. Begin with what costs least:
 #
-# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. If it carries its full 10 Gbit/s, the messages take 28 s.
+# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. All that follows hangs on it.
 # 2. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`.
 # 3. **Accumulate as far as training allows.** This divides the 47 s by m. Our batch of 131,000 tokens is a small one to begin with.
-# 4. **Overlap what is left**, once it is about as long as the computing. Of 47 s overlap can hide 4, but of the faster network's 3.5 s nearly all.
+# 4. **Overlap, if you need not accumulate.** An exchange hides under one microbatch's computing only. Of our 71 s that is 4, but of a faster network's 3.5 s nearly all.
 # 5. **Compress further, or get a faster network**, if the cards still wait.
 #
 # With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
@@ -348,12 +349,13 @@ shortest = {
     "16 times the batch": seconds(m=16),
     "200 Gbit/s": seconds(speed=20),
     "bf16, 24 times the batch": seconds(m=24, gradients=1 / 2),
+    "the same, overlap at best": seconds(m=24, gradients=1 / 2, overlap=True),
     "200 Gbit/s, overlap at best": seconds(speed=20, overlap=True),
 }
 lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, a faster network gets you there. All this is predicted; we have not timed such a step.
+# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap makes it worse: the exchange comes once in 24 batches, so little of it can hide, and the larger microbatch computes longer. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of all. All this is predicted; we have not timed such a step.
 
 # %% [markdown]
 # ## Summary
@@ -361,7 +363,7 @@ lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
 # - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: our 74 seconds become 71.
 # - Accumulation divides the messages by m, and means fewer updates. 16 times the batch leaves 4.4 of the 71 seconds for each 64 sequences.
 # - Gradients in bf16 leave 47, because the parameters remain; with 24 times the batch, 2. A network twenty times as fast leaves 3.5.
-# - Compression pays up to a speed of the link.
+# - Compression pays on links slower than the bytes it saves, divided by the time it takes.
 # - The optional end: even gradients in 8 bits leave 35 seconds.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload).
