@@ -11,7 +11,7 @@
 #
 # *An hour and a quarter with three exercises; an hour more for the optional end. You need chapter 00, but no GPU.*
 #
-# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a much faster way, and it is seventeen lines long.
+# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a much faster way, in seventeen lines of code.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
@@ -213,6 +213,8 @@ third = lab.guess("The chunk that rank 0 sends in step 3", between=(0, 3))
 third.score(1)
 
 # %% [markdown] sections="8.3.2"
+# So in step s rank r sends chunk $(r - s) \bmod N$:
+#
 # |rank|sends in step 1|in step 2|in step 3|
 # |---|---|---|---|
 # |0|3|2|1|
@@ -220,7 +222,7 @@ third.score(1)
 # |2|1|0|3|
 # |3|2|1|0|
 #
-# So in step s rank r sends chunk $(r - s) \bmod N$. What arrives comes from rank r - 1, so it is chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
+# What arrives comes from rank r - 1, so it is chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
 #
 # N - 1 more steps hand the finished sums round, which is an all-gather. Each rank first sends its own finished chunk, and then always the one that has just arrived. **Guess**: which chunk does rank 0 send in the third of *these* steps?
 
@@ -257,7 +259,7 @@ check.ring_all_reduce(my_ring)
 check.hint("ring_all_reduce")
 
 # %% [markdown] sections="8.3.2"
-# Through both halves the sent chunk goes down by one in every step, so one loop is enough. Does it give what the library gives?
+# In both halves the chunk that is sent goes down by one per step, so one loop is enough. Does it give what the library gives?
 
 
 # %%
@@ -284,13 +286,17 @@ def our_ring():
         ring(gradients)
     buffers = counted.payload_bytes["send"] / gradients.nbytes  # handed to send
     same = torch.equal(gradients, library)
-    return {"ours": gradients.tolist(), "as all_reduce": same, "buffers sent": buffers}
+    return {
+        "ours": gradients.tolist(),
+        "like the library": same,
+        "buffers sent": buffers,
+    }
 
 
 lab.launch(our_ring, ranks=4)
 
 # %% [markdown]
-# All have all sums, the same as from `dist.all_reduce`. `pass_on` and `ring` are the seventeen lines, without docstrings.
+# All have all sums, the same as from `dist.all_reduce`.
 #
 # Here are the six steps with 4 MB, over a slow link. A message of n bytes takes $T(n) = \alpha + n/B$ there, with the [latency](GLOSSARY.md#latency) $\alpha$ = 10 ms and the [bandwidth](GLOSSARY.md#bandwidth) $B$ = 0.1 GB/s. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
 
@@ -316,7 +322,7 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 # - By then each of ranks 1, 2 and 3 has sent at least one message, with its part alone or in a sum: 3 messages.
 # - At that moment none of the three knows the sum, so each must still receive a message: 3 more.
 #
-# So each number is in 6 messages, and the buffer of S bytes causes 6 S. Four ranks share them, so the busiest sends at least 1.5 S. With N ranks there are N - 1 messages before and N - 1 after, and the busiest sends at least
+# So each number is in 6 messages, and the buffer of S bytes causes 6 S bytes of messages. Four ranks share them, so the busiest sends at least 1.5 S. With N ranks there are N - 1 messages before and N - 1 after, and the busiest sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
@@ -342,7 +348,7 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Above stands what theory predicts, and below what four processes did. Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter:
+# Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter (in brackets: the chunk):
 
 # %%
 base.compare()
@@ -399,7 +405,7 @@ lab.curves(
 # %% [markdown] sections="8.3.2, 19.1.2"
 # A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on.
 #
-# With 8 real ranks the tree wins, too. But both took much longer than predicted, in some runs twice as long: each step of 10 ms lost milliseconds, and we have not found out why. So trust the order, not the times.
+# With 8 real ranks the tree wins, too. But both took clearly longer than predicted, in some runs twice as long: steps of 10 ms lost milliseconds each, and why, we have not found out. So trust the order, not the times.
 
 # %% [markdown]
 # ## The eight seconds
@@ -696,7 +702,7 @@ check.hint("halving_all_reduce")
 # - A message takes $\alpha + n/B$, so the time of each way can be estimated. By this model the server takes eight seconds for our 14 GB, and the ring one. On paced links the order held, while measured times were longer.
 # - From the optional end: on islands, by the model, add inside first, so that only small parts cross.
 #
-# **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
+# **Words learned**: [collective](GLOSSARY.md#collective), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links); in the optional end [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [busbw](GLOSSARY.md#busbw), [island](GLOSSARY.md#island).
 #
 # <details><summary>Further reading</summary>
 #
