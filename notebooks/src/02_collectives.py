@@ -366,7 +366,7 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# The tree takes four steps, up and down, but sends whole buffers. Measured, the server took a little more than twice as long as the ring, not 2.5 times.
+# The tree takes four steps, up and down, but sends whole buffers. Measured, the server took about twice as long as the ring, not 2.5 times.
 #
 # <details><summary>Why the measured bars are longer</summary>
 #
@@ -546,7 +546,7 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# The latencies in this table are assumed. So no fixed size separates the two. Nor are these NCCL's thresholds, since its trees are pipelined.
+# So no fixed size separates the two. Nor are these NCCL's thresholds: its trees are pipelined, and our latencies are assumed.
 #
 # If N is a power of two, there is a way that is in this model never slower than either. It is halving and doubling, and you write it in exercise 5. Why does anyone use a ring, then? It takes any N, and each rank sends to its neighbour only. In a real network far partners share links, which this model leaves out.
 #
@@ -607,7 +607,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, and from 0.26 to 17 MB by more than half. NVLink's crossing for eight ranks, 1.13 MB, lies in that range, so it may be off by a factor of two.
+# Small buffers use almost nothing of the link, large ones nearly eight tenths of its 300 GB/s. The prediction is too short everywhere, and from 0.26 to 17 MB by more than half. NVLink's crossing for eight ranks, 1.13 MB, lies in that range, so take it as rough.
 
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
