@@ -366,7 +366,7 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# The tree takes four steps, up and down, but sends whole buffers. Measured, the server took about twice as long as the ring, not 2.5 times.
+# The tree takes four steps, up and down, but sends whole buffers. In our runs the server took between 1.9 and 2.4 times as long as the ring, never the predicted 2.5.
 #
 # <details><summary>Why the measured bars are longer</summary>
 #
