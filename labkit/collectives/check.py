@@ -22,6 +22,7 @@ __all__ = [
     "halving_all_reduce",
     "hint",
     "predicted_all_reduce",
+    "ring_all_reduce",
     "status",
     "tree_broadcast",
     "which_algorithm",
@@ -103,25 +104,41 @@ def halving_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     each rank.
     """
     for num_ranks, size in ((2, 6), (4, 12)):
-        results, counts, logs = _exchange(answer, num_ranks, size)
-        case = say("{num_ranks} ranks, {size} numbers", num_ranks=num_ranks, size=size)
-        ones = int("1" * num_ranks)
-        right = [(place % 9 + 1) * ones for place in range(size)]
-        yield from _faults(case, results, right, logs)
-        most = max(counts)
-        least = 2 * (size - size // num_ranks) * 4
-        fewest = 2 * round(log2(num_ranks))
-        if most > least or _num_steps(logs) > fewest:
-            yield over_budget(
-                "{case}: a rank sends up to {most} bytes of {least}; the messages take {num_steps} "
-                "steps of {fewest}\n{chart}",
-                case=case,
-                most=most,
-                least=least,
-                num_steps=_num_steps(logs),
-                fewest=fewest,
-                chart=_chart(logs),
-            )
+        yield from _summed(answer, num_ranks, size, 2 * round(log2(num_ranks)))
+
+
+@exercise
+def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` the sum over all ranks, as a ring
+    does; the length is a multiple of their number.
+
+    By the same messages. Budget: 2(N-1) steps, and 2(N-1)/N of the tensor's bytes from each rank.
+    """
+    for num_ranks in (3, 5):
+        yield from _summed(answer, num_ranks, 2 * num_ranks, 2 * (num_ranks - 1))
+
+
+def _summed(answer: Callable, num_ranks: int, size: int, fewest: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with an all-reduce of so many numbers, or costs more than ``fewest`` steps and
+    2(N-1)/N of the bytes."""
+    results, counts, logs = _exchange(answer, num_ranks, size)
+    case = say("{num_ranks} ranks, {size} numbers", num_ranks=num_ranks, size=size)
+    ones = int("1" * num_ranks)
+    right = [(place % 9 + 1) * ones for place in range(size)]
+    yield from _faults(case, results, right, logs)
+    most = max(counts)
+    least = 2 * (size - size // num_ranks) * 4
+    if most > least or _num_steps(logs) > fewest:
+        yield over_budget(
+            "{case}: a rank sends up to {most} bytes of {least}; the messages take {num_steps} "
+            "steps of {fewest}\n{chart}",
+            case=case,
+            most=most,
+            least=least,
+            num_steps=_num_steps(logs),
+            fewest=fewest,
+            chart=_chart(logs),
+        )
 
 
 def _exchange(

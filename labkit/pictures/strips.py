@@ -17,6 +17,8 @@ MOST_TRACKS = 3
 """strips for communication that overlaps"""
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 _SAME_US = 1e-6
+_ROUNDED_US = 0.0015
+"""measured times are whole nanoseconds: by so much two spans may seem to overlap"""
 _NAMED_PX = 12
 """rows closer than this are not all named"""
 _THIN = 0.3
@@ -132,7 +134,7 @@ def _communicating(tl: Timeline, rank: int) -> list[list[int]]:
 def _are_apart(tl: Timeline, spans: np.ndarray) -> bool:
     """Whether each of the spans begins when the one before has ended."""
     gaps_us = tl.start_us[spans[1:]] - tl.end_us[spans[:-1]]
-    return bool(gaps_us.min(initial=0) >= -_SAME_US)
+    return bool(gaps_us.min(initial=0) >= -_ROUNDED_US)
 
 
 def _tracks(tl: Timeline, spans: list[int]) -> list[list[int]]:
@@ -140,7 +142,7 @@ def _tracks(tl: Timeline, spans: list[int]) -> list[list[int]]:
     none."""
     tracks: list[list[int]] = []
     for span in spans:
-        begins_us = tl.start_us[span] + _SAME_US
+        begins_us = tl.start_us[span] + _ROUNDED_US
         free = [track for track in tracks if tl.end_us[track[-1]] <= begins_us]
         if free:
             free[0].append(span)

@@ -75,6 +75,15 @@ def test_sends_and_receives_that_overlap_have_a_strip_each() -> None:
     assert len(apart.rows) == 1, "one strip is enough where none covers another"
 
 
+def test_messages_that_overlap_by_a_rounded_nanosecond_share_a_strip() -> None:
+    rows = [(0, COMM, "recv", "recv", start, start + 50, 8) for start in (0, 49.999, 99.998)]
+    drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="measured"))
+    assert len(drawn.rows) == 1
+    sends = [(0, COMM, "send", "send", start, start + 9, 8) for start in (10, 30, 38.999)]
+    drawn = scene.timeline(from_rows([*rows, *sends], num_ranks=1, origin="measured"))
+    assert len(drawn.rows) == 2
+
+
 def test_title_carries_the_numbers_and_the_origin() -> None:
     assert (
         scene.timeline(predicted(), title="GPipe").title
