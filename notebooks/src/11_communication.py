@@ -222,7 +222,9 @@ in_bf16.score(gradients_s / 2 + parameters_s)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. Even with no gradients at all, 23.6 seconds would remain.
 #
-# Does training bear the rounding? DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
+# ### Does training bear the rounding?
+#
+# Try it. DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
