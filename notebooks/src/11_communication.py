@@ -46,9 +46,9 @@ lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# Of these 74 seconds the cards wait 96 %. The run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
+# Of these 74 seconds the cards wait 96 %. A single card, if the model fitted, would compute the same 64 sequences in 26. The run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
 #
-# - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end. It reaches two thirds of an A100's peak.
+# - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end. We count on two thirds of an A100's peak.
 # - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
 # - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s.
 
@@ -80,7 +80,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. Where the measured step is longer, look for a box that took longer than stated: all ranks wait for the slowest. What does overlap save?
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer: it has gaps, and boxes that took longer than stated. What does overlap save?
 
 # %%
 late = step.compare()
@@ -89,12 +89,12 @@ where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets. A late rank makes the measured saving smaller, because the others wait for it whether their messages are hidden or not.
+# By the prediction it saves 98 ms, the time of five of the six buckets.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the whole backward about two. Here the link has 30 MB/s, and the buckets queue up:
+# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the whole backward about two. Here the link has 30 MB/s, and the buckets queue up. (Try other layers and links on the board.)
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
@@ -108,7 +108,7 @@ step.but(overlap=True, link=narrow).board()
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# Must the cards exchange gradients after every backward? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
+# Our run already exchanges once for 8 microbatches. Can it go on, and exchange once for several batches? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
 
 
 # %%
@@ -206,7 +206,7 @@ eight.score(ends[(last_loss > plain[0]["last_loss"]) + (last_loss > 5.5)])
 round(last_loss, 1)
 
 # %% [markdown]
-# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be. This toy shows that m has a limit, not where yours is.
+# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be. Where your limit is this toy can't say.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
@@ -220,7 +220,7 @@ in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
 in_bf16.score(gradients_s / 2 + parameters_s)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. Even with no gradients at all, 23.6 seconds would remain.
+# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. (By chance it is what the gradients took alone: half of them are as many bytes as the parameters.) Even with no gradients at all, 23.6 seconds would remain.
 #
 # ### Does training bear the rounding?
 #
@@ -248,7 +248,7 @@ compressed_run.report(runs)
 # %% [markdown] sections="10.4.3"
 # ### Exercise 2. Up to which link?
 #
-# Fewer bytes have a price: compressing occupies the processor, and we count all of its time. And **to shrink a message that was hidden anyway saves no time**. In our step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
+# Fewer bytes have a price: compressing occupies the processor, and we count all of its time. And **where the link keeps up, to shrink a hidden message saves no time**. (Where messages queue, every byte saved makes the queue shorter.) In our first step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
 #
 # So compression pays only up to a speed of the link. Find the speed, in GB/s, at which a step takes as long with compression as without. Of a message's time on the link only what exceeds `hidden_ms` costs. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed. (An example: 10 MB become 5, in 5 ms, and nothing is hidden. That pays up to 1 GB/s.)
 
@@ -275,9 +275,9 @@ check.hint("break_even")
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## When is it worth it?
 #
-# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves 13.5 GB, so by exercise 2 it pays up to 13.5 / 0.04, some 340 GB/s, and ours carries 0.5.
+# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves 13.5 GB, so it pays on any link below 13.5 / 0.04, some 340 GB/s (exercise 2), and ours carries 0.5.
 #
-# Now each way by itself, counted. Overlap makes the computing longer, 4.0 s: messages leave with the last microbatch, so a card's 8 sequences must be a single one.
+# Now each way by itself, counted. Overlap hides only what the last microbatch computes. To hide the most, a card's 8 sequences must be a single microbatch, which makes the computing longer, 4.0 s.
 #
 # <details><summary>Why that takes longer, and what it can hide</summary>
 #
@@ -290,28 +290,25 @@ whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microb
 recomputing_s = whole.time().step_us / 1e6 - messages_s
 
 
-def seconds(m=1, gradients=1.0, speed=1.0, overlap=False):
-    """Of a step of 64 sequences, if m such batches share one exchange"""
-    to_reduce = gradients * gradients_s / speed
-    to_gather = parameters_s / speed
-    if not overlap:
-        return {"computing": computing_s, "waiting": (to_reduce + to_gather) / m}
-    # the one exchange hides under the last backward and the next forward
-    after_backward = max(0, to_reduce - 3 / 4 * recomputing_s)
-    after_forward = max(0, to_gather - 1 / 4 * recomputing_s)
-    return {"computing": recomputing_s, "waiting": (after_backward + after_forward) / m}
+def seconds(m=1, gradients=1.0, speed=1.0, computing=computing_s, under=0.0):
+    """For each 64 sequences, if m such batches share one exchange"""
+    # it hides under so many seconds of computing, a quarter of them the forward
+    after_backward = max(0, gradients * gradients_s / speed - 3 / 4 * under)
+    after_forward = max(0, parameters_s / speed - 1 / 4 * under)
+    return {"computing": computing, "waiting": (after_backward + after_forward) / m}
 
 
 # %%
+at_best = dict(computing=recomputing_s, under=recomputing_s)
 steps = {
     "as it is": seconds(),
-    "overlap, at best": seconds(overlap=True),
+    "overlap, at best": seconds(**at_best),
     "gradients in bf16": seconds(gradients=1 / 2),
     "16 times the batch": seconds(m=16),
     "200 Gbit/s": seconds(speed=20),
 }
 forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
-lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
+lab.bars(steps, title="Time for each 64 sequences, each way", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
 # Only two bars are short. A batch 16 times as large does nearly as much as a network twenty times as fast, **if** training bears it. LLaMA 7B was trained with 4 million tokens in a step, twice as many as this batch has.
@@ -329,9 +326,9 @@ lab.bars(steps, title="A step of 64 sequences, each way", **forecast)
 # The ways can be combined. Begin with what costs least:
 #
 # 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. All that follows hangs on it.
-# 2. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`.
-# 3. **Accumulate as far as training allows.** This divides the 47 s by m. Our batch of 131,000 tokens is a small one to begin with.
-# 4. **Overlap, if you need not accumulate.** An exchange hides under one microbatch's computing only. Of our 71 s that is 4, but of a faster network's 3.5 s nearly all.
+# 2. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`. Our hook rounds once, before the exchange. An engine that also adds up microbatches in bf16 rounds more often.
+# 3. **Accumulate as far as training allows.** This divides the 47 s by m. (Not under FSDP's full sharding, which gathers the parameters for each microbatch.) Our batch of 131,000 tokens is a small one to begin with.
+# 4. **Leave overlap on.** It hides what the last microbatch computes. A larger microbatch hides more, but may have to recompute: that pays on the faster network, whose 3.5 s then hide almost whole, and not here.
 # 5. **Compress further, or get a faster network**, if the cards still wait.
 #
 # With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
@@ -351,13 +348,13 @@ shortest = {
     "16 times the batch": seconds(m=16),
     "200 Gbit/s": seconds(speed=20),
     "bf16, 24 times the batch": seconds(m=24, gradients=1 / 2),
-    "the same, overlap at best": seconds(m=24, gradients=1 / 2, overlap=True),
-    "200 Gbit/s, overlap at best": seconds(speed=20, overlap=True),
+    "the same, with overlap": seconds(m=24, gradients=1 / 2, under=computing_s / 8),
+    "200 Gbit/s, overlap at best": seconds(speed=20, **at_best),
 }
-lab.bars(shortest, title="A step of 64 sequences, the shortest", **forecast)
+lab.bars(shortest, title="Time for each 64 sequences, the shortest", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap makes it worse: the exchange comes once in 24 batches, so little of it can hide, and the larger microbatch computes longer. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of all. All this is predicted; we have not timed such a step.
+# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap hardly helps: the exchange comes once in 24 batches, and one microbatch of one sequence hides little of it. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of all. All this is predicted; we have not timed such a step.
 
 # %% [markdown]
 # ## Summary
@@ -735,7 +732,7 @@ further = {
     "gradients in 8 bits": seconds(gradients=1 / 4),
     "top-1 %, choosing not counted": seconds(gradients=0.02),
 }
-lab.bars(further, title="A step of 64 sequences, compressed further", **forecast)
+lab.bars(further, title="Time for each 64 sequences, compressed further", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
 # With 8 bits the cards still wait 92 % of the time. Top-1 % leaves 25 s, if it trained with Adam, which we have not shown. For choosing 1 % on an A100 we have no estimate, so its bar is too short. It stands for a loop of your own, because a hook would need 63 + 27, 90 GB.
