@@ -239,7 +239,7 @@ lab.table([{"by hand": total.total(), "kept": per_unit("gpt", 256)}])
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But the 9 GB are a low estimate (LLaMA's own block keeps more, see the optional end), and the process, its buffers and the logits come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But the 9 GB are a low estimate, since with LLaMA's own block they are 10 to 13 (optional end). The process, its buffers and the logits come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit.
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -375,7 +375,7 @@ at_once = every["ZeRO 3"].but(one_by_one=False)
 planner.costs(every | {"ZeRO 3, four at once": at_once})
 
 # %% [markdown]
-# Only data parallel doesn't fit. All keep 9 GB of activations: of one sequence in all layers, of two in half of them, or of four in a quarter. By layers, ranks wait for each other's layers, in the *bubble* (chapter 08).
+# Only data parallel doesn't fit. All keep 9 GB of activations: of one sequence in all layers, of two in half of them, or of four in a quarter. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
 #
 # | way | what an inner rank sends |
 # | --- | --- |
@@ -391,7 +391,7 @@ planner.costs(every | {"ZeRO 3, four at once": at_once})
 #
 # Write the rules as a function for LLaMA 7B: bytes that the busiest rank sends in a step. `way` is `"data"`, `"layers"` or `"sharded"` (ZeRO 3), and `sequences`, taken one by one, are those of all ranks together. In a pipeline of two, each rank has one neighbour.
 #
-# `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, one among them.
+# `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, even a single one.
 
 
 # %%
@@ -426,7 +426,7 @@ planner.card(before, after)
 # %% [markdown]
 # Eight cards hold it, because each keeps an eighth of what the optimizer adds: 49 GB in place of 120, which are our 116 and what the process takes. But all eight are busy for 283 days. How far can we trust that?
 #
-# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020), and LLaMA 7B was trained on 1 trillion tokens. An A100 does at most 3.12e14 operations a second. Beside this peak stand the plan and the hours of LLaMA's paper, on A100s with 80 GB, too:
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020), and LLaMA 7B was trained on 1 trillion tokens. An A100 does at most 3.12e14 operations a second. Beside this peak stand the plan and the card hours of LLaMA's paper, on A100s with 80 GB, too:
 
 # %%
 llama = planner.MODELS["LLaMA 7B"]
