@@ -328,7 +328,7 @@ lab.table(rows)
 # %% [markdown] sections="10.1.3"
 # Without averaging there are two models instead of one. With averaging the difference is zero. The three lines from `if average` on are the heart of data parallelism (chapter 03).
 #
-# The payload is the gradients of five steps. Over the wire each of two ranks sends as much, each of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
+# The payload is what a rank hands to `all_reduce`, the gradients of five steps. Over the wire each of two ranks sends as much, each of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
 #
 # <details><summary>Other ways to average</summary>
 #
@@ -494,7 +494,7 @@ title = "What one of four ranks sends in a step"
 lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
 
 # %% [markdown]
-# The lines cross at about 600 sequences for one pipeline of four ranks. LLaMA took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, but on many cards. If 64 such pipelines share them, each gets about 31, and by layers a rank sends 1 GB of activations. The pipelines average their gradients, too: at most 2 x 3.35 GB for a rank, a quarter of the model.
+# The lines cross at about 600 sequences for one pipeline of four ranks. LLaMA took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, but on many cards. If 64 such pipelines share them, each gets about 31, and by layers a rank sends 1 GB of activations. The pipelines average their gradients, too: at most 2 x 3.35 GB for a rank, which has a quarter of the model. Together this is less than half of what data parallel sends.
 #
 # Bytes aren't seconds: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
 
@@ -623,7 +623,7 @@ check.hint("sharded_bytes")
 # - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width.
 # - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the sequences of a pipeline. ZeRO 3 sends parameters and gradients for each microbatch.
 # - With ZeRO 1 eight cards hold LLaMA 7B, and two hold it only just. More cards save time, less than in proportion.
-# - MFU is the share of the peak that training gets: 43 % for LLaMA 7B. A plan above that is optimistic.
+# - MFU is the share of the peak that training gets: 43 % for LLaMA 7B, by its paper.
 #
 # Count, then choose in this order:
 #
