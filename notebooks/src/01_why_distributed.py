@@ -460,7 +460,8 @@ def ending(cards):
     }
 
 
-lab.table([ending(cards) for cards in (2, 8, 64)])
+heads = {"sending_share": "sending, of a step"}
+lab.table([ending(cards) for cards in (2, 8, 64)], heads=heads)
 
 # %% [markdown]
 # Two cards have no room to spare, and by the paper's hours they work for almost five years. Eight have room. With 64 it is about 54 days if nothing is lost, but a card sends as much as before in a much shorter step, and between machines over slower links: by the plan that is 14 % of the step. So take cards first for the memory, then for the time.
