@@ -9,6 +9,7 @@ from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import plan
 from labkit.collectives.plans import sent_bytes
 from labkit.planner.links import crossing_bytes
+from labkit.planner.strategies import Strategy
 from labkit.sharding import states
 from labkit.units import format_bytes
 from labkit.words import say, say_number
@@ -21,6 +22,7 @@ __all__ = [
     "held_bytes",
     "hint",
     "model_state_gb",
+    "rank_sends",
     "sharded_bytes",
     "status",
     "traffic",
@@ -51,6 +53,7 @@ _FITTING = (  # parameters, bytes of activations, bytes of the device
     (1e9, 14e9, 32e9),
     (6e9, 1e9, 16e9),
 )
+_SHARED = ((2, 8), (8, 64), (3, 9), (16, 512), (1, 4))  # ranks, sequences
 
 
 @exercise
@@ -171,6 +174,29 @@ def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
                 case=case,
                 mine=_choice(num_ranks, stage),
                 best=_choice(*best),
+            )
+
+
+@exercise
+def rank_sends(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(way, ranks, sequences)``: bytes that the busiest rank sends in a step of LLaMA 7B in
+    16 bits, the sequences of all ranks together taken one by one. ``way``: "data", "layers" or
+    "sharded", of STRATEGIES."""
+    for way, (num_ranks, sequences) in product(("data", "layers", "sharded"), _SHARED):
+        step = Strategy(
+            strategy=way, ranks=num_ranks, batch=sequences, recipe="mixed", one_by_one=True
+        )
+        right = step.sent_bytes()
+        mine = float(answer(way, num_ranks, sequences))
+        if not abs(mine - right) <= 1e-3 * right:
+            yield wrong(
+                "{way!r}, {num_ranks} ranks, {sequences} sequences: {mine:.4g} bytes; a rank sends "
+                "{right:.4g}",
+                way=way,
+                num_ranks=num_ranks,
+                sequences=sequences,
+                mine=mine,
+                right=right,
             )
 
 

@@ -74,6 +74,10 @@ class Strategy(Experiment):
     """sequences per step, on all ranks together"""
     recipe: str = "fp32"
     """one of RECIPES"""
+    one_by_one: bool = False
+    """whether a rank takes its sequences as microbatches of one, and begins each backward as soon
+    as it can (1F1B in a pipeline); else it keeps the activations of all of them. A run does the
+    latter."""
 
     def __post_init__(self) -> None:
         check_word(self.strategy, STRATEGIES, "a strategy")
@@ -109,10 +113,20 @@ class Strategy(Experiment):
         return 3 if self.strategy == "sharded" else 0
 
     @property
+    def share(self) -> float:
+        """Sequences of a step that a rank takes."""
+        return self.batch / self.num_replicas
+
+    @property
+    def kept_sequences(self) -> float:
+        """Sequences whose activations a rank keeps at the same time."""
+        return min(self.share, self.num_stages) if self.one_by_one else self.share
+
+    @property
     def idle(self) -> float:
         """The share of a rank's time that the pipeline leaves idle."""
         stages = self.num_stages
-        return (stages - 1) / (self.batch / self.num_replicas + stages - 1)
+        return (stages - 1) / (self.share + stages - 1)
 
     def bill(self) -> dict[str, float]:
         """Bytes on the busiest rank, by PARTS. Tensor parallel: all weights are split, norms and
@@ -122,16 +136,17 @@ class Strategy(Experiment):
             whole = model.bill(1, self.recipe)
             split = {part: num_bytes / self.ranks for part, num_bytes in whole.items()}
             kept = model.activation_bytes(1, self.recipe, tensor_parallel=self.ranks)
-            return {**split, "activations": self.batch * kept}
+            return {**split, "activations": self.kept_sequences * kept}
         one_sequence = MODELS[self.model].bill(
             1, self.recipe, num_ranks=self.ranks, stage=self.zero_stage
         )
         bill = {part: num_bytes * self.part for part, num_bytes in one_sequence.items()}
-        bill["activations"] *= self.batch / self.num_replicas
+        bill["activations"] *= self.kept_sequences
         return bill
 
     def sent_bytes(self) -> float:
-        """What the busiest rank sends in a step."""
+        """What the busiest rank sends in a step. Sharded states are gathered, and their gradients
+        summed, for each microbatch."""
         model = MODELS[self.model]
         itemsize = ITEMSIZE[states.recipe(self.recipe).dtypes["gradient"]]
         if self.strategy == "tensor":
@@ -143,8 +158,9 @@ class Strategy(Experiment):
         )
         # to the next stage in the forward, to the one before in the backward
         edges = min(2, self.num_stages - 1)
-        messages = edges * itemsize * model.dim * model.seq_len * self.batch / self.num_replicas
-        return sum(volume.values()) + messages
+        messages = edges * itemsize * model.dim * model.seq_len * self.share
+        times = self.share if self.one_by_one and self.strategy == "sharded" else 1
+        return times * sum(volume.values()) + messages
 
     # --- the small model, which runs ---
 

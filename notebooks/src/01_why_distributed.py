@@ -11,7 +11,7 @@
 #
 # *Three quarters of an hour, a quarter more for the optional end; exercises come on top. You need chapter 00. No GPU is needed.*
 #
-# We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory: it needs 116 GB.
+# We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and a card has 80 GB, so there should be plenty of room. But training needs 116 GB, even if the card takes its text one sequence at a time and adds up the gradients.
 #
 # So one card is not enough. How many do we need, and what will they cost us?
 
@@ -23,11 +23,12 @@ import torch.distributed as dist
 
 import labkit as lab
 from labkit import planner
+from labkit.measure import traffic
 from labkit.planner import check
 
 lab.begin("en")
-need = planner.Need(model="LLaMA 7B")  # one step, with a single sequence of text
-sizes = {"its weights": 2 * 6.7e9, "what a step needs": sum(need.bill().values())}
+need = planner.Need(model="LLaMA 7B")  # one sequence of text at a time
+sizes = {"its weights": 2 * 6.7e9, "what training needs": sum(need.bill().values())}
 title = "LLaMA 7B on one card"
 card = {"the card": need.device_bytes}
 lab.bars(sizes, unit="bytes", marks=card, badge="computed", title=title)
@@ -35,7 +36,7 @@ lab.bars(sizes, unit="bytes", marks=card, badge="computed", title=title)
 # %% [markdown]
 # The card counts as 80 billion bytes on this page. That is careful: on an A100 with 80 GB torch can use about 85 billion.
 #
-# **When you are done** you can say how much memory a model takes to train, how many cards hold it, and what each of four ways to run in parallel has to send. The optional end judges five usual reasons for many cards.
+# **When you are done** you can say how much memory a model takes to train, how many cards hold it, and what each of four ways to run in parallel has to send.
 #
 # ## It dies, for real
 #
@@ -125,18 +126,20 @@ saved.score(16 - sum(held.values()))
 # %% [markdown] sections="8.1.1, D-faq"
 # All four together are the [model states](GLOSSARY.md#model-states). The fp32 copy takes as many bytes as the 16-bit weights and gradients have saved.
 #
-# So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too. Chapter 05 shows what mixed precision does save.
+# So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. Chapter 05 shows what mixed precision does save.
 #
-# <details><summary>And at the peak of a step?</summary>
+# <details><summary>With autocast? And at the peak of a step?</summary>
 #
-# A run dies at its peak. While Adam works, our step holds the gradient in fp32 as well, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
+# This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too.
+#
+# A run dies at its peak. If gradients are not added up over several sequences but set to None after each step, they and the activations never lie there in full at the same time, and 107 GB are enough. On the other hand, while Adam works, our step holds the gradient in fp32 as well, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
 #
 # </details>
 
 # %% [markdown]
 # ## Exercise 1. Read the bill
 #
-# What are these bytes in a model of your own? A *bill* says which part of the training takes how many. Write a function that reads the bill after a step, while the gradients are still there. Here is a model to try it on, and what Adam keeps for its only weight:
+# A *bill* says which part of the training takes how many bytes. Write a function that reads the bill after a step, while the gradients are still there. Here is a model to try it on, and what Adam keeps for its only weight:
 
 # %%
 net = torch.nn.Linear(1000, 1000, bias=False)
@@ -179,10 +182,14 @@ check.hint("held_bytes")
 # %%
 block = {
     "attention": {"inputs": 2, "Q, K, V": 6, "attention's output": 2, "masks": 1},
+    # two tensors, 4 times as wide, 2 bytes each
     "MLP": {"inputs": 2, "4 times as wide": 2 * 4 * 2, "masks": 1},
     "two norms": {"inputs": 2 * 2},
 }
-block["the whole block"] = sum(map(Counter, block.values()), Counter())
+total = Counter()
+for part in block.values():
+    total.update(part)
+block["the whole block"] = total
 by_hand = {"stacked": True, "badge": "computed", "title": "A GPT block, by hand"}
 lab.bars(block, unit="bytes", **by_hand)
 
@@ -216,12 +223,12 @@ def per_unit(kind, length):
     return kept_bytes(planner.block(kind), x) / x.numel()
 
 
-lab.table([{"by hand": block["the whole block"].total(), "kept": per_unit("gpt", 256)}])
+lab.table([{"by hand": total.total(), "kept": per_unit("gpt", 256)}])
 
 # %% [markdown]
 # The 0.2 more are statistics of the norms and of attention.
 #
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. This takes GPT's block in place of LLaMA's own, which the optional end counts.
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB.
 
 # %% [markdown] sections="10.1.1, D-faq"
 # ## Can two cards share it?
@@ -232,7 +239,7 @@ lab.table([{"by hand": block["the whole block"].total(), "kept": per_unit("gpt",
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But logits and the process itself come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit. ZeRO 3 leaves 17 GB.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But the 9 GB are a low estimate, since with LLaMA's own block they are 10 to 13 (optional end). The process, its buffers and the logits come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit.
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -240,20 +247,19 @@ need.board()
 cards_of_13b = lab.guess("cards for LLaMA 13B, ZeRO 1", between=(1, 64))
 
 # %%
-planner.cards()
-
-# %%
 cards_of_13b.score(planner.Need(model="LLaMA 13B").needed(1))
 
 # %% [markdown]
-# By hand: parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left. The optimizer's 12 x 13 = 156 GB, divided by the number of cards, must fit into these.
+# <details><summary>By hand</summary>
 #
-# An empty cell says that no number of cards is enough, because those models' activations alone are more than 80 GB. Recomputation helps (chapter 05).
+# Parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left. The optimizer's 12 x 13 = 156 GB, divided by the number of cards, must fit into these: 156 / 13.7 is 11.4, so 12 cards.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 2. How many cards?
 #
-# Write the rule behind the table as a function of any model, with the mixed recipe and `activation_bytes` on each card. Try all stages of ZeRO, from 0 (nothing sharded) to 3. Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
+# Count the cards for any model, with the mixed recipe and `activation_bytes` on each card. Try all stages of ZeRO, from 0 (nothing sharded) to 3. Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Exactly full is a fit. Return None if not even 4096 ranks are enough.
 #
 # For LLaMA 13B, `my_cards(13e9, 14.3e9, 80e9)` is `(3, 4)`, since 208 / 4 + 14.3 = 66.3 GB fit, and no stage fits on three cards.
 
@@ -279,10 +285,61 @@ check.fewest_ranks(my_cards)
 # %%
 check.hint("fewest_ranks")
 
+# %% [markdown] sections="10.1.2"
+# ## Two models instead of one
+#
+# Two ranks begin with the same weights, which lie within ±0.044, and train five steps on different data. They send each other nothing. How far apart are the weights in the end, where they differ most?
+
+# %%
+answers = ("exactly 0", "a rounding error, below 1e-5", "more than a rounding error")
+apart = lab.guess("largest difference of a weight", choices=answers)
+
+
+# %%
+def five_steps(average):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(512, 512)
+    torch.manual_seed(1 + dist.get_rank())
+    with traffic.count() as sent:
+        for _ in range(5):
+            net(torch.randn(8, 512)).square().mean().backward()
+            for weight in net.parameters():
+                if average:
+                    dist.all_reduce(weight.grad)  # the sum, on every rank
+                    weight.grad /= dist.get_world_size()
+                weight.data -= 0.5 * weight.grad
+                weight.grad = None
+    return net.state_dict(), sent.payload_bytes["all_reduce"], sent.sent_bytes
+
+
+# %%
+rows = []
+for ranks, average in ((2, False), (2, True), (4, True)):
+    found = lab.launch(five_steps, average, ranks=ranks)
+    (first, handed, sent), (second, _, _) = found[:2]
+    row = {"ranks": ranks, "averaged": average, "apart": lab.difference(first, second)}
+    rows.append(row | {"payload_bytes": handed, "wire_bytes": sent})
+alone = rows[0]["apart"]
+apart.score(answers[(alone > 0) + (alone > 1e-5)])
+
+# %%
+lab.table(rows)
+
+# %% [markdown] sections="10.1.3"
+# Without averaging there are two models instead of one. With averaging the difference is zero. The three lines from `if average` on are the heart of data parallelism (chapter 03).
+#
+# The payload is what a rank hands to `all_reduce`, the gradients of five steps. Over the wire each of two ranks sends as much, each of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
+#
+# <details><summary>Other ways to average</summary>
+#
+# A [parameter server](GLOSSARY.md#parameter-server) collects and answers, or the ranks average hierarchically, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
+#
+# </details>
+
 # %% [markdown] sections="8.1.2"
 # ## Four ways to run in parallel
 #
-# Cards that share a model pay for it, because they have to send each other what they lack. Here are four usual ways for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or the part of them that a rank holds. Orange boxes are its sequences, and lines show what travels:
+# Averaging is one of four usual ways to share the work. Here they are for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or the part of them that a rank holds. Orange boxes are its sequences, and lines show what travels:
 
 # %%
 strategies = {
@@ -292,7 +349,7 @@ strategies = {
     "ZeRO 3": "sharded",
 }
 every = {
-    name: planner.Strategy(strategy=word, recipe="mixed")
+    name: planner.Strategy(strategy=word, recipe="mixed", one_by_one=True)
     for name, word in strategies.items()
 }
 lab.show(planner.ways(every))
@@ -305,34 +362,124 @@ lab.show(planner.ways(every))
 #
 # ## What each way sends
 #
-# Which of the four sends the fewest bytes in a step?
+# Every rank takes its sequences one by one, as *microbatches*, and begins each backward as soon as it can. Which of the four sends the fewest bytes in a step?
 
 # %%
 fewest = lab.guess("which sends the fewest bytes", choices=list(every))
 
 # %%
-planner.costs(every)
-
-# %%
 fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
 
+# %%
+at_once = every["ZeRO 3"].but(one_by_one=False)
+planner.costs(every | {"ZeRO 3, four at once": at_once})
+
 # %% [markdown]
-# With 144 and 90 GB, data parallel and the hybrid don't fit. Some 36 GB of each row are activations. It is less when a rank takes its sequences one by one, as *microbatches*. Cutting by layers pays with a *bubble*, in which ranks wait for each other's layers (chapter 08).
-#
-# <details><summary>More about the table</summary>
-#
-# The activations of each row are those of all layers for four sequences, of a quarter of the layers for all 16, or of half of the layers for eight. Taken one by one, four sequences need only 9 GB, but then ZeRO 3 gathers its parameters for each. The bubble is computed for microbatches of one sequence.
-#
-# </details>
+# Only data parallel doesn't fit. All keep 9 GB of activations: of one sequence in all layers, of two in half of them, or of four in a quarter. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
 #
 # | way | what an inner rank sends |
 # | --- | --- |
-# | data parallel | 2 x 3/4 of 13.4 GB of gradients (chapter 02) |
+# | data parallel | 2 x 3/4 of 13.4 GB of gradients, averaged once after all four sequences |
 # | by layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back |
 # | hybrid of both | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
-# | ZeRO 3 | 3 x 3/4 of 13.4 GB: parameters twice, gradients once |
+# | ZeRO 3 | 3 x 3/4 of 13.4 GB for each of its four sequences |
 #
-# By layers, the first and the last rank send half as much. Only activations grow with the batch:
+# ZeRO 3 gathers parameters for the forward and again for the backward. It sums gradients, but doesn't hand out the sums, since a rank needs only its own part. Four sequences at once need this once, but keep 37 GB of activations. By layers, the first and the last rank send half as much.
+
+# %% [markdown]
+# ## Exercise 3. What a rank sends
+#
+# Write the rules as a function for LLaMA 7B: bytes that the busiest rank sends in a step. `way` is `"data"`, `"layers"` or `"sharded"` (ZeRO 3), and `sequences`, taken one by one, are those of all ranks together. In a pipeline of two, each rank has one neighbour.
+#
+# `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, even a single one.
+
+
+# %%
+def my_sent(way, ranks, sequences):
+    """Bytes that the busiest rank sends in a step."""
+    ### BEGIN SOLUTION
+    part = 13.4e9 * (ranks - 1) / ranks
+    if way == "data":
+        return 2 * part
+    if way == "sharded":
+        return 3 * part * sequences / ranks
+    return min(2, ranks - 1) * 2048 * 4096 * 2 * sequences
+    ### END SOLUTION
+
+
+# %%
+check.rank_sends(my_sent)
+
+# %%
+check.hint("rank_sends")
+
+# %% [markdown] sections="D-faq"
+# ## How many cards, then?
+#
+# Two cards would only just hold LLaMA 7B, so we try ZeRO 1 on the eight of one machine (`dp 8`: eight data parallel ranks). A step takes 512 sequences, 1 million tokens:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
+after = before.but(gpus=8, zero=1)
+planner.card(before, after)
+
+# %% [markdown]
+# Eight cards hold it, because each keeps an eighth of what the optimizer adds: 49 GB in place of 120, which are our 116 and what the process takes. But all eight are busy for 283 days. How far can we trust that?
+#
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020), and LLaMA 7B was trained on 1 trillion tokens. An A100 does at most 3.12e14 operations a second. Beside this peak stand the plan and the card hours of LLaMA's paper, on A100s with 80 GB, too:
+
+# %%
+llama = planner.MODELS["LLaMA 7B"]
+peak_days = 6 * llama.params * llama.train_tokens / 312e12 / 3600 / 24
+paper_days = llama.a100_hours / 24  # of one card, as the line above
+days = {"at the peak": peak_days / 8, "the plan": after.days(1e12)}
+days["by the paper's card hours"] = paper_days / 8
+badge = "computed / predicted / published"
+lab.bars(days, badge=badge, title="Days of training on eight cards")
+
+# %%
+lab.table([{name: peak_days / 8 / each for name, each in days.items()}])
+
+# %% [markdown]
+# The first bar divided by each is its share of the peak, its [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The plan reaches 66 %, LLaMA's run 43 %, so believe the longer bar. `after.warnings()` says why: none of the runs behind the plan's constants came above 56 %.
+#
+# Two, eight and 64 cards side by side:
+
+
+# %%
+def ending(cards):
+    plan = before.but(gpus=cards, zero=1)
+    data = every["data parallel"].but(ranks=cards, batch=512)  # ZeRO 1 sends as much
+    return {
+        "cards": cards,
+        "memory_bytes": plan.memory().peak_bytes,
+        "sent_bytes": data.sent_bytes(),
+        "sending_share": plan.time().parts()["data"] / plan.time().step_us,
+        "days, the plan": plan.days(1e12),
+        "days, the paper": paper_days / cards,
+    }
+
+
+heads = {"sending_share": "sending, of a step"}
+lab.table([ending(cards) for cards in (2, 8, 64)], heads=heads)
+
+# %% [markdown]
+# Two cards have no room to spare, and by the paper's hours they work for almost five years. Eight have room. With 64 it is about 54 days if nothing is lost, but a card sends as much as before in a much shorter step, and between machines over slower links: by the plan that is 14 % of the step. So take cards first for the memory, then for the time.
+#
+# <details><summary>What the plan counts</summary>
+#
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. To the bill it adds 3 GB for the process with its buffers and gaps, and 0.7 for logits; of activations it counts 0.5 less, because LLaMA has no dropout masks. Its times use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the plan's 66 % are 70 %.
+#
+# </details>
+#
+# ---
+#
+# *Here ends what most people need. The rest is about larger batches, other models and blocks, the reasons for many cards and the bill of one rank, and optional.*
+
+# %% [markdown]
+# ## A larger batch: when do layers send more?
+#
+# Averaged gradients are the same for any batch, and activations grow with it. So at some batch cutting by layers sends more than data parallel:
 
 # %%
 batches = (16, 64, 256, 1024, 4096)
@@ -343,65 +490,25 @@ gigabytes = {
 as_much = {
     "both the same": gigabytes["data parallel"][16] / gigabytes["by layers"][16] * 16
 }
-axes = {"x": "sequences per step", "y": "GB that a rank sends"}
-title = "What a rank sends in a step"
+axes = {"x": "sequences for four ranks", "y": "GB that a rank sends"}
+title = "What one of four ranks sends in a step"
 lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
 
-# %% [markdown] sections="10.1.3"
-# The lines cross at about 600 sequences. LLaMA itself took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, and there cutting by layers sends more. So which way sends the least depends on the batch. Bytes aren't seconds, either: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
+# %% [markdown]
+# The lines cross at about 600 sequences for one pipeline of four ranks. LLaMA took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, but on many cards. If 64 such pipelines share them, each gets about 31, and by layers a rank sends 1 GB of activations. The pipelines average their gradients, too: at most 2 x 3.35 GB for a rank, which has a quarter of the model. Together this is less than half of what data parallel sends.
 #
-# <details><summary>How are gradients averaged?</summary>
-#
-# By a [parameter server](GLOSSARY.md#parameter-server) that collects and answers, in a [ring](GLOSSARY.md#ring) of neighbours, or hierarchically, inside each machine first. [Chapter 02](02_collectives.ipynb) lets them race.
-#
-# </details>
+# Bytes aren't seconds: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
 
-# %% [markdown] sections="D-faq"
-# ## When is it worth it?
+# %% [markdown]
+# ## Other models, other blocks, longer sequences
 #
-# How many cards, then? Besides memory there is a second good reason for many: time. By the card hours in its paper, LLaMA 7B would need more than nine years on one card. More data and more experiments count where they take more time. Many cards aren't more reliable, because more cards fail more often.
-#
-# Count, then choose in this order:
-#
-# 1. One card holds it and is fast enough: use one card.
-# 2. One card holds it but is slow: data parallel (chapter 03).
-# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
-# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
-#
-# LLaMA 7B is the third case. Two cards would only just hold it, so take ZeRO 1 on the eight of one machine (`dp 8`), with microbatches of one sequence. A step takes 512 sequences, 1 million tokens:
+# How many cards do other models need, with one sequence each? An empty cell says that no number is enough, because the activations alone are more than 80 GB. Recomputation helps (chapter 05).
 
 # %%
-before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
-after = before.but(gpus=8, zero=1)
-planner.card(before, after)
+planner.cards()
 
 # %% [markdown]
-# This is the answer. By the plan eight cards hold LLaMA 7B, because each keeps an eighth of what the optimizer adds: 49 GB a card in place of 120, which are our 116 and what the process itself takes.
-#
-# The price is what they send. For ZeRO 1 that is as much as for data parallel (chapter 06), 2 x 7/8 of 13.4 GB a rank and step. And all eight are busy for 283 days. How far can we trust that?
-
-# %%
-card_hours = planner.MODELS["LLaMA 7B"].a100_hours
-days = {"the plan": after.days(1e12), "by the paper's card hours": card_hours / 8 / 24}
-lab.bars(days, badge="predicted / published", title="Days of training on eight cards")
-
-# %% [markdown]
-# The plan is optimistic. LLaMA's own hours, shared by eight cards, make more than a year; but they come from other machines, with another batch. Chapter 19 tells how far to trust such predictions.
-#
-# <details><summary>What the plan counts</summary>
-#
-# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. Of the 4 GB more than in the bill, 3 are the process with its buffers and gaps, and 0.7 are logits. Its times use constants from published runs of Megatron on A100s; `after.warnings()` says how far it goes beyond them.
-#
-# </details>
-#
-# ---
-#
-# *Here ends what most people need. The rest is about other blocks, the reasons for many cards, averaging and the bill of one rank, and optional.*
-
-# %% [markdown]
-# ## Other blocks, and longer sequences
-#
-# The bill counted 34 bytes, as for GPT's block. LLaMA's block has no dropout, hence no masks. Between its MLP's three matrices lie four tensors, each 43/16 as wide as the block, instead of GPT's two. Here each of its norms is made of several operators. Does it keep less than GPT's block, or more?
+# The bill counted 34 bytes, as for GPT's block. LLaMA's block has no dropout, hence no masks. Between its MLP's three matrices lie four tensors, each 43/16 as wide as the block, instead of GPT's two. Q, K, V, the attention's output and the outputs of the norms are as wide as the block. Here each of the two norms is made of several operators, which keep 8 bytes, where GPT's norm keeps 2. Does it keep less than GPT's block, or more?
 
 # %%
 llama_keeps = lab.guess("LLaMA's block keeps", choices=("less", "more"))
@@ -437,17 +544,7 @@ lab.curves(measured=kept, predicted=formula, **axes, title=title)
 # %% [markdown] sections="10.1.1"
 # ## Five reasons for many cards
 #
-# Five reasons are usually given for many cards, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second, that training takes too long, we can compute. Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. LLaMA 7B was trained on 1 trillion tokens, and an A100 does at most 3.12e14 operations a second. No program gets all of these, so beside it stands what the paper reports:
-
-# %%
-llama = planner.MODELS["LLaMA 7B"]
-peak_hours = 6 * llama.params * llama.train_tokens / 312e12 / 3600
-hours = {"at the peak": peak_hours, "by the paper's card hours": llama.a100_hours}
-years = {name: each / 24 / 365 for name, each in hours.items()}
-lab.bars(years, badge="computed / published", title="Years on one card, LLaMA 7B")
-
-# %% [markdown]
-# The first bar divided by the second, 43 %, is the share of the peak that the run got. It is called [MFU](GLOSSARY.md#mfu), model FLOPs utilization, and chapter 15 asks where the rest goes.
+# Five reasons are usually given for many cards, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second is that training takes too long: by the paper's hours one card would need more than nine years.
 #
 # If all of the work could be divided, 4,096 cards would need 20 hours. But the part that is serial takes as long as on one card (Amdahl 1967). Assume that 1 % is serial. How many days do 4,096 cards need then?
 
@@ -457,7 +554,7 @@ days_needed = lab.guess("days on 4,096 cards, 1 % serial", between=(1, 365))
 
 # %%
 def days_on(cards, serial):
-    return llama.a100_hours / 24 * (serial + (1 - serial) / cards)
+    return paper_days * (serial + (1 - serial) / cards)
 
 
 counts = [2**n for n in range(13)]
@@ -482,47 +579,10 @@ days_needed.score(days_on(4096, 0.01))
 # | more experiments | if one has to end sooner | independent ones can have cards of their own |
 # | more reliable | no, a price | more cards fail more often (chapter 13) |
 
-# %% [markdown] sections="10.1.2"
-# ## Two models instead of one
-#
-# Two ranks begin with the same weights, which lie within ±0.125, and train five steps on different data. Nobody averages the gradients. How far apart are the weights in the end, where they differ most?
-
-# %%
-answers = ("exactly 0", "a rounding error, below 1e-5", "more than a rounding error")
-apart = lab.guess("largest difference of a weight", choices=answers)
-
-
-# %%
-def five_steps(average):
-    torch.manual_seed(0)
-    net = torch.nn.Linear(64, 64)
-    torch.manual_seed(1 + dist.get_rank())
-    for _ in range(5):
-        net(torch.randn(8, 64)).square().mean().backward()
-        for weight in net.parameters():
-            if average:
-                dist.all_reduce(weight.grad)  # the sum over all ranks, on every rank
-                weight.grad /= dist.get_world_size()
-            weight.data -= 0.5 * weight.grad
-            weight.grad = None
-    return net.state_dict()
-
-
-# %%
-alone = lab.difference(*lab.launch(five_steps, False, ranks=2))
-together = lab.difference(*lab.launch(five_steps, True, ranks=2))
-lab.table([{"no averaging": alone, "averaged": together}])
-
-# %%
-apart.score(answers[(alone > 0) + (alone > 1e-5)])
-
 # %% [markdown]
-# Without averaging there are two models instead of one. With averaging the difference is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are the heart of data parallelism (chapter 03).
-
-# %% [markdown]
-# ## Exercise 3. The bill of one rank
+# ## Exercise 4. The bill of one rank
 #
-# Read the bill again, but now of what lies on **this rank**. Some models are cut by `fully_shard`: then parameters, gradients and most of Adam's tensors are DTensors, which say how large the whole is. `to_local()` gives the part that lies here. In others two layers share a weight, or a parameter is frozen.
+# Read the bill again, but now of what lies on **this rank**. Some models are cut by `fully_shard`: then parameters, gradients and most of Adam's tensors are DTensors, which say how large the whole is. `to_local()` gives the part that lies here. In others two layers share a weight, which counts once, or a parameter is frozen and has no gradient.
 #
 # If `fully_shard` cuts the model of Exercise 1 for two ranks, each has 2,000,000 bytes of parameters, as many of gradients, and 4,000,004 of the optimizer.
 
@@ -560,14 +620,20 @@ check.hint("sharded_bytes")
 # %% [markdown]
 # ## Summary
 #
-# - In fp32 and in mixed precision, Adam's states take 16 bytes per parameter.
+# - In fp32 and in mixed precision, model states with Adam take 16 bytes per parameter.
 # - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width.
-# - Good reasons for many cards are that a model doesn't fit or takes too long. More cards fail more often.
-# - Eight cards hold LLaMA 7B with ZeRO 1. Two hold it only just.
-# - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the batch.
-# - Sharding divides states. To keep fewer activations, a rank takes fewer sequences or layers, or a part of each, or recomputes.
+# - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the sequences of a pipeline. ZeRO 3 sends parameters and gradients for each microbatch.
+# - With ZeRO 1 eight cards hold LLaMA 7B, and two hold it only just. More cards save time, less than in proportion.
+# - MFU is the share of the peak that training gets: 43 % for LLaMA 7B, by its paper.
 #
-# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), and in the optional end [MFU](GLOSSARY.md#mfu).
+# Count, then choose in this order:
+#
+# 1. One card holds it and is fast enough: use one card.
+# 2. One card holds it but is slow: data parallel (chapter 03).
+# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
+# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
+#
+# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [ring](GLOSSARY.md#ring), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [MFU](GLOSSARY.md#mfu).
 #
 # **Next**: [collectives](02_collectives.ipynb). All of these ways stand on a few calls, and we will take them apart.
 

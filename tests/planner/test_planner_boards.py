@@ -274,6 +274,18 @@ def test_what_ways_cost_is_a_row_each():
         strategies.costs({})
 
 
+def test_one_by_one_every_way_keeps_one_sequence_and_sharded_states_travel_for_each():
+    whole = {way: strategies.Strategy(strategy=way) for way in strategies.STRATEGIES}
+    single = {way: step.but(one_by_one=True) for way, step in whole.items()}
+    one = whole["data"].but(batch=4).bill()["activations"]  # a sequence on each rank
+    for way in ("data", "sharded", "layers", "hybrid"):
+        assert single[way].bill()["activations"] == pytest.approx(one)
+        assert whole[way].bill()["activations"] == pytest.approx(4 * one)
+    assert single["tensor"].bill()["activations"] == whole["tensor"].bill()["activations"] / 16
+    grown = {way: single[way].sent_bytes() / whole[way].sent_bytes() for way in single}
+    assert grown == {way: 4 if way == "sharded" else 1 for way in single}
+
+
 def test_the_fewest_cards_of_every_model_are_those_of_its_bill():
     told = {row[0]: row[1:] for row in need.cards().cells}
     assert list(told) == list(need.MODELS)

@@ -11,7 +11,14 @@ from torch.distributed.tensor import DTensor
 from labkit.planner import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("model_state_gb", "fewest_ranks", "traffic", "held_bytes", "sharded_bytes")
+EXERCISES = (
+    "model_state_gb",
+    "fewest_ranks",
+    "traffic",
+    "held_bytes",
+    "sharded_bytes",
+    "rank_sends",
+)
 GROUPS = {
     "sgd": (4, 4, 4),
     "fp32": (4, 4, 8),
@@ -64,7 +71,18 @@ def held(model, optimizer, part=local):
     }
 
 
-REFERENCES = dict(zip(EXERCISES, (state_gb, fewest, sends, held, held), strict=True))
+def step_sent(way, ranks, sequences, edges=2, rounds=3, per_sequence=True):
+    """The reference for rank_sends."""
+    share = 13.4e9 * (ranks - 1) / ranks
+    if way == "layers":
+        return min(edges, ranks - 1) * 2 * 2048 * 4096 * sequences
+    if way == "data":
+        return 2 * share
+    return rounds * share * (sequences / ranks if per_sequence else 1)
+
+
+ANSWERS = (state_gb, fewest, sends, held, held, step_sent)
+REFERENCES = dict(zip(EXERCISES, ANSWERS, strict=True))
 
 
 @pytest.mark.again
@@ -161,6 +179,27 @@ def shared_twice(model, optimizer):
     return found | {"parameters": sum(local(each).nbytes for _, each in named)}
 
 
+def one_direction(way, ranks, sequences):
+    """Forgets the gradients that go back."""
+    return step_sent(way, ranks, sequences, edges=1)
+
+
+def always_inner(way, ranks, sequences):
+    """The last of two ranks has one neighbour."""
+    sent = step_sent(way, ranks, sequences)
+    return 2 * 2 * 2048 * 4096 * sequences if way == "layers" else sent
+
+
+def gathered_once(way, ranks, sequences):
+    """Gathers parameters for the forward alone."""
+    return step_sent(way, ranks, sequences, rounds=2)
+
+
+def at_once(way, ranks, sequences):
+    """Takes all sequences as one microbatch."""
+    return step_sent(way, ranks, sequences, per_sequence=False)
+
+
 def moments_only(model, optimizer):
     """Forgets the counts of steps."""
     found = held(model, optimizer)
@@ -232,6 +271,15 @@ def moments_only(model, optimizer):
         ("sharded_bytes", every_gradient, "data parallel, float32, 2 ranks, rank 0: gradients"),
         ("sharded_bytes", shared_twice, "data parallel, float32, 2 ranks, rank 0: parameters"),
         ("sharded_bytes", moments_only, "data parallel, float32, 2 ranks, rank 0: optimizer"),
+        (
+            "rank_sends",
+            lambda way, ranks, sequences: step_sent(way, 4, sequences),
+            "'data', 2 ranks, 8 sequences: 2.01e+10 bytes; a rank sends 1.34e+10",
+        ),
+        ("rank_sends", one_direction, "'layers', 8 ranks, 64 sequences"),
+        ("rank_sends", always_inner, "'layers', 2 ranks, 8 sequences"),
+        ("rank_sends", gathered_once, "'sharded', 2 ranks, 8 sequences: 5.36e+10 bytes"),
+        ("rank_sends", at_once, "'sharded', 2 ranks, 8 sequences: 2.01e+10 bytes"),
         ("held_bytes", moments_only, "a plain model, float32: optimizer 8384; the engine"),
         ("held_bytes", four_each, "a plain model, bfloat16: parameters"),
         ("held_bytes", lambda *_: {}, "parameters None; the engine holds"),
