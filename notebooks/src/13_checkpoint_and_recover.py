@@ -229,15 +229,18 @@ lab.curves(
 )
 
 # %% [markdown] sections="10.5.1"
-# The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. The forgotten position trains on batches seen before. Other random numbers do no harm: their curve wanders about 0. But only a difference that stays 0 says that nothing is broken.
-#
-# Our data position is a number that we pass. With a `DataLoader`, which shuffles and whose workers read ahead, torchdata's [StatefulDataLoader](https://docs.pytorch.org/data/0.8/torchdata.stateful_dataloader.html) keeps it: its `state_dict` is one more part for the file, each rank's own (not run here).
+# The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. The forgotten position trains on batches seen before. Other random numbers are as good as the first ones, so their small difference is chance, not harm; here the forgotten rate costs no more. But only a difference that stays 0 says that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
 # Our schedule says what the rate *is* at each step. torch's `LinearLR(optimizer, 0.1, total_iters=10)` multiplies the rate that it finds in the optimizer, from a tenth to the whole in ten steps. Come back with the optimizer and without this schedule, and it finds the whole rate, multiplies it as often, and stays at *ten times* the rate for ever. Forget the optimizer instead, and the rate stays at a tenth.
 #
 # </details>
+
+# %% [markdown] sections="10.5.1"
+# ### The place in a real data loader
+#
+# Our data position is a number that we pass. With a `DataLoader`, which shuffles and whose workers read ahead, torchdata's [StatefulDataLoader](https://docs.pytorch.org/data/0.8/torchdata.stateful_dataloader.html) keeps it: its `state_dict` is one more part for the file, each rank's own (not run here).
 
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
@@ -349,6 +352,8 @@ lab.table(kills)
 
 # %% [markdown]
 # The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever the save of a draft was killed, a whole checkpoint is there, of step 10 or of step 20.
+#
+# ### When the power goes
 #
 # A power cut can still lose what the operating system has not yet written. So `os.fsync` of the file, before the rename, waits until its bytes are on the disk; the new name is safe after an `fsync` of its folder.
 #
@@ -524,13 +529,13 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 {what: round(waiting[what] - beside[what], 2) for what in waiting}  # gained, in s
 
 # %% [markdown]
-# The last line is what the thread's run gains, in seconds. It stands still for less time. A minus at the steps says that they are slower, because the thread needs the cores, too: that takes back part of the gain.
+# The last line is what the thread's run gains, in seconds. It stands still for less time. A minus at the steps says that they are slower, because the thread needs the cores, too: that takes back part of the gain. (Other work on the machine can hide it.)
 
 # %%
 trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps. In the gap after step 20 training stands still. Below the gap is the `copy`: the rank looks up its tensors and copies them. Then training goes on beside the thread's `write` and `seal`, which makes the files a checkpoint.
+# Above are the steps. In the gap after step 20 training stands still. The box below the gap is the `copy`: the rank looks up its tensors and copies them. Then training goes on beside the thread's `write` and `seal`, which makes the files a checkpoint.
 #
 # From here on we count only the gap, which is optimistic. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
@@ -663,6 +668,8 @@ opened.score(len(file_of_row.chunk(3)[1].unique()))
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
+# ### What belongs to ranks
+#
 # So tensors carry over to the bit. What belongs to ranks does not:
 #
 # - There are more random generators in the file than ranks: seed anew from (seed, step, rank).

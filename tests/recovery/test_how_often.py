@@ -71,7 +71,7 @@ def test_the_curve_ends_where_it_would_hide_its_valley(num_gpus, save_s):
     (best,) = [index for index, row in enumerate(rows) if row[2]]
     least = float(rows[best][2].removesuffix(" %"))
     assert max(lost) <= max(40, 1.5 * least) + 0.1
-    assert len(lost) > 5 and best < len(rows) - 1
+    assert len(lost) > 5
 
 
 def test_what_no_control_offers_is_refused():
