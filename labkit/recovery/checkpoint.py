@@ -142,8 +142,8 @@ def spent_s() -> dict[str, float]:
 
 
 def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
-    """This rank's steps, between them the copy of its latest ``save_async``, and under them what
-    the thread wrote.
+    """This rank's steps, and under them its latest ``save_async``: the copy, in the gap for which
+    training stood still, and what the thread wrote.
 
     ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``; ``first``: the
     first one's number. Between them training stood still. Raises ValueError where no asynchronous
@@ -159,7 +159,7 @@ def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
     ]
     copied = (_parts_s["list"][0], _parts_s["copy"][1])
     for lane, part, (start_s, end_s) in (
-        (COMPUTE, "copy", copied),  # by the rank itself: training waits for it
+        ("save", "copy", copied),  # by the rank itself: training waits, so it is no compute
         ("thread", "write", _parts_s["write"]),
         ("thread", "seal", _parts_s["seal"]),
     ):

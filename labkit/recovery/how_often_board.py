@@ -18,7 +18,9 @@ GPUS = (8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072
 SAVES_S = (0.5, 5.0, 20.0, 42.0, 60.0, 120.0, 300.0, 600.0)
 RESTARTS_S = (0.0, 60.0, 300.0, 900.0, 3600.0)
 MINUTES = tuple(1.25**step for step in range(-1, 34))
-"""between two checkpoints, as the axis has them"""
+"""between two checkpoints, as the axis has them at most"""
+MOST_LOST = 0.4
+"""where a curve ends: what is lost beyond would hide the valley"""
 _UNITS = ((172_800, 86_400, "{} days"), (3600, 3600, "{} h"), (60, 60, "{} min"), (0, 1, "{} s"))
 """from how many seconds on, the seconds of one, its words"""
 _WORDS = (
@@ -89,12 +91,13 @@ class HowOftenBoard(Board):
 
     def _drawn(self, num_gpus: int, save_s: float, restart_s: float) -> Sketch:
         mtbf_s = theory.mtbf_s(num_gpus)
-        lost = [theory.lost_share(60 * each, save_s, mtbf_s, restart_s) for each in MINUTES]
+        lost = {t: theory.lost_share(60 * t, save_s, mtbf_s, restart_s) for t in MINUTES}
         best_s = theory.cheapest_s(save_s, mtbf_s)
         least = theory.lost_share(best_s, save_s, mtbf_s, restart_s)
+        shown = {t: share for t, share in lost.items() if share <= max(MOST_LOST, 1.5 * least)}
         return curves(
             [
-                Series(both("lost"), MINUTES, lost),
+                Series(both("lost"), list(shown), list(shown.values())),
                 Series(both("least"), [best_s / 60], [least], points=True),
             ],
             title=both("What saving and failing cost"),

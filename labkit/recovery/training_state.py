@@ -164,6 +164,11 @@ def set_generators(mine: Mapping[str, Any]) -> None:
 
 
 def _device_module() -> ModuleType | None:
-    """torch.cuda or what else speaks for this rank's device; None on a CPU."""
-    kind = torch.get_default_device().type
-    return None if kind == "cpu" else torch.get_device_module(kind)
+    """torch.cuda or what else speaks for the accelerator that this process has used; None where it
+    used none. The default device does not tell: a script may say ``.to("cuda")``."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return None
+    module = torch.get_device_module(accelerator)
+    is_used = getattr(module, "is_initialized", lambda: True)()
+    return module if is_used else None

@@ -95,7 +95,7 @@ def test_a_save_in_the_background_waits_for_no_disk(tmp_path):
     run = lab.launch(return_before_the_disk, tmp_path, ranks=2, backend="gloo", timeout_s=40)
     for stood_s, path, done_s, spent_s, line in run:
         assert line.label.tolist() == ["0", "1", "copy", "write", "seal"]
-        assert line.lane.tolist() == ["compute"] * 3 + ["thread"] * 2
+        assert line.lane.tolist() == ["compute"] * 2 + ["save"] + ["thread"] * 2
         lasts_s = (line.end_us - line.start_us) / 1e6
         thread_s = [spent_s["write"], spent_s["seal"]]
         assert lasts_s[[0, 1, 3, 4]].tolist() == pytest.approx([1, 0.5, *thread_s])

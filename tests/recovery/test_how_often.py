@@ -63,6 +63,17 @@ def test_another_save_time_draws_other_pages():
     assert made.scene().heading == "What saving and failing cost"
 
 
+@pytest.mark.parametrize("num_gpus", board.GPUS)
+@pytest.mark.parametrize("save_s", [0.5, 60.0, 600.0])
+def test_the_curve_ends_where_it_would_hide_its_valley(num_gpus, save_s):
+    _, *rows = widgets.how_often(num_gpus=num_gpus, save_s=save_s).scene().table
+    lost = [float(row[1].removesuffix(" %")) for row in rows if row[1]]
+    (best,) = [index for index, row in enumerate(rows) if row[2]]
+    least = float(rows[best][2].removesuffix(" %"))
+    assert max(lost) <= max(40, 1.5 * least) + 0.1
+    assert len(lost) > 5
+
+
 def test_what_no_control_offers_is_refused():
     with pytest.raises(ValueError, match=r"num_gpus is one of 8, 64, .*; got 7"):
         widgets.how_often(num_gpus=7)

@@ -53,6 +53,60 @@ def test_who_is_killed_half_way_through_an_overwrite_leaves_nothing_to_read(tmp_
         torch.load(file)
 
 
+def twice_in_place(folder):
+    import torch.distributed as dist
+
+    for step in (1, 2):
+        dist.barrier()
+        if dist.get_rank() == 0:
+            torch.save({"step": step}, folder / "last.pt")
+    dist.barrier()
+
+
+def twice_in_a_draft(folder):
+    net, optimizer = build("ddp")
+    for step in (1, 2):
+        train(net, optimizer, [step])
+        checkpoint.save(folder, step, net, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("training", "moment", "names", "loads"),
+    [
+        (twice_in_place, "half-way", "last.pt", "PytorchStreamReader failed"),
+        (twice_in_a_draft, "half-way", ".000002-step-2, 000001-step-1", "1"),
+        (twice_in_a_draft, "rename", ".000002-step-2, 000001-step-1", "1"),
+        (twice_in_a_draft, "renamed", "000001-step-1, 000002-step-2", "2"),
+    ],
+)
+def test_what_a_kill_leaves_is_told(tmp_path, training, moment, names, loads):
+    left, loadable = killed_run.left_by_a_kill(training, tmp_path / "new", moment)
+    assert left == names
+    assert str(loadable).startswith(loads)
+
+
+def test_half_way_through_a_draft_its_last_file_is_half_written(tmp_path):
+    killed_run.left_by_a_kill(twice_in_a_draft, tmp_path, "half-way")
+    whole = tmp_path / "000001-step-1" / checkpoint.REST
+    half = tmp_path / ".000002-step-2" / checkpoint.REST
+    assert 2 * half.stat().st_size == pytest.approx(whole.stat().st_size, rel=0.05)
+
+
+def broken(folder):
+    raise KeyError("a bug")
+
+
+def idle(folder):
+    pass
+
+
+def test_a_training_that_ends_otherwise_is_no_kill(tmp_path):
+    with pytest.raises(lab.RankFailed, match="a bug"):
+        killed_run.left_by_a_kill(broken, tmp_path, "rename")
+    with pytest.raises(ValueError, match="idle saves less than twice"):
+        killed_run.left_by_a_kill(idle, tmp_path, "rename")
+
+
 def gathered():
     import torch.distributed as dist
 
