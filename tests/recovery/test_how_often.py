@@ -1,5 +1,6 @@
 """How often to save: the formula, its least point, and the board that shows both."""
 
+import math
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from browserless import from_browser
 from labkit import widgets
 from labkit.recovery import check, how_often
 from labkit.recovery import how_often_board as board
+
+EXERCISES = ("num_gpus",)
 
 
 def test_the_cost_is_least_where_dalys_paper_has_it():
@@ -22,6 +25,26 @@ def test_the_cost_is_least_where_dalys_paper_has_it():
 
 def test_559_gpus_are_the_fewest_of_the_first_exercises_example():
     assert check._gained(30, 2, 558) < 0.01 <= check._gained(30, 2, 559)
+
+
+def young(write_s, copy_s):
+    """Young's short form of the loss, solved for the number of GPUs."""
+    return 3600 * how_often.GPU_HOURS / (2e4 * (write_s**0.5 - copy_s**0.5) ** 2)
+
+
+@pytest.mark.usefixtures("a_fresh_learner")
+@pytest.mark.parametrize("rounded", [float, round, math.floor, math.ceil])
+def test_youngs_short_form_is_near_enough_for_the_exercise(rounded):
+    assert check.num_gpus(lambda *times_s: rounded(young(*times_s))).state == "passed"
+
+
+@pytest.mark.usefixtures("a_fresh_learner")
+@pytest.mark.parametrize("factor", [0.96, 1.04])
+def test_four_percent_off_is_too_far(factor):
+    fewest = {(60, 1): 203, (5, 1): 6077, (2.4, 0.2): 7604, (600, 30): 26}
+    assert check.num_gpus(lambda *times_s: fewest[times_s]).state == "passed"
+    verdict = check.num_gpus(lambda *times_s: factor * fewest[times_s])
+    assert verdict.state == "wrong" and "it saves " in verdict.counterexample, verdict
 
 
 def test_the_time_to_come_back_lifts_the_cost_and_does_not_move_its_least_point():

@@ -2,7 +2,6 @@
 
 import math
 import os
-from bisect import bisect_left
 
 import pytest
 import torch
@@ -63,34 +62,6 @@ def by_halves(write_s, copy_s):
         else:
             high = (low * high) ** 0.5
     return math.ceil(low)
-
-
-def young(write_s, copy_s):
-    """Young's short form of the loss, solved for the number of GPUs."""
-    return 3600 * how_often.GPU_HOURS / (2e4 * (write_s**0.5 - copy_s**0.5) ** 2)
-
-
-@pytest.mark.parametrize("rounded", [float, round, math.floor, math.ceil])
-def test_youngs_short_form_is_near_enough(rounded):
-    assert check.num_gpus(lambda *times_s: rounded(young(*times_s))).state == "passed"
-
-
-@pytest.mark.parametrize("factor", [0.96, 1.04])
-def test_four_percent_off_is_too_far(factor):
-    verdict = check.num_gpus(lambda *times_s: factor * by_halves(*times_s))
-    assert verdict.state == "wrong" and "it saves " in verdict.counterexample, verdict
-
-
-def one_interval(write_s, copy_s):
-    """Both at the best interval of the first: the second has another."""
-
-    def gained(num_gpus):
-        mtbf_s = how_often.mtbf_s(num_gpus)
-        best_s = how_often.cheapest_s(write_s, mtbf_s)
-        lost = [how_often.lost_share(best_s, each, mtbf_s) for each in (write_s, copy_s)]
-        return lost[0] - lost[1]
-
-    return 1 + bisect_left(range(1, 1_000_000), 0.01, key=gained)
 
 
 def one_rank(training, save=checkpoint.save, load=True, every=None):
@@ -289,8 +260,8 @@ def short(training):
         ("safe_save", lambda *_: None, "last.pt is not there"),
         (
             "num_gpus",
-            one_interval,
-            "1 s instead of 60 s for a save: with 634 GPUs it saves ",
+            lambda write_s, copy_s: 3600 * how_often.GPU_HOURS / (2e4 * (write_s - copy_s)),
+            "1 s instead of 60 s for a save: with 155 GPUs it saves ",
         ),
         ("num_gpus", lambda write_s, copy_s: 1000, "with 1,000 GPUs it saves "),
         ("num_gpus", lambda write_s, copy_s: 0, "0 is no number of GPUs here"),
