@@ -75,7 +75,7 @@ share.score(peak_bytes[0] / peak_bytes[1])
 fsdp.ThreeMoves(ranks=3)
 
 # %% [markdown]
-# A row is a rank. The third move is the backward of the first, so we tell autograd just that. That gives the sum over the ranks. For the mean we divide.
+# A row is a rank. The third move is the backward of the first, so we tell autograd just that. This gives the sum over the ranks; for the mean we divide.
 
 
 # %%
@@ -476,12 +476,11 @@ def optimizer_first():
 
 
 # %% [markdown]
-# The second function makes the optimizer *before* `fully_shard`. We train four steps on one batch. What does its loss do?
+# The second function makes the optimizer *before* `fully_shard`. We train four steps on one batch. What do we get?
 
 # %%
-does = lab.guess(
-    "with the optimizer made first", choices=("it falls", "it stays", "an error")
-)
+outcomes = ("a falling loss", "the same loss", "an error")
+does = lab.guess("with the optimizer made first", choices=outcomes)
 
 
 # %%
@@ -507,7 +506,7 @@ two, one = (lab.launch(fsdp_loop, sharded_first, ranks=num) for num in (2, 1))
 wrong = lab.launch(fsdp_loop, optimizer_first, ranks=2)
 
 # %%
-does.score("it stays" if wrong[0][0] == wrong[0][1] else "it falls")
+does.score(outcomes[wrong[0][0] == wrong[0][1]])
 
 # %%
 rows = [
@@ -773,7 +772,8 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 # ```
 #
 # </details>
-#
+
+# %% [markdown] sections="8.4.2, 8.10"
 # ## How fast must the link be?
 #
 # At 200 GB/s, with 2,048 tokens, most messages of our step hid. How slow may a link be? A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each of the $t$ tokens of a microbatch. $P_l$ cancels, and what is left is a rule to remember: the gather hides if
