@@ -17,6 +17,7 @@ def leaving_bytes(
     has another slice has its own. Raises ValueError for sizes that are none.
     """
     check_whole(1, 1_000_000, shard=shard, per_machine=per_machine, replicate=replicate)
+    check_whole(**{f"bytes of {name}": num_bytes for name, num_bytes in dict(payload).items()})
     found = 0.0
     if shard > per_machine:
         found += (shard - 1) * payload.get("all_gather", 0)  # handed one slice

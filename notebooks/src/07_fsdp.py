@@ -314,13 +314,15 @@ def ring_bytes(payload, ranks):
 
 counts = {name: counted for name, (_, _, counted) in runs.items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
+
+# %%
+ratio.score(sent["Freed"] / sent["DDP"])
+
+# %%
 lab.table(
     {"way": name, "sent_bytes": sent[name], **each.calls}
     for name, each in counts.items()
 )
-
-# %%
-ratio.score(sent["Freed"] / sent["DDP"])
 
 # %% [markdown] sections="8.4.1"
 # *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer. `fully_shard` pads each parameter, `Freed` only the layer.
@@ -416,10 +418,12 @@ def one_step(way):
 
 # %%
 found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
-lab.table({"way": way, **row} for way, row in found.items())
 
 # %%
 more.score(found["the root alone"]["peak_bytes"] / found["each layer"]["peak_bytes"])
+
+# %%
+lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
 # With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time. But each message has a fixed cost (chapter 02), which this table leaves out. One unit for each block is usual: of our 7 B model it is 0.4 GB.
@@ -645,11 +649,13 @@ def accumulate(reduce_once, gather_once):
 # %%
 ONCE = {"neither": (0, 0), "reduced": (1, 0), "reduced and gathered": (1, 1)}
 found = lab.launch(lambda: {name: accumulate(*how) for name, how in ONCE.items()})[0]
-rows = [(name, *row) for name, row in found.items()]
-lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 
 # %%
 left.score(sum(found["reduced"][:2]))
+
+# %%
+rows = [(name, *row) for name, row in found.items()]
+lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 
 # %% [markdown] sections="8.4.2, S6"
 # All gathers remain, since each unit is freed again. If nothing is freed, each unit is gathered once and reduced once. The price is memory: in our 7 B model 28 GB for whole gradients in fp32, and 14 GB more for whole weights in 16 bits.
@@ -812,6 +818,9 @@ plans = {8: sharded_plan} | plans
 step_us = {num: plan.time().step_us for num, plan in plans.items()}
 
 # %%
+faster.score(step_us[8] / step_us[64])
+
+# %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients, in 16 bits
 parts = {
     "computing alone": {num: step_us[8] * 8 / num for num in range(8, 65, 2)},
@@ -821,9 +830,6 @@ title = "A step of 131,072 tokens on more and more cards"
 axes = {"x": "cards", "unit": "us", "at": {"rule": 16, "crossing": 20}}
 step = {"the planner's step": step_us}
 lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axes)
-
-# %%
-faster.score(step_us[8] / step_us[64])
 
 # %% [markdown] sections="8.10"
 # With more cards each computes less, while its messages stay as long. The step follows the higher line. By the rule the messages take over at 131,072 / 8,000 = 16 cards, in the planner's lines at 20. From there the step takes the 1.6 s of its messages, however many cards you add. With a batch that grows along with the cards, the limit moves.
@@ -906,12 +912,14 @@ def all_four():
 
 
 rows = lab.launch(all_four, ranks=4)[0]
-heads = ["weights between steps_bytes", "peak_bytes", "would leave a machine_bytes"]
-lab.table(rows, heads=["strategy", *heads, "for"])
 
 # %%
 full, _, hybrid_row, _ = rows
 leaves.score(hybrid_row[3] / full[3])
+
+# %%
+heads = ["weights between steps_bytes", "peak_bytes", "would leave a machine_bytes"]
+lab.table(rows, heads=["strategy", *heads, "for"])
 
 # %% [markdown] sections="8.4.2, S6"
 # <details><summary>Why this share</summary>
