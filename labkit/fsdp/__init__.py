@@ -3,8 +3,8 @@
 ``board`` shows who holds what at every moment of a step, ``moves`` reads gather, forward, backward
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
 run beside the computation, ``moves_picture`` draws a layer's step, ``weights_run`` joins slices,
-``check`` grades the exercises. The theory and the real runs are ``labkit.sharding``'s, which ZeRO
-and FSDP share.
+``leaving`` says what would leave a machine, ``check`` grades the exercises. The theory and the real
+runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
 """
 
 import lazy_loader
@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "hiding": ["replay"],
+        "leaving": ["leaving_bytes"],
         "moves": ["by_layer", "order"],
         "moves_picture": ["ThreeMoves"],
         "weights_run": ["whole"],
