@@ -11,7 +11,6 @@ import functools
 
 from labkit.case_studies.llama import FREE, Case, between_us, host_parts_us, roomy, row
 from labkit.planner.plan.cluster import gpu
-from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, as_plan, search
 from labkit.sharding.step import Step
@@ -48,7 +47,7 @@ def cases(
     """For each number of cards one plan of those in ``rows``, to be drawn: the fastest that leaves
     the share free with Adam on the cards; if there is none, with Adam on the host; if there is
     none either, the lightest. Last the fastest that fits on the most cards without tensor
-    parallelism, where the fastest of all has some. Each is called by its cards and layout.
+    parallelism, where the fastest of all has some. Each is called by its cards and how it is cut.
 
     Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """
@@ -70,9 +69,13 @@ def cases(
 
 
 def _called(plan: Plan) -> dict[str, str]:
-    """A plan's cards and layout in each language, as short as bars can have it: where Adam is, the
-    bars show."""
-    layout = written(plan.layout).removesuffix(", offload optimizer").removesuffix(" full")
+    """A plan's cards and how it is cut, in each language, as short as bars can have it: where Adam
+    is, they show."""
+    cuts = (("tp", plan.tp), ("pp", plan.pp), ("dp", plan.dp if plan.zero < 3 else 1))
+    parts = [f"{axis} {ways}" for axis, ways in cuts if ways > 1]
+    parts += [f"ZeRO {plan.zero}"] if plan.zero else []
+    parts += ["recompute"] if plan.recompute == "full" else []
+    layout = ", ".join(parts) or "dp 1"
     if plan.gpus == 1:
         return both("1 card: {layout}", layout=layout)
     return both("{cards} cards: {layout}", cards=plan.gpus, layout=layout)

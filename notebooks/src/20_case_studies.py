@@ -243,7 +243,7 @@ check.hint("four_cards")
 # %% [markdown] sections="10.7.5"
 # ## Case 2: 7 billion on small cards
 #
-# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** Adam on the host helped four cards. How few cards of 24 GB (RTX 4090, made for games) can train all weights of LLaMA 7B so?
+# <a id="case-2" style="scroll-margin-top: 5rem"></a>**Question.** Adam on the host helped four cards. How few cards of 24 GB (RTX 4090, made for games) can then train all weights of LLaMA 7B?
 #
 # A step has 64 sequences of 1,024 tokens, a tenth of each card stays free, and Adam stays in fp32.
 #
@@ -288,9 +288,9 @@ lab.bars(waits, stacked=True, unit="us", **title)
 #
 # For eight cards we choose the last bar. The one above is a hair faster, but waits between cards for a quarter of its step. That is planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages wait a sixth as long.
 #
-# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare; no run here put Adam on the host. Only eight cards need no host.
+# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare; no run here put Adam on the host, so its bars are untested. Only eight cards need no host.
 #
-# **Count first**, in a run of two layers by DeepSpeed on one card: what stays on the card, and what crosses PCIe in a microbatch.
+# **Count first**, as in case 1, in a run of two layers by DeepSpeed on one card: what stays on the card, and what crosses PCIe in a microbatch.
 #
 # <details><summary>What is assumed</summary>
 #

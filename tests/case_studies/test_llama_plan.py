@@ -102,7 +102,8 @@ def test_the_option_keeps_a_shard_of_the_gradients_and_sends_more_often():
     without, option = llama.with_option(plan)
     assert option["memory_bytes"] == plan.memory().peak_bytes
     assert option["waits for messages_us"] == llama.between_us(plan) < 0.1e6
-    assert without["waits for messages_us"] is None
+    assert option["step_us"] == llama.step_us(plan)
+    assert without["waits for messages_us"] is None is without["step_us"]
     assert (without["gradients travel"], option["gradients travel"]) == (1, 8)
     more = without["gradients_bytes"] - option["gradients_bytes"]
     assert without["memory_bytes"] - option["memory_bytes"] == pytest.approx(more)

@@ -47,8 +47,8 @@ def test_seconds_are_the_steps_of_the_cases_and_of_one_without_tensor_parallelis
         assert name.startswith(f"{case.plan.gpus} card")
         assert sum(parts.values()) == pytest.approx(case.row()["step_us"])
     *_, best, whole = told.items()
-    assert best[0] == "8 cards: tp 2 pp 4 vpp 4, sp"
-    assert whole[0] == "8 cards: pp 8 vpp 4, mbs 2, recompute"
+    assert best[0] == "8 cards: tp 2, pp 4"
+    assert whole[0] == "8 cards: pp 8, recompute"
     steps_us = [sum(parts.values()) for parts in (best[1], whole[1])]
     assert steps_us[1] / steps_us[0] == pytest.approx(1.0, abs=0.02)
     between_us = [parts["between cards"] for parts in (best[1], whole[1])]
