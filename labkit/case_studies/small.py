@@ -71,7 +71,8 @@ def cases(
 def _called(plan: Plan) -> dict[str, str]:
     """A plan's cards and how it is cut, in each language, as short as bars can have it: where Adam
     is, they show."""
-    cuts = (("tp", plan.tp), ("pp", plan.pp), ("dp", plan.dp if plan.zero < 3 else 1))
+    copies = plan.layout.dp if plan.zero < 3 else 1
+    cuts = (("tp", plan.tp), ("pp", plan.pp), ("dp", copies))
     parts = [f"{axis} {ways}" for axis, ways in cuts if ways > 1]
     parts += [f"ZeRO {plan.zero}"] if plan.zero else []
     parts += ["recompute"] if plan.recompute == "full" else []
