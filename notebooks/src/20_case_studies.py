@@ -155,7 +155,7 @@ lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes
 lab.table(case_studies.llama.with_option(cures["eight cards"]))
 
 # %% [markdown] sections="8.10"
-# The planner assumes NVLink. Then computing hides nearly all messages, and the option costs at most this wait, in a step of 9.8 s. We did not time it; over PCIe, plan it anew.
+# The planner can't time the first row, since it counts messages in every microbatch. It assumes NVLink. Then computing hides nearly all messages, and the option costs at most this wait, in a step of 9.8 s. We did not time it; over PCIe, plan it anew.
 #
 # ### What makes it fit
 #
@@ -391,7 +391,7 @@ def my_placement(ways, latency_ms, ms_per_kb):
     """The name of the placement whose step is the shortest.
 
     ways: {name: (computing in ms, messages, kB)}; in case 3
-    {"apart": (450, 7, 175.6), "together": (157.5, 8, 180.5), "copied": (157.5, 1, 57.7)}.
+    {"apart": (450, 7, 175.6), "together": (157.5, 8, 180.5), ...}.
     A message takes latency_ms, and ms_per_kb more for each kB.
     """
     ### BEGIN SOLUTION
