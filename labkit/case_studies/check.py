@@ -1,5 +1,5 @@
-"""The exercises of the case studies: a layout that fits, and a policy for each kind of layer. Both
-are judged on cases that they don't show."""
+"""The exercises of the case studies: a layout that fits, the fastest placement, and a policy for
+each kind of layer. All are judged on cases that they don't show."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -12,11 +12,20 @@ from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Candidate, as_plan, search
 from labkit.units import format_bytes, format_us
 
-__all__ = ["four_cards", "hint", "policy", "status"]
+__all__ = ["four_cards", "hint", "placement", "policy", "status"]
 
 SLOWER = 1.25
 """steps, for one of the fastest layout that leaves so much"""
 FIELDS = ("tp", "sp", "pp", "zero", "mbs", "recompute", "offload")
+PLACED = (
+    {"apart": (450.0, 7, 175.6), "together": (157.5, 8, 180.5), "copied": (157.5, 1, 57.7)},
+    {"apart": (990.0, 7, 175.6), "together": (292.5, 8, 180.5), "copied": (292.5, 1, 697.0)},
+    {"apart": (720.0, 7, 175.6), "together": (225.0, 8, 675.5), "copied": (225.0, 1, 552.8)},
+)
+"""placement -> milliseconds of computing, messages, kB: chapter 20's net, one with a fusion of some
+forty times the weights, and one with heads of some hundred times"""
+RATES = ((12.0, 0.6), (60.0, 0.05), (1.0, 2.0))
+"""milliseconds a message, and a kB"""
 STEPS = 12
 LINKS = ((9.0, 2.0), (3.0, 1.0), (1.0, 0.2))
 """milliseconds a message, and 1e6 bytes a second"""
@@ -101,6 +110,40 @@ def _fastest(asked: Plan) -> Candidate | None:
     the host takes; None where there is none."""
     fit = (each for each in roomy(search(asked), FREE) if each.layout.vpp == 1)
     return next(fit, None)
+
+
+@exercise
+def placement(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(ways, latency_ms, ms_per_kb)`` is the name of the placement with the shortest step.
+
+    ``ways`` are {name: (milliseconds of computing, messages, kB)}. A message takes latency_ms, and
+    ms_per_kb more for each kB; nothing hides behind computing. Three nets on three links, and no
+    placement is the fastest on all.
+    """
+    for ways, (latency_ms, ms_per_kb) in product(PLACED, RATES):
+        given = answer(dict(ways), latency_ms, ms_per_kb)
+        about = {"latency": latency_ms, "rate": ms_per_kb, "ways": ways, "given": given}
+        if not isinstance(given, str) or given not in ways:
+            yield wrong(
+                "{latency:g} ms a message, {rate:g} ms a kB: return one of {ways}; got "
+                "{given!r:.80}",
+                **about | {"ways": ", ".join(ways)},
+            )
+            continue
+        took_ms = {
+            name: computing_ms + messages * latency_ms + kb * ms_per_kb
+            for name, (computing_ms, messages, kb) in ways.items()
+        }
+        best = min(took_ms, key=took_ms.__getitem__)
+        if took_ms[given] > took_ms[best]:
+            yield wrong(
+                "{latency:g} ms a message, {rate:g} ms a kB, {ways}: {given!r} takes {took:.0f} "
+                "ms, {other!r} {best:.0f} ms",
+                **about,
+                took=took_ms[given],
+                other=best,
+                best=took_ms[best],
+            )
 
 
 @exercise

@@ -133,6 +133,33 @@ def steps(plans: Mapping[str, Plan]) -> list[dict[str, object]]:
     return rows
 
 
+def with_option(plan: Plan) -> list[dict[str, object]]:
+    """For ``lab.table``, how a plan of FSDP lives while the Trainer accumulates: a row without the
+    option ``sync_each_batch`` and one with it. What a card keeps of gradients between microbatches
+    (all of them in bf16, or the shard that is planned), what it holds, how often in a step
+    gradients travel, the step, and what of it are waits for messages between cards: both are None
+    without the option, since the planner counts the messages of every microbatch. Raises ValueError
+    for what is no plan of ZeRO 3."""
+    if not isinstance(plan, Plan) or plan.zero != 3:
+        raise ValueError(f"FSDP shards all states: take a planner.Plan of zero 3; got {plan!r:.80}")
+    memory = plan.memory()
+    shard = memory.parts["gradients"]
+    whole = 2.0 * plan.shape.params
+    rows: list[dict[str, object]] = []
+    planned = (plan.layout.num_microbatches, step_us(plan), between_us(plan))
+    for told, kept, times, taken_us, waits_us in (
+        (say("option|without"), whole, 1, None, None),
+        (say("option|with it"), shard, *planned),
+    ):
+        row: dict[str, object] = {say("the option"): told, say("gradients") + "_bytes": kept}
+        row["memory_bytes"] = memory.peak_bytes - shard + kept
+        row[say("gradients travel")] = times
+        row["step_us"] = taken_us
+        row[say("waits for messages") + "_us"] = waits_us
+        rows.append(row)
+    return rows
+
+
 def between_us(plan: Plan) -> float:
     """What a step waits for messages between cards that nothing hides."""
     parts = plan.time().parts()

@@ -11,12 +11,11 @@ import functools
 
 from labkit.case_studies.llama import FREE, Case, between_us, host_parts_us, roomy, row
 from labkit.planner.plan.cluster import gpu
-from labkit.planner.plan.layout import written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, as_plan, search
 from labkit.sharding.step import Step
 from labkit.units import check_real, check_whole
-from labkit.words import both, say
+from labkit.words import both, say, spoken_in
 
 COUNTS = (1, 2, 4, 8)
 
@@ -47,46 +46,54 @@ def cases(
 ) -> list[Case]:
     """For each number of cards one plan of those in ``rows``, to be drawn: the fastest that leaves
     the share free with Adam on the cards; if there is none, with Adam on the host; if there is
-    none either, the lightest.
+    none either, the lightest. Last the fastest that fits on the most cards without tensor
+    parallelism, where the fastest of all has some. Each is called by its cards and how it is cut.
 
     Raises ValueError for a model or card that the tables lack, or a share that can't be.
     """
     check_real(0.0, 0.9, free=free)
     searched = _searched(str(model), str(card), seq)
-    memory = f"{searched[1, 'none'].plan.cluster.device_bytes / 1e9:.0f} GB"
-    found = []
+    plans = []
     for count in COUNTS:
-        name = both("{cards} x {memory}, Adam on the cards", cards=count, memory=memory)
         here = searched[count, "none"]
         if not roomy(here, free):
-            name = both("{cards} x {memory}, Adam on the host", cards=count, memory=memory)
             here = searched[count, "optimizer"]
         fit = roomy(here, free)
-        shown = fit[0] if fit else here.lightest()
-        found.append(Case(name=name, plan=as_plan(here.plan, shown.layout)))
-    return found
+        plans.append(as_plan(here.plan, (fit[0] if fit else here.lightest()).layout))
+    most = plans[-1]
+    if most.tp > 1:
+        here = searched[most.gpus, most.offload]
+        whole = [each for each in roomy(here, free) if each.layout.tp == 1]
+        plans += [as_plan(here.plan, each.layout) for each in whole[:1]]
+    return [Case(name=_called(plan), plan=plan) for plan in plans]
+
+
+def _called(plan: Plan) -> dict[str, str]:
+    """A plan's cards and how it is cut, in each language, as short as bars can have it: where Adam
+    is, they show."""
+    copies = plan.layout.dp if plan.zero < 3 else 1
+    cuts = (("tp", plan.tp), ("pp", plan.pp), ("dp", copies))
+    parts = [f"{axis} {ways}" for axis, ways in cuts if ways > 1]
+    parts += [f"ZeRO {plan.zero}"] if plan.zero else []
+    parts += ["recompute"] if plan.recompute == "full" else []
+    layout = ", ".join(parts) or "dp 1"
+    if plan.gpus == 1:
+        return both("1 card: {layout}", layout=layout)
+    return both("{cards} cards: {layout}", cards=plan.gpus, layout=layout)
 
 
 def seconds(
     model: str = "LLaMA 7B", card: str = "RTX 4090 24 GB", seq: int = 1024, free: float = FREE
 ) -> dict[str, dict[str, float]]:
-    """What a step of each of ``cases`` waits for, for stacked ``lab.bars``: cards and layout ->
+    """What a step of each of ``cases`` waits for, by its name, for stacked ``lab.bars``:
     {part: microseconds} of computing, messages between cards, what crosses PCIe to the host and
-    back, and the host's memory; last the fastest layout that fits on the most cards without
-    tensor parallelism, where the fastest of all has some. Raises ValueError as ``cases`` does."""
-    plans = [case.plan for case in cases(model, card, seq, free)]
-    most = plans[-1]
-    if most.tp > 1:
-        here = _searched(str(model), str(card), seq)[most.gpus, most.offload]
-        whole = [each for each in roomy(here, free) if each.layout.tp == 1]
-        plans += [as_plan(here.plan, each.layout) for each in whole[:1]]
+    back, and the host's memory. Raises ValueError as ``cases`` does."""
     found = {}
-    for plan in plans:
+    for case in cases(model, card, seq, free):
+        plan = case.plan
         waits_us = between_us(plan)
         pcie_us, memory_us = host_parts_us(plan, plan.layout)
-        name = written(plan.layout).removesuffix(", offload optimizer").removesuffix(" full")
-        told = say("1 card: {layout}") if plan.gpus == 1 else say("{cards} cards: {layout}")
-        found[told.format(cards=plan.gpus, layout=name)] = {
+        found[case.name[spoken_in(None)]] = {
             say("computing"): plan.time().step_us - waits_us,
             say("between cards"): waits_us,
             say("PCIe, to the host and back"): pcie_us,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from labkit.case_studies import check
+from labkit.case_studies import Perception, check
 
 WHOLE = {"zero": 3, "mbs": 1, "recompute": "full"}
 CUT = WHOLE | {"tp": 4, "offload": "optimizer"}
@@ -62,6 +62,19 @@ def by_size(weights, latency_ms, mb_per_s):
     return min(tries, key=took_ms)
 
 
+def by_hand(ways, latency_ms, ms_per_kb):
+    def step_ms(name):
+        computing_ms, messages, kb = ways[name]
+        return computing_ms + messages * latency_ms + kb * ms_per_kb
+
+    return min(ways, key=step_ms)
+
+
+def least(of):
+    """An answer that looks at a part of it: ``of(ways, latency_ms, ms_per_kb, name)``."""
+    return lambda ways, *link: min(ways, key=lambda name: of(*ways[name], *link))
+
+
 def test_a_layout_for_each_card_passes():
     verdict = check.four_cards(by_card)
     assert verdict.state == "passed", verdict
@@ -82,6 +95,50 @@ def test_a_layout_for_each_card_passes():
 )
 def test_a_layout_that_will_not_do_is_told(answer, words):
     verdict = check.four_cards(answer)
+    assert verdict.state == "wrong"
+    assert re.search(words, verdict.counterexample, re.DOTALL), verdict.counterexample
+
+
+def test_the_fastest_placement_passes_and_each_wins_somewhere():
+    verdict = check.placement(by_hand)
+    assert verdict.state == "passed", verdict
+    winners = [by_hand(ways, *link) for ways in check.PLACED for link in check.RATES]
+    assert set(winners) == {"apart", "together", "copied"}
+    first = check.PLACED[0]
+    for name, (computing_ms, messages, kb) in first.items():  # chapter 20's net, as by hand
+        step = Perception(placement=name).slowed(3)
+        assert (messages, kb) == (
+            len(step.message_bytes()),
+            pytest.approx(sum(step.message_bytes()) / 1e3, abs=0.1),
+        )
+        by_hand_ms = computing_ms + messages * 12 + kb * 0.6
+        assert by_hand_ms == pytest.approx(step.step_us() / 1e3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (
+            lambda *_: "copied",
+            "12 ms a message, 0.6 ms.*'copied' takes 723 ms, 'together' 497 ms",
+        ),
+        (lambda *_: "together", "'copied'"),
+        (least(lambda computing_ms, *_: computing_ms), "'together' takes"),
+        (least(lambda ms, messages, *_: messages), "'copied' takes"),
+        (least(lambda ms, messages, kb, *_: kb), "'apart' takes"),
+        (
+            least(lambda ms, n, kb, latency_ms, per_kb: n * latency_ms + kb * per_kb),
+            "'apart' takes",
+        ),
+        (least(lambda ms, n, kb, latency_ms, per_kb: ms + kb * per_kb), "60 ms a message"),
+        (least(lambda ms, n, kb, latency, per_kb: ms + n * (latency + kb * per_kb)), "'together'"),
+        (lambda *_: None, "return one of apart, together, copied; got None"),
+        (lambda *_: ["copied"], "return one of"),
+        (lambda *_: "apart and copied", "return one of"),
+    ],
+)
+def test_a_placement_that_is_slower_is_told(answer, words):
+    verdict = check.placement(answer)
     assert verdict.state == "wrong"
     assert re.search(words, verdict.counterexample, re.DOTALL), verdict.counterexample
 

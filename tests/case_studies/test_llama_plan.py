@@ -95,3 +95,19 @@ def test_a_row_of_a_plan_has_the_host_s_part_in_its_step():
     assert cards["memory_bytes"] == WRITTEN.memory().peak_bytes
     with pytest.raises(ValueError, match="plans are"):
         llama.steps([WRITTEN])
+
+
+def test_the_option_keeps_a_shard_of_the_gradients_and_sends_more_often():
+    plan = WRITTEN.but(gpus=8)
+    without, option = llama.with_option(plan)
+    assert option["memory_bytes"] == plan.memory().peak_bytes
+    assert option["waits for messages_us"] == llama.between_us(plan) < 0.1e6
+    assert option["step_us"] == llama.step_us(plan)
+    assert without["waits for messages_us"] is None is without["step_us"]
+    assert (without["gradients travel"], option["gradients travel"]) == (1, 8)
+    more = without["gradients_bytes"] - option["gradients_bytes"]
+    assert without["memory_bytes"] - option["memory_bytes"] == pytest.approx(more)
+    assert without["memory_bytes"] == pytest.approx(52.9e9, rel=0.002)
+    for wrong in (plan.but(zero=0), "a plan"):
+        with pytest.raises(ValueError, match="of zero 3"):
+            llama.with_option(wrong)

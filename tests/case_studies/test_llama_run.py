@@ -26,6 +26,12 @@ def test_both_engines_shard_the_same_training():
         assert row["last loss"] < math.log(256) - 0.2  # of 256 bytes, all as likely
 
 
+def test_without_accumulation_no_whole_gradients_stay():
+    told = Script(accumulation=1, read_ms=0.0, microbatch_ms=0.0, steps=4).run()[0]
+    assert told["gradients"] == told["kept"] == told["weights"] / 2
+    assert told["gradients as"] == "float32"
+
+
 @pytest.mark.alone
 def test_advice_is_to_read_ahead_and_that_helps():
     proof = mended("fsdp")

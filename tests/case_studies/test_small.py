@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.case_studies import ran, small
+from labkit.case_studies import llama, ran, small
 
 
 def test_more_cards_fit_more_and_the_host_helps():
@@ -27,28 +27,38 @@ def test_what_leaves_a_tenth_free_is_no_faster():
 
 def test_the_cases_drawn_are_rows_of_the_table():
     rows = {(row["cards"], index % 2): row for index, row in enumerate(small.rows())}
-    for count, case in zip(small.COUNTS, small.cases(), strict=True):
+    *cases, whole = small.cases()
+    for count, case in zip(small.COUNTS, cases, strict=True):
         on_host = not rows[count, 0]["fit"]
         assert case.held_bytes == pytest.approx(rows[count, on_host]["held_bytes"])
         assert case.over_bytes < 0
-        assert case.name["en"].startswith(f"{count} x 24 GB, Adam")
-        assert case.name["en"].endswith("on the host") == on_host
+        assert case.name["en"].startswith(f"{count} card")
+    assert (whole.plan.gpus, whole.plan.tp) == (8, 1)
+    assert whole.held_bytes == pytest.approx(21.2e9, rel=0.002)
+    assert whole.held_bytes < 0.9 * 24e9
+    assert [case.name["en"] for case in (*cases, whole)] == list(small.seconds())
+    assert whole.name["zh"].startswith("8 张卡：pp 8")
 
 
 def test_seconds_are_the_steps_of_the_cases_and_of_one_without_tensor_parallelism():
     cases = small.cases()
     told = small.seconds()
-    for case, (name, parts) in zip(cases, told.items(), strict=False):
+    for case, (name, parts) in zip(cases, told.items(), strict=True):
         assert name.startswith(f"{case.plan.gpus} card")
         assert sum(parts.values()) == pytest.approx(case.row()["step_us"])
     *_, best, whole = told.items()
-    assert best[0] == "8 cards: tp 2 pp 4 vpp 4, sp"
-    assert whole[0] == "8 cards: pp 8 vpp 4, mbs 2, recompute"
+    assert best[0] == "8 cards: tp 2, pp 4"
+    assert whole[0] == "8 cards: pp 8, recompute"
     steps_us = [sum(parts.values()) for parts in (best[1], whole[1])]
     assert steps_us[1] / steps_us[0] == pytest.approx(1.0, abs=0.02)
     between_us = [parts["between cards"] for parts in (best[1], whole[1])]
     assert between_us == pytest.approx([1.22e6, 0.20e6], rel=0.02)
-    one, two = ([*told.values()][number] for number in (0, 1))
+    one, two, four, *_ = told.values()
+    computing_us = [parts["computing"] for parts in (two, four)]
+    assert computing_us == pytest.approx([18.3e6, 6.75e6], rel=0.002)
+    again = cases[2].plan.but(recompute="full")
+    again_us = again.time().step_us - llama.between_us(again)
+    assert again_us == pytest.approx(8.81e6, rel=0.002)
     pcie = "PCIe, to the host and back"
     assert [one[pcie], two[pcie]] == pytest.approx([18.9e6, 1.9e6], rel=0.01)
     sums_gb = 2 * 2 * 6.738  # there and back
