@@ -34,8 +34,6 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 # - read each stage as a short training loop, and say what it saves and sends before you run it;
 # - hand the same work to DeepSpeed, and see what it sends and holds;
 # - choose a stage for a model and its network.
-#
-# The optional end adds accumulation, the configuration file, and a single card.
 
 # %% [markdown] sections="8.5.1"
 # ## The bill
@@ -148,7 +146,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three things of `plain` change (and one more `zero_grad`). The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other ranks' parts.
+# Three things of `plain` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other parts.
 
 
 # %%
@@ -385,7 +383,7 @@ title = "Bytes of whole layers over a step of stage 3"
 lab.curves(measured={"whole": dict(enumerate(whole))}, **axes, title=title)
 
 # %% [markdown] sections="10.2.5, D-train"
-# Each high dot is a gather, each low one a free: the four layers forward, then backward. Never are two layers whole, so the highest dot is the largest layer, a block. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch); then two are whole.
+# A high dot is a gather, a low one a free: the four layers forward, then backward. Never are two layers whole. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch).
 #
 # ### Run all four
 #
@@ -411,7 +409,7 @@ rows = ring_bytes.in_rows({"predicted": due, "measured": live})
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# At rest the formula holds for real ranks in fp32. (We don't run the 16-bit bill.) During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
+# At rest the formula holds, in fp32. (We don't run the 16-bit bill.) During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -457,7 +455,8 @@ def on_ring(program):
 
 
 # %%
-runs = lab.launch(lambda: {name: on_ring(by_hand[name]) for name in by_hand}, ranks=4)[0]
+each = lab.launch(lambda: list(map(on_ring, by_hand.values())), ranks=4)[0]
+runs = dict(zip(by_hand, each))
 sent = {name: run["sent_bytes"] for name, run in runs.items()}
 volume.score(sent["ZeRO 3"] / sent["ZeRO 0"])
 
@@ -467,28 +466,28 @@ lab.table({"three steps of": name} | run for name, run in runs.items())
 # %% [markdown]
 # Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce. Here the reduce-scatter was a real one, and to five digits the losses are the same.
 #
-# The same bytes can take longer. [DDP](GLOSSARY.md#ddp) (chapter 03) hides its all-reduce behind the backward. In stage 1 only the reduce-scatter can hide there, not the all-gather after the update.
-#
-# Look at stage 3's picture once more. The last layer is freed after its forward, and gathered again at once. By how many percent does a step send less, if we skip both?
+# In the picture of stage 3 the last layer is freed after its forward, and gathered again at once. If we skip both, how many percent less does a step send?
 
 # %%
-skipping = lab.guess("percent less without the last layer's second gather", between=(0, 50))
+skipping = lab.guess(
+    "percent less without the last layer's second gather", between=(0, 50)
+)
 
 # %%
 layers = whole[:8:2]  # bytes of each layer, as the forward gathers them
 skipping.score(100 * layers[3] / (3 * sum(layers)))
 
 # %% [markdown]
-# It is one of twelve gathers and reductions, and that of a small layer. The picture also says what it costs in memory: nothing at the peak, because no other layer is gathered in between.
+# It is one message of twelve, and of a small layer. The peak stays, because no other layer is gathered in between.
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole.
+# Our `part` needs multiples of the number of ranks. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole.
 #
 # - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
 # - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring; a reduce or broadcast of S bytes sends $\frac{N-1}{N}S$.
+# - **Traffic**: on average a rank sends at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring, a reduce or broadcast as half an all-reduce.
 
 
 # %%
@@ -542,7 +541,7 @@ def bare(settings):
 
 
 # %% [markdown]
-# In a file of your own you start it on all cards of a machine with `deepspeed train.py`. Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict, or a JSON file:
+# In a file of your own you start it on all cards of a machine with `deepspeed train.py`. Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict:
 
 
 # %%
@@ -568,7 +567,7 @@ lab.table([{"plain": f"{right[0]['loss']:.5f}"} | losses])
 #
 # ### What DeepSpeed sends and holds
 #
-# `third_steps` runs the same loop, and counts in its third step what is handed to each collective. In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
+# `third_steps` runs the same loop, and counts what its third step hands to each collective. In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
@@ -588,10 +587,13 @@ default = counted({f"ZeRO {stage}": config(stage) for stage in range(4)})
 reducing.score(next(call for call in default["handed"]["ZeRO 2"] if "reduce" in call))
 
 # %% [markdown] sections="10.7.2"
-# Why all-reduce, if a rank needs only its part? DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message. We change two settings and count again:
+# We change two settings, and count again. In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone. In stage 3 no weight stays whole; by default all of ours do, once gathered, because each has less than 100,000 elements.
 #
-# - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone.
-# - In stage 3 no weight stays whole. By default all of ours do, once gathered, because each has less than 100,000 elements.
+# <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
+#
+# DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message.
+#
+# </details>
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
@@ -604,7 +606,9 @@ KEEP_NOTHING = {  # for counting only: it turns off prefetch
 
 # %%
 changes = {1: TO_OWNERS, 2: TO_OWNERS, 3: KEEP_NOTHING}
-changed = counted({f"ZeRO {stage}": config(stage, **changes[stage]) for stage in changes})
+changed = counted(
+    {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in changes}
+)
 ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 columns = {"the method, our ring": ours, "DeepSpeed's default": default["sends"]}
 rows = ring_bytes.in_rows(columns | {"DeepSpeed, changed": changed["sends"]})
@@ -612,7 +616,7 @@ title = "What a step would send on a ring, in multiples of stage 0"
 lab.bars(rows, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce, two models on a ring, and then gathers a third; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. And what does a rank hold, after the backward and before the update?
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5: the *library* asks for an all-reduce, two models on a ring, and then gathers. Sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. And what does a rank hold, just before the update?
 
 # %%
 columns = {"predicted": due, "DeepSpeed's default": default["held"]}
@@ -621,9 +625,7 @@ title = "Live bytes per parameter before the update, rank 0 of 4"
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown] sections="10.7.2, 8.5.1"
-# Stage 0 is the formula. Under the others DeepSpeed keeps an fp32 copy of its part of the weights even in fp32, 4/4 = 1 byte more. Stage 1 still holds 2 less than predicted: with one microbatch it keeps only its part of the gradients, as stage 2 does. Stage 3 by default has the weights whole, 4 more, so what it doesn't send it doesn't save either.
-#
-# The matrices of a 7 B model have far more than 100,000 elements. So there expect about 1.5 times the bytes in stage 3, or a little less; we have not run it.
+# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 reduces its gradients during a single microbatch, and keeps only its part, as stage 2 does: 3 bytes less. Stage 3 by default has the weights whole, so it saves no parameter memory here. The matrices of a 7 B model have far more than 100,000 elements: there expect about 1.5, or a little less. We have not run it.
 #
 # <details><summary>What the bars leave out: DeepSpeed's buckets</summary>
 #
@@ -634,13 +636,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 # %% [markdown]
 # ## When is it worth it?
 #
-# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile; then it is *exposed*. We suppose that a library hides all it can:
-#
-# | | behind the forward | behind the backward | behind nothing |
-# | --- | --- | --- | --- |
-# | stage 0 | | all-reduce | |
-# | stages 1 and 2 | | reduce-scatter | all-gather |
-# | stage 3 | all-gather | all-gather, reduce-scatter | |
+# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all it can:
 
 
 # %%
@@ -649,15 +645,21 @@ def exposed(stage, num_params, ranks, link_bytes_per_s, tokens):
     once = 2 * num_params * (ranks - 1) / ranks / link_bytes_per_s  # one all-gather
     forward = 2 * num_params * tokens / 150e12
     backward = 2 * forward
-    if stage == 3:
-        return max(0, once - forward) + max(0, 2 * once - backward)
-    if stage == 0:
+    if stage == 0:  # the all-reduce, behind the backward
         return max(0, 2 * once - backward)
-    return max(0, once - backward) + once
+    if stage == 3:  # a gather behind the forward; a gather, a reduce-scatter
+        return max(0, once - forward) + max(0, 2 * once - backward)
+    return max(0, once - backward) + once  # nothing hides the all-gather
 
 
 # %% [markdown]
-# An A100 computes 312 TFLOP/s by its data sheet; we assume half, 150. Inside a machine NVLink brings 300 GB/s, between machines half of a card of 400 Gb/s 25 GB/s. With 2,048 tokens per card, which step is faster inside a machine?
+# We assume 150 TFLOP/s, 2,048 tokens per card, and links of 300 GB/s inside a machine and 25 between machines. Which step is faster inside a machine?
+#
+# <details><summary>Where do these numbers come from?</summary>
+#
+# 150 is about half of what the data sheet of an A100 promises, 300 its NVLink in one direction, and 25 half of a card of 400 Gb/s.
+#
+# </details>
 
 # %%
 choices = ("stage 1", "stage 3", "equally fast")
@@ -669,7 +671,9 @@ ours = {"num_params": 7e9, "ranks": 8, "tokens": 2048}
 
 
 def exposed_row(stage, **given):
-    seconds = {name: exposed(stage, link_bytes_per_s=links[name], **given) for name in links}
+    seconds = {
+        name: exposed(stage, link_bytes_per_s=links[name], **given) for name in links
+    }
     return {"stage": str(stage), "held_bytes": 7e9 * held(8, stage)} | seconds
 
 
@@ -682,17 +686,17 @@ title = "Exposed seconds in a step, beside 0.57 s of computing"
 lab.table(table, units=dict.fromkeys(links, "s"), title=title)
 
 # %% [markdown]
-# Inside a machine stage 3 hides everything, but nothing hides stage 1's all-gather. Between machines stage 3 is the slowest. The messages do not grow with the tokens, computing does: from 5,250 tokens on it hides all of stage 3 there, too. (An estimate: real links reach less, and prefetch is never perfect.) So choose
+# Inside a machine stage 3 hides everything, but nothing hides stage 1's all-gather. Between machines stage 3 is the slowest. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3 there, too. (An estimate: real links reach less, and no prefetch is perfect.) So choose
 #
-# - **stage 1** if it fits and messages are slow: it sends least, needs no prefetch, and reduces once per update, however many microbatches;
+# - **stage 1** if it fits and messages are slow: it needs no prefetch, and reduces once per update, however many microbatches;
 # - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits, or if computing hides all that it sends, in *every* microbatch; then it is the fastest that shards. If not hidden it is slow, not impossible.
+# - **stage 3** if nothing else fits, or if computing hides what it sends, in *every* microbatch. If not, it is slow, but it runs.
 #
-# For our model on eight cards stage 1 fits: by the formula its states take 38.5 of 80 GB on each. Activations and buffers come on top, and we have not run it. In DeepSpeed set `use_multi_rank_bucket_allreduce` to false for it, and measure.
+# For our model stage 1 fits: its states take 38.5 of 80 GB by the formula; activations and buffers come on top, and we have not run it. In DeepSpeed set `use_multi_rank_bucket_allreduce` to false, and measure.
 #
 # ### Exercise 2. Choose a stage
 #
-# Return the fastest stage of those whose states fit into `room_bytes` on a card; `held` knows the bill. If several are equally fast, take the lowest; if none fits, return None. A step now has one or more microbatches of `tokens` each: stages 0 and 1 reduce in the last backward alone, stage 2 in every one; stage 3 does in every microbatch what the table says. Compare what is exposed, at 150 TFLOP/s.
+# Return the fastest stage whose states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None. A step now has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one. Stage 3 does everything in each. Compute at 150 TFLOP/s.
 
 
 # %%
@@ -709,7 +713,9 @@ def my_choice(num_params, ranks, room_bytes, link_bytes_per_s, tokens, microbatc
         2: microbatches * reducing + once,
         3: microbatches * (max(0, once - forward) + all_reducing),
     }
-    fits = [stage for stage in range(4) if num_params * held(ranks, stage) <= room_bytes]
+    fits = [
+        stage for stage in range(4) if num_params * held(ranks, stage) <= room_bytes
+    ]
     return min(fits, key=exposed_s.get, default=None)
     ### END SOLUTION
 
