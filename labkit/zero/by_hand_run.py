@@ -1,7 +1,9 @@
-"""Chapter 06's programs beside data parallelism: what each ends with on its ranks, and how far
-apart that is."""
+"""Chapter 06's programs beside data parallelism: what each ends with on its ranks, how far apart
+that is, and what they hold."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def after_three(program: Callable) -> dict[str, Any]:
-    """What three steps leave on this rank: the last loss in fp32, and all weights end to end in
-    fp32 and in fp64.
+    """What three steps leave on this rank: the last loss in fp32, all weights end to end in fp32
+    and in fp64, and "whole_bytes" of the last step, see ``_resized``.
 
     ``program(num_steps)`` returns its losses, its model, its optimizer and, where layers are
     sharded, those too: they have ``gather()``.
@@ -30,14 +32,58 @@ def after_three(program: Callable) -> dict[str, Any]:
     for name, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
         torch.set_default_dtype(dtype)
         try:
-            losses, net, _, *sharded = program(3)
+            with _resized() as whole_bytes:
+                losses, net, _, *sharded = program(3)
         finally:
             torch.set_default_dtype(before)
         for layer in chain.from_iterable(sharded):
             layer.gather()
-        found["loss"] = losses[-1]
+        found["loss"], found["whole_bytes"] = losses[-1], whole_bytes
         found[name] = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
     return found
+
+
+@contextlib.contextmanager
+def _resized() -> "Iterator[list[int]]":
+    """A list that has, when the block ends, the bytes of all storages that the block has resized,
+    together, after each resize before its last optimizer step (and after the one before that)."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    resize = torch.UntypedStorage.resize_
+    sizes: dict[int, int] = {}
+    step: list[int] = []
+    last: list[int] = []
+
+    def resized(storage: "torch.UntypedStorage", num_bytes: int) -> None:
+        resize(storage, num_bytes)
+        sizes[storage._cdata] = num_bytes
+        step.append(sum(sizes.values()))
+
+    def update(*_: Any) -> None:
+        last[:] = step
+        step.clear()
+
+    hook = register_optimizer_step_pre_hook(update)
+    torch.UntypedStorage.resize_ = resized
+    try:
+        yield last
+    finally:
+        torch.UntypedStorage.resize_ = resize
+        hook.remove()
+
+
+def live_bytes(program: Callable) -> int:
+    """The bytes of all storages that are alive on this rank after ``program(2)``, while what it
+    returns is."""
+    from labkit.measure import memory
+
+    with memory.watch() as seen:
+        kept = program(2)
+        gc.collect()
+        num_bytes = seen.live_bytes
+    del kept
+    return num_bytes
 
 
 def most_gradient_bytes(program: Callable) -> int:

@@ -1,6 +1,11 @@
-"""What DeepSpeed reads out of configurations: the ranks' side of chapter 06's file."""
+"""What DeepSpeed reads out of configurations, and what a step under them sends and holds: the
+ranks' side of chapter 06's engines."""
 
+import gc
+from collections.abc import Callable
 from typing import Any
+
+from labkit.zero import ring_bytes
 
 
 def read(files: dict[str, dict]) -> list[dict[str, Any]]:
@@ -26,3 +31,59 @@ def _reading(content: dict) -> dict[str, Any]:
         "micro": found.train_micro_batch_size_per_gpu,
         "clipping": found.gradient_clipping,
     }
+
+
+def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str, Any]]:
+    """What DeepSpeed's third step does on this rank, by what is counted and then by configuration.
+
+    "handed": models by collective, see ``ring_bytes.in_models``; "sends": what a ring would send
+    for them, in multiples of an all-reduce of all gradients; "held": bytes of all live storages per
+    parameter, after the backward and before the update, without DeepSpeed's buckets, whose size
+    does not depend on the model. ``story()`` makes the model, tokens and targets.
+    """
+    found: dict[str, dict[str, Any]] = {"handed": {}, "sends": {}, "held": {}}
+    for name, config in configs.items():
+        for what, counted in _third_step(story, config).items():
+            found[what][name] = counted
+    return found
+
+
+def _third_step(story: Callable, config: dict) -> dict[str, Any]:
+    """One configuration's: see ``third_steps``."""
+    import deepspeed
+    import torch.distributed as dist
+
+    from labkit import model
+    from labkit.measure import memory, traffic
+
+    with memory.watch() as watched:
+        net, tokens, targets = story()
+        num_params = sum(each.numel() for each in net.parameters())
+        model_bytes = sum(each.nbytes for each in net.parameters())
+        engine, *_ = deepspeed.initialize(model=net, config=config)
+        for step in range(3):
+            with traffic.count() as sent:
+                for _ in range(engine.gradient_accumulation_steps()):
+                    engine.backward(model.loss(engine(tokens), targets))
+                    if step == 2 and engine.is_gradient_accumulation_boundary():
+                        dist.barrier()  # or gloo's thread may still hold the last message
+                        gc.collect()
+                        held = watched.live_bytes - _bucket_bytes(engine)
+                    engine.step()
+    handed = {call: num for call, num in sent.payload_bytes.items() if call != "barrier"}
+    ranks = dist.get_world_size()
+    return {
+        "handed": ring_bytes.in_models(handed, model_bytes, ranks),
+        "sends": ring_bytes.on_a_ring(handed, ranks) / (2 * model_bytes),
+        "held": held / num_params,
+    }
+
+
+def _bucket_bytes(engine: Any) -> int:
+    """The bytes of an engine's buckets, each storage once."""
+    from labkit.sharding import engines
+
+    storages = (
+        piece.held.untyped_storage() for piece in engines.pieces(engine) if piece.kind == "buffer"
+    )
+    return sum({each._cdata: each.nbytes() for each in storages}.values())

@@ -40,23 +40,21 @@ def in_models(handed: Mapping[str, int], model_bytes: int, ranks: int) -> dict[s
     return {call: models for call, models in found.items() if models}
 
 
-def in_multiples(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Columns of bytes by row, as a row of multiples for each name: every column is divided by the
-    first of its numbers. Raises ValueError where that is 0, and for what is no column."""
+def in_rows(columns: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Columns of numbers by row, as a row of numbers by column for each name, in the order in which
+    the names come; a row lacks the columns that lack its name. Raises ValueError for what is no
+    column."""
     if not isinstance(columns, Mapping) or not all(map(_is_column, columns.values())):
-        raise ValueError(f"a column is a dict of bytes by row; got {brief(columns)}")
+        raise ValueError(f"a column is a dict of numbers by row; got {brief(columns)}")
     rows: dict[str, dict[str, float]] = {}
-    for column, sizes in columns.items():
-        once = next(iter(sizes.values()), 1)
-        if not once:
-            raise ValueError(f"the first number of {column!r} is what the others are divided by: 0")
-        for name, size in sizes.items():
-            rows.setdefault(name, {})[column] = size / once
+    for column, numbers in columns.items():
+        for name, number in numbers.items():
+            rows.setdefault(name, {})[column] = number
     return rows
 
 
 def _is_column(sizes: object) -> bool:
-    """Whether this is a dict of numbers of bytes."""
+    """Whether this is a dict of numbers from 0 up."""
     if not isinstance(sizes, Mapping):
         return False
     return all(isinstance(size, int | float) and 0 <= size < 1e300 for size in sizes.values())

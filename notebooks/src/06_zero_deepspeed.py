@@ -31,11 +31,9 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 #
 # **When you are done** you can
 #
-# - write each stage by hand, and say what it saves and sends before you run it;
-# - hand the same work to DeepSpeed, and see what it sends;
+# - read each stage as a short training loop, and say what it saves and sends before you run it;
+# - hand the same work to DeepSpeed, and see what it sends and holds;
 # - choose a stage for a model and its network.
-#
-# The optional end adds accumulation, the configuration file, and a single card.
 
 # %% [markdown] sections="8.5.1"
 # ## The bill
@@ -74,7 +72,7 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 # %% [markdown] sections="19.4.1"
 # ## By hand
 #
-# How can a rank update a model of which it has only a part? With two [collectives](GLOSSARY.md#collective) of chapter 02: a [reduce-scatter](GLOSSARY.md#reduce-scatter) leaves each rank its own part of the sum over all ranks, and an [all-gather](GLOSSARY.md#all-gather) puts the parts together for everyone. Between them each rank updates its own part:
+# How can a rank update the model if it has the optimizer's states of only a part? With two [collectives](GLOSSARY.md#collective) of chapter 02: a [reduce-scatter](GLOSSARY.md#reduce-scatter) leaves each rank its own part of the sum over all ranks, and an [all-gather](GLOSSARY.md#all-gather) puts the parts together for everyone. Between them each rank updates its own part:
 
 # %%
 lab.show(part_picture.drawn())
@@ -148,7 +146,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three things of `plain` change (and one more `zero_grad`). The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other ranks' parts.
+# Three things of `plain` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other parts.
 
 
 # %%
@@ -160,7 +158,7 @@ def zero1(num_steps):
     losses = []
     for step in range(num_steps):
         net.zero_grad()
-        optimizer.zero_grad()  # own.grad is a view: it keeps the old gradient alive
+        optimizer.zero_grad()  # own.grad is a view: else two sets of gradients live
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -185,7 +183,7 @@ ran = lab.launch(by_hand_run.after_three, zero1, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
-# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). With NCCL rounding may differ.
+# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). A real one comes below, with our ring.
 #
 # ### Stage 2: gradients too
 #
@@ -250,6 +248,7 @@ storage = layer.weight.untyped_storage()
 parts = layer.weight.detach().clone()
 
 # %%
+# whoever wants the gradient of the inputs needs the weight in the backward
 outputs = layer(torch.randn(8, 64, requires_grad=True))
 storage_bytes = {"gathered": storage.nbytes()}
 storage.resize_(0)
@@ -277,10 +276,7 @@ storage.resize_(parts.nbytes)
 layer.weight.data.copy_(parts)
 outputs.sum().backward()
 storage_bytes["gathered again"] = storage.nbytes()
-
-# %%
-title = "The storage of one weight"
-lab.bars(storage_bytes, unit="bytes", title=title, badge="measured")
+storage_bytes
 
 # %% [markdown]
 # `Sharded` does this with a whole layer: its weights lie end to end in one storage, that of `whole`. A rank keeps its part, `own`. `reduce` lays the gradients end to end, too:
@@ -326,7 +322,7 @@ class Sharded:
 # inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
 # ```
 #
-# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
+# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there. `inputs` has one entry more than `outputs`, so each pop pairs an output with the gradient of its copy.
 
 
 # %%
@@ -372,94 +368,48 @@ ran = lab.launch(by_hand_run.after_three, zero3, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, D-train"
-# In fp64 the difference all but disappears, so it is rounding. Once training runs, no rank has the whole model. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). Ours does without.
+# In fp64 the difference all but disappears, so it is rounding. How much of the model is ever whole? `after_three` has also followed the storages that are resized, over the last step:
 #
 # <details><summary>Why does stage 3 round differently?</summary>
 #
 # We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
 #
 # </details>
+
+# %%
+whole = ran[0]["whole_bytes"]
+axes = {"x": "gathers and frees, in order", "unit": "bytes", "joined": True}
+title = "Bytes of whole layers over a step of stage 3"
+lab.curves(measured={"whole": dict(enumerate(whole))}, **axes, title=title)
+
+# %% [markdown] sections="10.2.5, D-train"
+# A high dot is a gather, a low one a free: the four layers forward, then backward. Never are two layers whole. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch).
 #
 # ### Run all four
 #
-# What does a rank hold now? In fp32 a parameter takes 4 bytes, its gradient 4, Adam 8. So on 4 ranks stage 1 should leave 4 + 4 + 8/4 = 10 on each. `memory.watch` follows every storage that torch holds:
-
-
-# %%
-import gc
-
-from labkit.measure import memory, traffic
-
+# What does a rank hold now? In fp32 a parameter takes 4 bytes, its gradient 4, Adam 8. So on 4 ranks stage 1 should leave 4 + 4 + 8/4 = 10 on each. `live_bytes` counts every storage that torch holds after a step:
 
 # %%
-def watched(program):
-    with memory.watch() as seen, traffic.count() as sent:
-        kept = program(2)  # what it returns stays alive
-        gc.collect()
-        live_bytes = seen.live_bytes
-    return {"live_bytes": live_bytes, "wire_bytes": sent.sent_bytes}
-
-
-# %%
-by_hand = (plain, zero1, zero2, zero3)
-runs = lab.launch(lambda: {p.__name__: watched(p) for p in by_hand}, ranks=4)[0]
-
-# %%
+by_hand = {"ZeRO 0": plain, "ZeRO 1": zero1, "ZeRO 2": zero2, "ZeRO 3": zero3}
 count = right[0]["fp32"].numel()  # parameters
-due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
-live = [run["live_bytes"] / count for run in runs.values()]
+
 
 # %%
+def per_parameter():
+    counted = by_hand_run.live_bytes
+    return {name: counted(program) / count for name, program in by_hand.items()}
+
+
+# %%
+live = lab.launch(per_parameter, ranks=4)[0]
+bill = {"weight": 4, "gradient": 4, "optimizer": 8}
+due = {name: held(4, stage, **bill) for stage, name in enumerate(by_hand)}
 title = "Live bytes per parameter after a step, rank 0 of 4"
-rows = {
-    name: {"predicted": predicted, "measured": measured}
-    for name, predicted, measured in zip(runs, due, live)
-}
+rows = ring_bytes.in_rows({"predicted": due, "measured": live})
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown]
-# At rest the formula holds for real ranks in fp32. (We don't run the 16-bit bill.) During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
-#
-# ### Exercise 1. When sizes do not divide
-#
-# Our `part` needs sizes that are multiples of the number of ranks. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole.
-#
-# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
-# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
-# - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
-# - **Traffic**: on average a rank sends in a step at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring; a reduce or broadcast of S bytes sends $\frac{N-1}{N}S$.
-
-
-# %%
-def my_sharded_adamw(net, backward, num_steps):
-    """Leaves in net the weights after num_steps steps."""
-    ### BEGIN SOLUTION
-    rank, size = dist.get_rank(), dist.get_world_size()
-    weights = list(net.parameters())
-    total = sum(weight.numel() for weight in weights)
-    owners, before = {}, 0
-    for weight in weights:
-        owners[weight] = before * size // total
-        before += weight.numel()
-    mine = [weight for weight in weights if owners[weight] == rank]
-    optimizer = torch.optim.AdamW(mine, lr=0.01)
-    for step in range(num_steps):
-        backward(step)
-        for weight, owner in owners.items():
-            dist.reduce(weight.grad, owner)
-            weight.grad /= size
-        optimizer.step()
-        for weight, owner in owners.items():
-            dist.broadcast(weight.data, owner)
-        net.zero_grad()
-    ### END SOLUTION
-
-
-# %%
-check.shard_adamw(my_sharded_adamw)
-
-# %%
-check.hint("shard_adamw")
+# At rest the formula holds, in fp32. (We don't run the 16-bit bill.) During a step activations come on top (chapter 07), and in stage 3 one whole layer, its gradients and their flat copy.
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -495,19 +445,81 @@ def all_gather(tensor):
 
 
 # %%
-def sent_by(program):
+from labkit.measure import traffic
+
+
+def on_ring(program):
     with traffic.count() as counted:
-        program(1)
-    return counted.payload_bytes["send"]
+        losses, *_ = program(2)
+    return {"sent_bytes": counted.payload_bytes["send"], "loss": f"{losses[-1]:.5f}"}
 
 
 # %%
-on_ring = lab.launch(lambda: {p.__name__: sent_by(p) for p in by_hand}, ranks=4)
-sent = on_ring[0]
-volume.score(sent["zero3"] / sent["plain"])
+each = lab.launch(lambda: list(map(on_ring, by_hand.values())), ranks=4)[0]
+runs = dict(zip(by_hand, each))
+sent = {name: run["sent_bytes"] for name, run in runs.items()}
+volume.score(sent["ZeRO 3"] / sent["ZeRO 0"])
+
+# %%
+lab.table({"two steps of": name} | run for name, run in runs.items())
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce: rows 0 to 2 of the picture end at the same place. They may take longer, because no backward hides the all-gather.
+# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce. Here the reduce-scatter was a real one, and the second losses agree.
+#
+# In the picture of stage 3 the last layer is freed after its forward, and gathered again at once. If we skip both, how many percent less does a step send?
+
+# %%
+skipping = lab.guess(
+    "percent less without the last layer's second gather", between=(0, 50)
+)
+
+# %%
+layers = whole[:8:2]  # bytes of each layer, as the forward gathers them
+skipping.score(100 * layers[3] / (3 * sum(layers)))
+
+# %% [markdown]
+# It is one message of twelve, and of a small layer. The peak stays, because no other layer is gathered in between.
+#
+# ### Exercise 1. When sizes do not divide
+#
+# Our `part` needs multiples of the number of ranks. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole.
+#
+# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
+# - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
+# - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
+# - **Traffic**: on average a rank sends at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring, a reduce or broadcast as half an all-reduce.
+
+
+# %%
+def my_sharded_adamw(net, backward, num_steps):
+    """Leaves in net the weights after num_steps steps."""
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(), dist.get_world_size()
+    weights = list(net.parameters())
+    total = sum(weight.numel() for weight in weights)
+    owners, before = {}, 0
+    for weight in weights:
+        owners[weight] = before * size // total
+        before += weight.numel()
+    mine = [weight for weight in weights if owners[weight] == rank]
+    optimizer = torch.optim.AdamW(mine, lr=0.01)
+    for step in range(num_steps):
+        backward(step)
+        for weight, owner in owners.items():
+            dist.reduce(weight.grad, owner)
+            weight.grad /= size
+        optimizer.step()
+        for weight, owner in owners.items():
+            dist.broadcast(weight.data, owner)
+        net.zero_grad()
+    ### END SOLUTION
+
+
+# %%
+check.shard_adamw(my_sharded_adamw)
+
+# %%
+check.hint("shard_adamw")
 
 # %% [markdown]
 # *Here the first half ends.*
@@ -531,13 +543,7 @@ def bare(settings):
 
 
 # %% [markdown]
-# In a file of your own you start it on all cards of a machine with
-#
-# ```
-# deepspeed train.py
-# ```
-#
-# Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict, or a JSON file:
+# In a file of your own you start it on all cards of a machine with `deepspeed train.py`. Here `lab.launch` starts it, under stage 2, and we look at the third step's loss. The configuration is a dict:
 
 
 # %%
@@ -546,7 +552,7 @@ def config(stage, accumulate=1, **zero):
     return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulate,
-        # torch's default; DeepSpeed's is 0
+        # weight_decay: 0.01 is torch's default
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.01}},
         "zero_optimization": {"stage": stage} | zero,
     }
@@ -561,60 +567,35 @@ lab.table([{"plain": f"{right[0]['loss']:.5f}"} | losses])
 # %% [markdown]
 # DeepSpeed (0.19) clips gradients unasked. With clipping off the loss is that of `plain`, so from here on it is off.
 #
-# ### What DeepSpeed sends
+# ### What DeepSpeed sends and holds
 #
-# Now the same loop counts the bytes that a step hands to each collective:
-
-
-# %%
-def handed(settings):
-    import deepspeed
-
-    net, tokens, targets = story()
-    engine, *_ = deepspeed.initialize(model=net, config=settings)
-    for step in range(3):  # ZeRO 3 learns the order of the layers first
-        with traffic.count() as sent:
-            for microbatch in range(engine.gradient_accumulation_steps()):  # one
-                engine.backward(model.loss(engine(tokens), targets))
-                engine.step()
-    return dict(sent.payload_bytes)
-
-
-# %% [markdown]
-# In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
+# `third_steps` runs the same loop, and counts what its third step hands to each collective. In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
 reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
 
-
 # %%
+from labkit.zero import config_run
+
+
 def counted(configs):
-    def on_rank():
-        return {name: handed(configs[name] | NO_CLIPPING) for name in configs}
-
-    return lab.launch(on_rank, ranks=4)[0]
-
-
-def in_models(runs):
-    for name, run in runs.items():
-        yield {"handed over": name} | ring_bytes.in_models(run, 4 * count, ranks=4)
+    unclipped = {name: configs[name] | NO_CLIPPING for name in configs}
+    return lab.launch(config_run.third_steps, story, unclipped, ranks=4)[0]
 
 
 # %%
 default = counted({f"ZeRO {stage}": config(stage) for stage in range(4)})
-reducing.score(next(call for call in default["ZeRO 2"] if "reduce" in call))
-
-# %%
-lab.table(in_models(default))
+reducing.score(next(call for call in default["handed"]["ZeRO 2"] if "reduce" in call))
 
 # %% [markdown] sections="10.7.2"
-# The unit is the model; an all-gather counts as the whole that it puts together. (The norm of the gradients, 4 or 8 bytes, is left out.)
+# We change two settings, and count again. In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone. In stage 3 no weight stays whole; by default all of ours do, once gathered, because each has less than 100,000 elements.
 #
-# Why all-reduce, if a rank needs only its part? DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message. Two changes:
+# <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
 #
-# - In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone.
-# - In stage 3 no weight stays whole. By default all of ours do, once gathered, because each has less than 100,000 elements.
+# DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message.
+#
+# </details>
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
@@ -626,81 +607,118 @@ KEEP_NOTHING = {  # for counting only: it turns off prefetch
 }
 
 # %%
-changes = ({}, TO_OWNERS, TO_OWNERS, KEEP_NOTHING)
-configs = {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in range(4)}
-changed = counted(configs)
-lab.table(in_models(changed))
-
-# %% [markdown]
-# What would a ring send for these calls? For an all-reduce twice the number in the table, for the others the number itself:
-
-
-# %%
-def on_rings(runs):
-    return {name: ring_bytes.on_a_ring(runs[name], ranks=4) for name in runs}
-
-
-# %%
-columns = {
-    "the method, our ring": dict(zip(default, sent.values())),
-    "DeepSpeed's default": on_rings(default),
-    "DeepSpeed, changed": on_rings(changed),
-}
+changes = {1: TO_OWNERS, 2: TO_OWNERS, 3: KEEP_NOTHING}
+changed = counted(
+    {f"ZeRO {stage}": config(stage, **changes[stage]) for stage in changes}
+)
+ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
+columns = {"the method, our ring": ours, "DeepSpeed's default": default["sends"]}
+rows = ring_bytes.in_rows(columns | {"DeepSpeed, changed": changed["sends"]})
 title = "What a step would send on a ring, in multiples of stage 0"
-bars = ring_bytes.in_multiples(columns)
-lab.bars(bars, title=title, badge="measured / computed")
+lab.bars(rows, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5, because the *library* asks for a whole all-reduce and then gathers; sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. The matrices of a 7 B model have far more than 100,000 elements, so there expect about 1.5.
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5: the *library* asks for an all-reduce, two models on a ring, and then gathers. Sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. And what does a rank hold, just before the update?
+
+# %%
+columns = {"predicted": due, "DeepSpeed's default": default["held"]}
+rows = ring_bytes.in_rows(columns | {"DeepSpeed, changed": changed["held"]})
+title = "Live bytes per parameter before the update, rank 0 of 4"
+lab.bars(rows, title=title, badge="predicted / measured")
+
+# %% [markdown] sections="10.7.2, 8.5.1"
+# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 reduces its gradients during a single microbatch, and keeps only its part, as stage 2 does: 3 bytes less. Stage 3 by default has the weights whole, so it saves no parameter memory here. The matrices of a 7 B model have far more than 100,000 elements: there expect about 1.5, or a little less. We have not run it.
 #
-# <details><summary>A backend may send more</summary>
+# <details><summary>What the bars leave out: DeepSpeed's buckets</summary>
 #
-# On the [wire](GLOSSARY.md#wire) of [gloo](GLOSSARY.md#gloo), a [backend](GLOSSARY.md#backend) without a reduce-scatter, we measured 1.5 for `zero1`: `runs["zero1"]["wire_bytes"] / runs["plain"]["wire_bytes"]`.
+# A rank also holds buckets, in which gradients wait for their message. Stage 3 allocates one of 500 million elements at the start, whatever the model: 2 GB in fp32. `reduce_bucket_size` makes it smaller.
 #
 # </details>
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Which stage do we choose for our eight cards? Under stage 3 each of them sends 7/8 of the model three times, for two all-gathers and a reduce-scatter. Does computing 2,048 tokens at 150 TFLOP/s hide that?
+# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all it can:
+
 
 # %%
-sent_gb = 3 * 14 * 7 / 8
-computing_s = 6 * 7e9 * 2048 / 150e12
-links = {"inside a machine": 300, "one card per machine": 25}
+def exposed(stage, num_params, ranks, link_bytes_per_s, tokens):
+    """Seconds of messages that nothing hides, in a step of one microbatch."""
+    once = 2 * num_params * (ranks - 1) / ranks / link_bytes_per_s  # one all-gather
+    forward = 2 * num_params * tokens / 150e12
+    backward = 2 * forward
+    if stage == 0:  # the all-reduce, behind the backward
+        return max(0, 2 * once - backward)
+    if stage == 3:  # a gather behind the forward; a gather, a reduce-scatter
+        return max(0, once - forward) + max(0, 2 * once - backward)
+    return max(0, once - backward) + once  # nothing hides the all-gather
 
-# %%
-rows = []
-for name, speed in links.items():
-    row = {"link": name, "GB/s": speed, "sends_s": sent_gb / speed}
-    enough = 2048 * row["sends_s"] / computing_s
-    rows.append(row | {"computes_s": computing_s, "tokens that hide it": round(enough)})
-lab.table(rows)
 
 # %% [markdown]
-# Inside a machine it does, if the next layer is prefetched; between machines only from 5,250 tokens on, because the messages do not grow with them. (An estimate: real links reach less.) So choose
+# We assume 150 TFLOP/s, 2,048 tokens per card, and links of 300 GB/s inside a machine and 25 between machines. Which step is faster inside a machine?
 #
-# - **stage 1** if it fits, because it can send as little as data parallelism;
-# - **stage 2** if stage 1 misses by a little: it saves up to 2 bytes more per parameter, but has to reduce in every microbatch;
-# - **stage 3** if nothing else fits, and computing hides what it sends, in *every* microbatch; else take larger ones.
+# <details><summary>Where do these numbers come from?</summary>
 #
-# For our model on eight cards stage 1 is enough: by the formula its states take 38.5 of 80 GB on each. Activations and buffers come on top, and we have not run it. By default DeepSpeed's calls for it come to 1.5 times the bytes.
+# 150 is about half of what the data sheet of an A100 promises, 300 its NVLink in one direction, and 25 half of a card of 400 Gb/s.
+#
+# </details>
+
+# %%
+choices = ("stage 1", "stage 3", "equally fast")
+faster = lab.guess("inside a machine, the faster step", choices=choices)
+
+# %%
+links = {"inside": 300e9, "between": 25e9}
+ours = {"num_params": 7e9, "ranks": 8, "tokens": 2048}
+
+
+def exposed_row(stage, **given):
+    seconds = {
+        name: exposed(stage, link_bytes_per_s=links[name], **given) for name in links
+    }
+    return {"stage": str(stage), "held_bytes": 7e9 * held(8, stage)} | seconds
+
+
+# %%
+table = [exposed_row(stage, **ours) for stage in range(4)]
+faster.score("stage 3" if table[3]["inside"] < table[1]["inside"] else "stage 1")
+
+# %%
+title = "Exposed in a step, beside 573 ms of computing"
+lab.table(table, units=dict.fromkeys(links, "s"), title=title)
+
+# %% [markdown]
+# Inside a machine stage 3 hides everything, but nothing hides stage 1's all-gather. Between machines stage 3 is the slowest. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3 there, too. (An estimate: real links reach less, and no prefetch is perfect.) So choose
+#
+# - **stage 1** if it fits and messages are slow: it needs no prefetch, and reduces once per update, however many microbatches;
+# - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
+# - **stage 3** if nothing else fits, or if computing hides what it sends, in *every* microbatch. If not, it is slow, but it runs.
+#
+# For our model stage 1 fits: its states take 38.5 of 80 GB by the formula; activations and buffers come on top, and we have not run it. In DeepSpeed set `use_multi_rank_bucket_allreduce` to false, and measure.
 #
 # ### Exercise 2. Choose a stage
 #
-# Return the lowest stage whose states fit into `room_bytes` on a card; `held` knows the bill. Stage 3 must also hide what it sends behind computing at 150 TFLOP/s. If no stage will do, return None.
+# Return the fastest stage whose states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None. A step now has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one. Stage 3 does everything in each. Compute at 150 TFLOP/s.
 
 
 # %%
-def my_choice(num_params, ranks, room_bytes, link_bytes_per_s, tokens):
-    """The lowest stage of ZeRO that will do, 0 to 3, or None."""
+def my_choice(num_params, ranks, room_bytes, link_bytes_per_s, tokens, microbatches):
+    """The fastest stage of ZeRO that fits, 0 to 3, or None."""
     ### BEGIN SOLUTION
-    for stage in range(3):
-        if num_params * held(ranks, stage) <= room_bytes:
-            return stage
-    sends_s = 3 * 2 * num_params * (ranks - 1) / ranks / link_bytes_per_s
-    hidden = sends_s <= 6 * num_params * tokens / 150e12
-    return 3 if num_params * held(ranks, 3) <= room_bytes and hidden else None
+    once = 2 * num_params * (ranks - 1) / ranks / link_bytes_per_s
+    forward = 2 * num_params * tokens / 150e12
+    reducing = max(0, once - 2 * forward)
+    all_reducing = max(0, 2 * once - 2 * forward)
+    exposed_s = {
+        0: all_reducing,
+        1: reducing + once,
+        2: microbatches * reducing + once,
+        3: microbatches * (max(0, once - forward) + all_reducing),
+    }
+    fits = [
+        stage for stage in range(4) if num_params * held(ranks, stage) <= room_bytes
+    ]
+    return min(fits, key=exposed_s.get, default=None)
     ### END SOLUTION
 
 
@@ -727,16 +745,14 @@ four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
 configs["ZeRO 3, none whole"] = config(3, accumulate=4, **KEEP_NOTHING)
 in_four = counted(configs)
-fours = on_rings(in_four)
-times = {name: fours[name] / fours["ZeRO 0"] for name in fours}
-four_times.score(times["ZeRO 2"])
+four_times.score(in_four["sends"]["ZeRO 2"])
 
 # %%
 title = "Four microbatches, on a ring, in multiples of ZeRO 0"
-lab.bars(times, title=title, badge="computed")
+lab.bars(in_four["sends"], title=title, badge="computed")
 
 # %%
-lab.table(in_models(in_four))
+lab.table({"models handed to": name} | row for name, row in in_four["handed"].items())
 
 # %% [markdown] sections="10.7.2"
 # ZeRO 2 all-reduces in each microbatch, because it keeps no whole gradients to add up, and gathers once: (4 x 2 + 1)/2. ZeRO 3 calls a reduce-scatter in each: (4 + 1)/2. Where no weight stays whole, it also gathers twice in each: 4 x (1 + 2)/2 = 6.
@@ -811,8 +827,6 @@ files = {
 }
 
 # %%
-from labkit.zero import config_run
-
 readings = lab.launch(config_run.read, files, ranks=4)[0]
 typo.score(readings[2]["stage"])
 
@@ -939,7 +953,7 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Transfer and update take equally long for any number of tokens. From 6,000 on the backward's transfer is hidden, and the update becomes a smaller share. Offload if there is no other way to fit.
+# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the number of tokens. From 6,000 on the backward's transfer is hidden, and the update becomes a smaller share. Offload if there is no other way to fit.
 #
 # <details><summary>Where do the 30 bytes come from?</summary>
 #
@@ -993,7 +1007,7 @@ offload.board()
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
-# The method needs 1, 1 and 1.5, as our ring measures. The source's numbers for stages 2 and 3 happen to be about gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
+# The method needs 1, 1 and 1.5, as our ring measures. Run it: `sent["ZeRO 2"] / sent["ZeRO 0"]` gives 1.0.
 #
 # </details>
 #

@@ -62,3 +62,27 @@ def _trained(num_steps, halved):
 def test_gradients_are_counted_where_they_are_most():
     assert by_hand_run.most_gradient_bytes(lambda steps: _trained(steps, halved=False)) == 128
     assert by_hand_run.most_gradient_bytes(lambda steps: _trained(steps, halved=True)) == 96
+
+
+def _resizing(num_steps):
+    """A storage of 16 bytes freed and gathered in each step, by a program of one rank."""
+    losses, net, _ = _program(num_steps)
+    optimizer = torch.optim.SGD(net.parameters())
+    whole = torch.zeros(4)
+    whole.untyped_storage().resize_(0)
+    for _ in range(num_steps):
+        whole.untyped_storage().resize_(16)
+        whole.untyped_storage().resize_(0)
+        optimizer.step()
+    return losses, net, optimizer
+
+
+def test_resized_storages_are_followed_over_the_last_step():
+    resize = torch.UntypedStorage.resize_
+    assert by_hand_run.after_three(_resizing)["whole_bytes"] == [16, 0]
+    assert by_hand_run.after_three(_program)["whole_bytes"] == []
+    assert torch.UntypedStorage.resize_ is resize
+
+
+def test_live_bytes_count_what_a_program_returns():
+    assert by_hand_run.live_bytes(lambda steps: torch.zeros(5 * steps)) == 40

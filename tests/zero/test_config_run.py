@@ -1,8 +1,11 @@
-"""What DeepSpeed reads out of configurations, asked on real ranks."""
+"""What DeepSpeed reads out of configurations, and what a step does, asked on real ranks."""
 
 import pytest
+import torch
 
 import labkit as lab
+from labkit import model
+from labkit.sharding.run import STAGE3_BUFFERS
 from labkit.zero import config_run
 
 pytest.importorskip("deepspeed")
@@ -21,3 +24,27 @@ def test_a_row_says_what_deepspeed_will_use_or_why_it_refuses():
         {"file": "inside", "why": "ValidationError"},
         {"file": "at the top", "stage": "0", "micro": 2, "clipping": 1.0},
     ]
+
+
+def _story():
+    torch.manual_seed(0)
+    return model.Transformer(1, 32, 2, max_len=16), *model.story_tokens(2, 16)
+
+
+def _fp32(stage, **zero):
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        "zero_optimization": {"stage": stage} | zero,
+    }
+
+
+def test_a_third_step_is_counted_in_models_and_bytes_per_parameter():
+    nothing = dict.fromkeys(STAGE3_BUFFERS, 0)
+    configs = {"plain": _fp32(0), "two": _fp32(2), "three": _fp32(3, **nothing)}
+    found = lab.launch(config_run.third_steps, _story, configs, ranks=2)[0]
+    assert found["handed"]["two"] == {"all_reduce": 1, "all_gather": 1}
+    assert found["sends"] == pytest.approx({"plain": 1, "two": 1.5, "three": 1.5}, abs=0.01)
+    # parameters + gradients + (fp32 copy, momentum, variance): whole, or in two parts
+    due = {"plain": 4 + 4 + 8, "two": 4 + 2 + 6, "three": 2 + 2 + 6}
+    assert found["held"] == pytest.approx(due, abs=0.8)

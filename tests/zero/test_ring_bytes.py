@@ -37,11 +37,11 @@ def test_a_step_in_models_counts_an_all_gather_whole_and_leaves_norms_out():
         ring_bytes.in_models({"all_reduce": "8"}, model_bytes=8, ranks=4)
 
 
-def test_each_column_is_divided_by_its_first_number():
+def test_columns_become_rows():
     columns = {"ours": {"ZeRO 0": 6, "ZeRO 3": 9}, "theirs": {"ZeRO 0": 8}, "none": {}}
-    due = {"ZeRO 0": {"ours": 1, "theirs": 1}, "ZeRO 3": {"ours": 1.5}}
-    assert ring_bytes.in_multiples(columns) == due
-    with pytest.raises(ValueError, match="'theirs'"):
-        ring_bytes.in_multiples({"theirs": {"ZeRO 0": 0}})
+    due = {"ZeRO 0": {"ours": 6, "theirs": 8}, "ZeRO 3": {"ours": 9}}
+    assert ring_bytes.in_rows(columns) == due
     with pytest.raises(ValueError, match="column"):
-        ring_bytes.in_multiples({"theirs": {"ZeRO 0": -1}})
+        ring_bytes.in_rows({"theirs": {"ZeRO 0": -1}})
+    with pytest.raises(ValueError, match="column"):
+        ring_bytes.in_rows({"theirs": 3})

@@ -98,14 +98,24 @@ def stage_of(payload, num_params, microbatches):
     return 1 if payload["all_reduce"] < 3 * num_params else 2
 
 
-def choose(params, ranks, room, link, tokens, times=3, part=True, fits_is_enough=False):
+def choose(params, ranks, room, link, tokens, microbatches, part=True, lowest=False, hide=True):
     """The reference for choose_stage; and some that forget something."""
     held = (16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks)
+    once = 2 * params * ((ranks - 1) / ranks if part else 1) / link
+    forward = 2 * params * tokens / 150e12
+    reducing = max(0, once - 2 * forward)
+    all_reducing = max(0, 2 * once - 2 * forward)
+    gathered = once if hide else 0  # or the backward of the next step would hide it
+    exposed = {
+        0: all_reducing,
+        1: reducing + gathered,
+        2: microbatches * reducing + gathered,
+        3: microbatches * (max(0, once - forward) + all_reducing),
+    }
     stages = [stage for stage, num_bytes in enumerate(held) if params * num_bytes <= room]
-    if not stages or stages[0] < 3 or fits_is_enough:
+    if lowest:
         return stages[0] if stages else None
-    sent = times * 2 * params * ((ranks - 1) / ranks if part else 1)
-    return 3 if sent / link <= 6 * params * tokens / 150e12 else None
+    return min(stages, key=exposed.get, default=None)
 
 
 def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
@@ -212,18 +222,24 @@ def without(*path):
         ("which_stage", large_is_accumulated, "got stage 2; it was stage 1"),
         (
             "choose_stage",
-            lambda *args: choose(*args, fits_is_enough=True),
-            "7 B parameters, 8 ranks, room for 20 GB, 25 GB/s, 2048 tokens: got 3; it is None",
+            lambda *args: choose(*args, lowest=True),
+            "7 B parameters, 8 ranks, room for 60 GB, 300 GB/s, 2048 tokens, 1 microbatches: got "
+            "1; it is 3",
         ),
         (
             "choose_stage",
-            lambda *args: choose(*args, times=2),
-            "4500 tokens: got 3; it is None",
+            lambda *args: choose(*args, hide=False),
+            "300 GB/s, 2048 tokens, 1 microbatches: got 1; it is 3",
+        ),
+        (
+            "choose_stage",
+            lambda *args: choose(*args[:5], 1),
+            "4500 tokens, 4 microbatches: got 3; it is 1",
         ),
         (
             "choose_stage",
             lambda *args: choose(*args, part=False),
-            "2 ranks, room for 60 GB, 25 GB/s, 4000 tokens: got None; it is 3",
+            "2 ranks, room for 75 GB, 25 GB/s, 2500 tokens, 1 microbatches: got 1; it is 3",
         ),
         ("choose_stage", lambda *_: 1, "1 B parameters, 8 ranks, room for 60 GB"),
         ("choose_stage", lambda *_: None, "got None; it is 0"),
