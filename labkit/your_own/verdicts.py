@@ -56,24 +56,25 @@ def bottleneck(was_us: Sequence[float], now_us: Sequence[float], *, readers: int
         "was": format_us(rest_us),
         "now": format_us(now_rest_us),
         "batch": format_us(batch_us),
+        "readers": readers,
     }
     if now_rest_us > batch_us * (1 + NEAR):
         return say(
-            "The rest went from {was} to {now}, longer than the {batch} between two batches of the "
+            "The rest went from {was} to {now}, longer than {batch}, the old wait over {readers} "
             "readers. So the rest sets the pace now: the bottleneck moved. Of the wait {left} are "
             "left.",
             **told,
         )
     if batch_us > now_rest_us * (1 + NEAR):
         return say(
-            "The rest went from {was} to {now}, shorter than the {batch} between two batches of "
-            "the readers. So the readers set the pace, as the wait did before. Of the wait {left} "
-            "are left.",
+            "The rest went from {was} to {now}, shorter than {batch}, the old wait over {readers} "
+            "readers. So the readers set the pace, as the wait did before. Of the wait {left} are "
+            "left.",
             **told,
         )
     return say(
-        "The rest went from {was} to {now}, about as long as the {batch} between two batches of "
-        "the readers: too close to say which of them sets the pace. Of the wait {left} are left.",
+        "The rest went from {was} to {now}, about as long as {batch}, the old wait over {readers} "
+        "readers: too close to say which sets the pace. Of the wait {left} are left.",
         **told,
     )
 
@@ -86,11 +87,7 @@ def one_factor(ratios: Sequence[float], *, again: float) -> str:
     check_real(1e-9, MOST_US, again=again)
     noise = abs(again / ratios[0] - 1)
     if noise > NEAR:
-        return say(
-            "Stop and clock again: one step, clocked twice, differs by {noise}. So the other "
-            "ratios show nothing yet, and nothing that follows from these times does.",
-            noise=format_share(noise),
-        )
+        return _clock_again(noise)
     apart = max(ratios) / min(ratios) - 1
     told = {"apart": format_share(apart), "noise": format_share(noise)}
     if apart > SURE * noise:
@@ -106,14 +103,20 @@ def one_factor(ratios: Sequence[float], *, again: float) -> str:
     )
 
 
-def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float]) -> str:
-    """Where a plan's line lies beside the fit's, in a sentence; the arguments are those of
-    ``fit_lines``, of one number of layers. Raises ValueError for another number of times or of
-    layers, and for steps of one size."""
+def beside_fit(
+    three_us: Sequence[float], planned_us: Mapping[Size, float], *, twice_us: Sequence[float]
+) -> str:
+    """Where a plan's line lies beside the fit's, in a sentence. The first arguments are those of
+    ``fit_lines``, of one number of layers; ``twice_us``: one step, clocked twice, which says how
+    far off the clock is. Raises ValueError for another number of times or of layers, and for steps
+    of one size."""
     _check_times(three_us, "three_us", 3)
     planned = _by_layers(planned_us, "planned_us")
     if len(planned) != 1 or len(planned_us) < 2:
         raise ValueError(f"planned_us is a line of one number of layers; got {brief(planned_us)}")
+    noise = _noise(twice_us)
+    if noise > NEAR:
+        return _clock_again(noise)
     [(layers, line)] = planned.items()
     line = _from_zero(line)
     last = max(line)
@@ -128,31 +131,43 @@ def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float]) -> s
     }
     if first_off * last_off < 0:
         return say(
-            "At 0 sequences the plan has {plan} and the fit {fit}, at {last} {plan_last} and "
-            "{fit_last}. The lines cross near {at}: there two errors cancel, and the plan is right "
-            "by luck.",
+            "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
+            "{fit_last} by the fit. The lines cross near {at}: there two errors cancel, and the "
+            "plan is right by luck.",
             at=round(last * first_off / (first_off - last_off)),
             **told,
         )
-    if first_off + last_off < 0:
-        return say(
-            "At 0 sequences the plan has {plan} and the fit {fit}, at {last} {plan_last} and "
-            "{fit_last}: the plan is too short for all of them.",
-            **told,
-        )
     return say(
-        "At 0 sequences the plan has {plan} and the fit {fit}, at {last} {plan_last} and "
-        "{fit_last}: the plan is too long for all of them.",
+        "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
+        "{fit_last} by the fit. The lines do not cross: the plan is off to the same side for all "
+        "of them.",
         **told,
     )
 
 
+def _noise(twice_us: Sequence[float]) -> float:
+    """How far off a clock is, as a share, of one step that it clocked twice."""
+    _check_times(twice_us, "twice_us")
+    check_real(1e-9, MOST_US, **{"a time of twice_us": min(twice_us)})
+    return abs(twice_us[1] / twice_us[0] - 1)
+
+
+def _clock_again(noise: float) -> str:
+    """What is said in place of a claim."""
+    return say(
+        "Stop and clock again: one step, clocked twice, differs by {noise}. So these numbers show "
+        "nothing yet.",
+        noise=format_share(noise),
+    )
+
+
 def fitted(
-    steps: "Sequence[Step]", clock_us: Sequence[float], *, gpu: "Gpu"
+    steps: "Sequence[Step]", clock_us: Sequence[float], *, gpu: "Gpu", again_us: float
 ) -> "tuple[Stack, Table]":
     """The constants of the steps' plans on ``gpu``, moved by ``planner.fit`` toward the times of
-    their clock, and a table of those that moved. Raises ValueError for fewer than two steps, and
-    another number of times."""
+    their clock, and a table of those that moved. It says what that means unless the clock is too
+    far off by ``again_us``, a second clocking of the first step. Raises ValueError for fewer than
+    two steps, and another number of times."""
     from labkit.planner.trust.fit import fit
     from labkit.your_own.step import Step
 
@@ -160,6 +175,7 @@ def fitted(
         raise ValueError(f"steps are your_own.Step, two or more; got {brief(steps)}")
     _check_times(clock_us, "clock_us")
     _check_times(clock_us, "clock_us", len(steps))
+    noise = _noise((clock_us[0], again_us))
     runs = [each.row(us, gpu=gpu) for each, us in zip(steps, clock_us, strict=True)]
     begun = steps[0].plan(gpu=gpu).used
     found = fit(runs, begun=[begun])
@@ -168,8 +184,9 @@ def fitted(
     for _, name in found.moved:
         before, after = getattr(begun, name), getattr(own, name)
         row = {say("constant"): name, say("before"): before, say("after"): after}
-        rows.append(row | {say("what it says"): _says(name, before, after)})
-    return own, table(rows)
+        told = _says(name, before, after) if noise <= NEAR else "-"
+        rows.append(row | {say("what it says"): told})
+    return own, table(rows, title=_clock_again(noise) if noise > NEAR else "")
 
 
 def _says(name: str, before: float, after: float) -> str:

@@ -332,7 +332,8 @@ clocked_us = dict(zip(sizes[:6], clock_us, strict=False))
 lab.curves(**your_own.fit_lines(three_us, clocked_us, planned_us))
 
 # %%
-print(your_own.beside_fit(three_us, planned_us))
+twice_us = clock_us[0], clock_us[6]
+print(your_own.beside_fit(three_us, planned_us, twice_us=twice_us))
 
 # %% [markdown]
 # ### With the library
@@ -340,7 +341,8 @@ print(your_own.beside_fit(three_us, planned_us))
 # A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants until the plan comes near the five runs. Which, and what does each change say?
 
 # %%
-own, constants = your_own.fitted(steps[:5], clock_us[:5], gpu=here)
+again_us = clock_us[6]
+own, constants = your_own.fitted(steps[:5], clock_us[:5], gpu=here, again_us=again_us)
 constants
 
 # %% [markdown]
@@ -356,7 +358,7 @@ constants
 fit_us = (parts_of[:6] @ torch.tensor(three_us)).tolist()
 own_us = [each.plan(gpu=here, stack=own).time().step_us for each in steps[:6]]
 forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6]}
-your_own.judged(forecasts, clock_us[:6], again_us=clock_us[6])
+your_own.judged(forecasts, clock_us[:6], again_us=again_us)
 
 # %% [markdown]
 # Unless the sentence says to stop, this is how near a plan comes: the last row has a GPU's constants, and the second your own. `planner.fit` moves only two constants, and neither is a fixed time, so either of the first two rows may be the nearer. For a larger step of the same layout, take whichever came nearer on the step you kept.

@@ -45,10 +45,10 @@ def test_times_that_do_not_match_are_refused():
     [
         (
             (5e3, 20e3),
-            "from 9.00 ms to 20.0 ms, longer than the 12.0 ms .* moved. Of the wait 5.00 ms",
+            "9.00 ms to 20.0 ms, longer than 12.0 ms, .* 4 readers.* moved. Of the wait 5.00",
         ),
-        ((6e3, 7e3), "to 7.00 ms, shorter than the 12.0 ms .* So the readers set the pace"),
-        ((3e3, 12.5e3), "about as long as the 12.0 ms .* too close"),
+        ((6e3, 7e3), "to 7.00 ms, shorter than 12.0 ms, .* So the readers set the pace"),
+        ((3e3, 12.5e3), "about as long as 12.0 ms, .* too close"),
     ],
 )
 def test_the_pace_is_set_by_the_longer_of_two(now_us, words):
@@ -78,19 +78,21 @@ def test_one_factor_is_refuted_by_no_less_than_the_clock(again, words):
     [
         (
             (10e3, 90e3),
-            "plan has 10.0 ms and the fit 27.0 ms, at 12 90.0 ms and 75.0 ms. .* near 6:",
+            "10.0 ms planned, 27.0 ms .* 12: 90.0 ms planned, 75.0 ms .* near 6:",
         ),
-        ((10e3, 70e3), "too short for all"),
-        ((30e3, 90e3), "too long for all"),
+        ((10e3, 70e3), "do not cross"),
+        ((30e3, 90e3), "do not cross"),
     ],
 )
 def test_a_plan_is_right_by_luck_where_its_line_crosses_the_fits(ends_us, words):
     first, last = ends_us
     planned = {(4, s): first + (last - first) * s / 12 for s in (2, 6, 12)}
-    assert re.search(words, your_own.beside_fit([3e3, 6e3, 1e3], planned))
+    assert re.search(words, your_own.beside_fit([3e3, 6e3, 1e3], planned, twice_us=(9.0, 9.5)))
+    told = your_own.beside_fit([3e3, 6e3, 1e3], planned, twice_us=(9.0, 12.0))
+    assert told.startswith("Stop and clock again")
     for none in ({(4, 2): 1.0}, {(4, 2): 1.0, (3, 2): 1.0}, 3):
         with pytest.raises(ValueError, match="got"):
-            your_own.beside_fit([3e3, 6e3, 1e3], none)
+            your_own.beside_fit([3e3, 6e3, 1e3], none, twice_us=(9.0, 9.5))
 
 
 def layers_of(count, sequences):
@@ -106,16 +108,19 @@ def test_what_a_fit_moves_is_said_of_the_plan():
         make = partial(layers_of, *size)
         steps.append(your_own.Step(make=make, engine="fsdp", ranks=2, split=True))
     times_us = [3 * each.plan(gpu=gpu).time().step_us for each in steps]
-    own, shown = your_own.fitted(steps, times_us, gpu=gpu)
+    own, shown = your_own.fitted(steps, times_us, gpu=gpu, again_us=times_us[0])
     begun = steps[0].plan(gpu=gpu).used
     assert own.fitted_on == 4
     assert shown.heads == ("constant", "before", "after", "what it says")
     assert {row[0] for row in shown.cells} == {"matmul", "layer_us"}
     assert own.layer_us > begun.layer_us
     assert "a layer takes more time beside its work than planned" in shown.cells[1]
+    _, shown = your_own.fitted(steps, times_us, gpu=gpu, again_us=2 * times_us[0])
+    assert shown.title.startswith("Stop and clock again")
+    assert {row[-1] for row in shown.cells} == {"-"}
     for none in ([], steps[:1], [3, 4, 5, 6]):
         with pytest.raises(ValueError, match="got"):
-            your_own.fitted(none, times_us, gpu=gpu)
+            your_own.fitted(none, times_us, gpu=gpu, again_us=1.0)
 
 
 def test_a_share_above_one_is_explained():
