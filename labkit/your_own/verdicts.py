@@ -120,13 +120,13 @@ def beside_fit(
     [(layers, line)] = planned.items()
     line = _from_zero(line)
     last = max(line)
-    fitted = [_fitted_us(three_us, layers, s) for s in (0, last)]
-    first_off, last_off = line[0] - fitted[0], line[last] - fitted[1]
+    fit_us = [_fitted_us(three_us, layers, s) for s in (0, last)]
+    first_off, last_off = line[0] - fit_us[0], line[last] - fit_us[1]
     told = {
         "plan": format_us(line[0]),
-        "fit": format_us(fitted[0]),
+        "fit": format_us(fit_us[0]),
         "plan_last": format_us(line[last]),
-        "fit_last": format_us(fitted[1]),
+        "fit_last": format_us(fit_us[1]),
         "last": last,
     }
     if first_off * last_off < 0:
