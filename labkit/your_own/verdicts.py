@@ -5,15 +5,15 @@ far a forecast holds; and the curves and constants of a fit."""
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.planner.plan.cluster import Gpu
+from labkit.planner.plan.stacks import Stack
 from labkit.tables import table
 from labkit.units import brief, check_real, check_whole, format_share, format_us
 from labkit.words import say, to_say
+from labkit.your_own.step import Step
 
 if TYPE_CHECKING:
-    from labkit.planner.plan.cluster import Gpu
-    from labkit.planner.plan.stacks import Stack
     from labkit.tables import Table
-    from labkit.your_own.step import Step
 
 NEAR = 0.1
 """as a share: how far off a clock or a fit may be"""
@@ -162,14 +162,13 @@ def _clock_again(noise: float) -> str:
 
 
 def fitted(
-    steps: "Sequence[Step]", clock_us: Sequence[float], *, gpu: "Gpu", again_us: float
-) -> "tuple[Stack, Table]":
+    steps: Sequence[Step], clock_us: Sequence[float], *, gpu: Gpu, again_us: float
+) -> tuple[Stack, "Table"]:
     """The constants of the steps' plans on ``gpu``, moved by ``planner.fit`` toward the times of
     their clock, and a table of those that moved. It says what that means unless the clock is too
     far off by ``again_us``, a second clocking of the first step. Raises ValueError for fewer than
     two steps, and another number of times."""
     from labkit.planner.trust.fit import fit
-    from labkit.your_own.step import Step
 
     if not isinstance(steps, (list, tuple)) or not all(isinstance(each, Step) for each in steps):
         raise ValueError(f"steps are your_own.Step, two or more; got {brief(steps)}")
