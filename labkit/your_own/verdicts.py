@@ -49,7 +49,8 @@ def bottleneck(was_us: Sequence[float], now_us: Sequence[float], *, readers: int
     _check_times(was_us, "was_us", 2)
     _check_times(now_us, "now_us", 2)
     check_whole(1, MOST, readers=readers)
-    (wait_us, rest_us), (left_us, now_rest_us) = was_us, now_us
+    wait_us, rest_us = was_us
+    left_us, now_rest_us = now_us
     batch_us = wait_us / readers
     told = {
         "left": format_us(left_us),
@@ -121,7 +122,8 @@ def beside_fit(
     line = _from_zero(line)
     last = max(line)
     fit_us = [_fitted_us(three_us, layers, s) for s in (0, last)]
-    first_off, last_off = line[0] - fit_us[0], line[last] - fit_us[1]
+    first_off = line[0] - fit_us[0]
+    last_off = line[last] - fit_us[1]
     told = {
         "plan": format_us(line[0]),
         "fit": format_us(fit_us[0]),
