@@ -183,7 +183,8 @@ def fitted(
     own = found.stack(runs[0])
     rows = []
     for _, name in found.moved:
-        before, after = getattr(begun, name), getattr(own, name)
+        before = getattr(begun, name)
+        after = getattr(own, name)
         row = {say("constant"): name, say("before"): before, say("after"): after}
         told = _says(name, before, after) if noise <= NEAR else "-"
         rows.append(row | {say("what it says"): told})
