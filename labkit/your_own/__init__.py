@@ -5,10 +5,10 @@ in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and bes
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
 module in stages where torch can trace it. ``keeps`` lists what a module keeps for its backward, and
 sets runs side by side, ``inside_run`` and its picture show which operators of a function keep their
-results, ``unknown`` says what labkit can't know of a module, ``verdicts`` draws a fit and says
-what a test of it shows, ``check`` and ``hints.json`` are the exercises of chapter 21,
-``machine_check`` and its hints those of chapter 22. Scripts are ``profiling.recording``'s,
-machines ``survey``'s. Chapters 21 and 22.
+results, ``unknown`` says what labkit can't know of a module, ``verdicts`` says what recordings,
+fits and their tests show, and draws a fit, ``check`` and ``hints.json`` are the exercises of
+chapter 21, ``machine_check`` and its hints those of chapter 22. Scripts are
+``profiling.recording``'s, machines ``survey``'s. Chapters 21 and 22.
 """
 
 import lazy_loader
@@ -21,6 +21,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "keeps": ["beside", "columns", "kept", "losses", "peaks"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step", "in_turns", "out_of_memory"],
-        "verdicts": ["fit_lines", "judged"],
+        "verdicts": ["beside_fit", "bottleneck", "fit_lines", "fitted", "judged", "one_factor"],
     },
 )

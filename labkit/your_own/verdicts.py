@@ -1,12 +1,16 @@
-"""What a forecast shows beside its test: the curves of the fit, and a table under the one sentence
-that applies."""
+"""What a run shows, in the one sentence of a few that its numbers bear out: which part sets the
+pace of a step, whether one factor mends a plan, where a plan's line lies beside a fit's, and how
+far a forecast holds; and the curves and constants of a fit."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.planner.plan.cluster import Gpu
+from labkit.planner.plan.stacks import Stack
 from labkit.tables import table
-from labkit.units import brief, check_real, check_whole, format_share
-from labkit.words import say
+from labkit.units import brief, check_real, check_whole, format_share, format_us
+from labkit.words import say, to_say
+from labkit.your_own.step import Step
 
 if TYPE_CHECKING:
     from labkit.tables import Table
@@ -18,6 +22,199 @@ MOST = 1_000_000
 """layers or sequences of a step"""
 Size = tuple[int, int]
 """(layers, sequences) of a step"""
+SURE = 2
+"""so many times the clock's own error is no longer the clock's"""
+SAYS = {
+    "matmul": (
+        to_say("products are faster than planned"),
+        to_say("products are slower than planned"),
+    ),
+    "attention": (
+        to_say("attention is faster than planned"),
+        to_say("attention is slower than planned"),
+    ),
+    "nic": (to_say("messages are faster than planned"), to_say("messages are slower than planned")),
+    "layer_us": (
+        to_say("a layer takes more time beside its work than planned"),
+        to_say("a layer takes less time beside its work than planned"),
+    ),
+}
+"""a constant of a plan -> what it says that a fit made it larger, and that it made it smaller"""
+
+
+def bottleneck(was_us: Sequence[float], now_us: Sequence[float], *, readers: int) -> str:
+    """Which part sets the pace of a step with so many readers, in a sentence. ``was_us`` and
+    ``now_us``: what a step waits for data and the rest of it, with none and with them, in
+    microseconds. Raises ValueError for what are no two times, and for no reader."""
+    _check_times(was_us, "was_us", 2)
+    _check_times(now_us, "now_us", 2)
+    check_whole(1, MOST, readers=readers)
+    wait_us, rest_us = was_us
+    left_us, now_rest_us = now_us
+    batch_us = wait_us / readers
+    told = {
+        "left": format_us(left_us),
+        "was": format_us(rest_us),
+        "now": format_us(now_rest_us),
+        "batch": format_us(batch_us),
+        "readers": readers,
+    }
+    if now_rest_us > batch_us * (1 + NEAR):
+        return say(
+            "The rest went from {was} to {now}, longer than {batch}, the old wait over {readers} "
+            "readers. So the rest sets the pace now: the bottleneck moved. Of the wait {left} are "
+            "left.",
+            **told,
+        )
+    if batch_us > now_rest_us * (1 + NEAR):
+        return say(
+            "The rest went from {was} to {now}, shorter than {batch}, the old wait over {readers} "
+            "readers. So the readers set the pace, as the wait did before. Of the wait {left} are "
+            "left.",
+            **told,
+        )
+    return say(
+        "The rest went from {was} to {now}, about as long as {batch}, the old wait over {readers} "
+        "readers: too close to say which sets the pace. Of the wait {left} are left.",
+        **told,
+    )
+
+
+def one_factor(ratios: Sequence[float], *, again: float) -> str:
+    """Whether one factor mends a plan, in a sentence: ``ratios`` of measured to planned time, and
+    that of the first step clocked ``again``. Raises ValueError for fewer than two, or what are
+    none."""
+    _check_times(ratios, "ratios")
+    check_real(1e-9, MOST_US, again=again)
+    noise = abs(again / ratios[0] - 1)
+    if noise > NEAR:
+        return _clock_again(noise)
+    apart = max(ratios) / min(ratios) - 1
+    told = {"apart": format_share(apart), "noise": format_share(noise)}
+    if apart > SURE * noise:
+        return say(
+            "The ratios lie up to {apart} apart, and the clock is off by {noise}: no single "
+            "factor mends this plan.",
+            **told,
+        )
+    return say(
+        "The ratios lie up to {apart} apart, and the clock is off by {noise}: too close to refute "
+        "that one factor does.",
+        **told,
+    )
+
+
+def beside_fit(
+    three_us: Sequence[float], planned_us: Mapping[Size, float], *, twice_us: Sequence[float]
+) -> str:
+    """Where a plan's line lies beside the fit's, in a sentence. The first arguments are those of
+    ``fit_lines``, of one number of layers; ``twice_us``: one step, clocked twice, which says how
+    far off the clock is. Raises ValueError for another number of times or of layers, and for steps
+    of one size."""
+    _check_times(three_us, "three_us", 3)
+    planned = _by_layers(planned_us, "planned_us")
+    if len(planned) != 1 or len(planned_us) < 2:
+        raise ValueError(f"planned_us is a line of one number of layers; got {brief(planned_us)}")
+    noise = _noise(twice_us)
+    if noise > NEAR:
+        return _clock_again(noise)
+    [(layers, line)] = planned.items()
+    line = _from_zero(line)
+    last = max(line)
+    fit_us = [_fitted_us(three_us, layers, s) for s in (0, last)]
+    first_off = line[0] - fit_us[0]
+    last_off = line[last] - fit_us[1]
+    told = {
+        "plan": format_us(line[0]),
+        "fit": format_us(fit_us[0]),
+        "plan_last": format_us(line[last]),
+        "fit_last": format_us(fit_us[1]),
+        "last": last,
+    }
+    if first_off * last_off < 0:
+        return say(
+            "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
+            "{fit_last} by the fit. The lines cross near {at}: there two errors cancel, and the "
+            "plan is right by luck.",
+            at=round(last * first_off / (first_off - last_off)),
+            **told,
+        )
+    return say(
+        "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
+        "{fit_last} by the fit. The lines do not cross: the plan is off to the same side for all "
+        "of them.",
+        **told,
+    )
+
+
+def _noise(twice_us: Sequence[float]) -> float:
+    """How far off a clock is, as a share, of one step that it clocked twice."""
+    _check_times(twice_us, "twice_us")
+    check_real(1e-9, MOST_US, **{"a time of twice_us": min(twice_us)})
+    return abs(twice_us[1] / twice_us[0] - 1)
+
+
+def _clock_again(noise: float) -> str:
+    """What is said in place of a claim."""
+    return say(
+        "Stop and clock again: one step, clocked twice, differs by {noise}. So these numbers show "
+        "nothing yet.",
+        noise=format_share(noise),
+    )
+
+
+def fitted(
+    steps: Sequence[Step], clock_us: Sequence[float], *, gpu: Gpu, again_us: float
+) -> tuple[Stack, "Table"]:
+    """The constants of the steps' plans on ``gpu``, moved by ``planner.fit`` toward the times of
+    their clock, and a table of those that moved. It says what that means unless the clock is too
+    far off by ``again_us``, a second clocking of the first step. Raises ValueError for fewer than
+    two steps, and another number of times."""
+    from labkit.planner.trust.fit import fit
+
+    if not isinstance(steps, (list, tuple)) or not all(isinstance(each, Step) for each in steps):
+        raise ValueError(f"steps are your_own.Step, two or more; got {brief(steps)}")
+    _check_times(clock_us, "clock_us")
+    _check_times(clock_us, "clock_us", len(steps))
+    noise = _noise((clock_us[0], again_us))
+    runs = [each.row(us, gpu=gpu) for each, us in zip(steps, clock_us, strict=True)]
+    begun = steps[0].plan(gpu=gpu).used
+    found = fit(runs, begun=[begun])
+    own = found.stack(runs[0])
+    rows = []
+    for _, name in found.moved:
+        before = getattr(begun, name)
+        after = getattr(own, name)
+        row = {say("constant"): name, say("before"): before, say("after"): after}
+        told = _says(name, before, after) if noise <= NEAR else "-"
+        rows.append(row | {say("what it says"): told})
+    return own, table(rows, title=_clock_again(noise) if noise > NEAR else "")
+
+
+def _says(name: str, before: float, after: float) -> str:
+    """What is wrong with a plan, of a constant that a fit moved."""
+    if name != "layer_us" and before <= 1 < after:
+        return say(
+            "above 1 it is no share any more: the speed was measured too low, or it makes up for "
+            "an error elsewhere"
+        )
+    larger, smaller = SAYS[name]
+    return say(larger if after > before else smaller)
+
+
+def _fitted_us(three_us: Sequence[float], layers: int, sequences: int) -> float:
+    """The formula of ``fit_lines``."""
+    fixed_us, layer_us, sequence_us = three_us
+    return fixed_us + layers * (layer_us + sequences * sequence_us)
+
+
+def _from_zero(line: Mapping[int, float]) -> dict[int, float]:
+    """A line by sequences, led on straight from its first two points to none of them."""
+    if len(line) < 2:
+        return dict(line)
+    first, second, *_ = sorted(line)
+    slope_us = (line[second] - line[first]) / (second - first)
+    return {0: line[first] - first * slope_us, **line}
 
 
 def fit_lines(
@@ -27,21 +224,21 @@ def fit_lines(
 ) -> dict[str, Any]:
     """For ``lab.curves(**...)``: steps as they were clocked, the last of which the fit hasn't seen;
     a line for each number of layers, fixed time + layers * (time of a layer + sequences * time of a
-    sequence), by ``three_us``; and the plan's own times. All by (layers, sequences), in
-    microseconds. Raises ValueError for no three times, fewer than two steps, and what are none."""
+    sequence), by ``three_us``; and the plan's own times. Lines begin at 0 sequences. All by
+    (layers, sequences), in microseconds. Raises ValueError for no three times, fewer than two
+    steps, and what are none."""
     _check_times(three_us, "three_us", 3)
-    fixed_us, layer_us, sequence_us = three_us
     clocked = _by_layers(clock_us, "clock_us")
     planned = _by_layers(planned_us, "planned_us")
     if len(clock_us) < 2:
         raise ValueError(f"clock_us has two steps or more; got {brief(clock_us)}")
     *_, (last, unseen) = clock_us
-    ends = {min(s for _, s in clock_us), max(s for _, s in clock_us)}
+    ends = (0, max(s for _, s in clock_us))
     lines = {}
     for n in sorted(clocked):
-        step_us = {s: fixed_us + n * (layer_us + s * sequence_us) for s in sorted(ends)}
-        lines[_layers(n)] = step_us
-    lines |= {say("{layers}, planned", layers=_layers(n)): line for n, line in planned.items()}
+        lines[_layers(n)] = {s: _fitted_us(three_us, n, s) for s in ends}
+    for n, line in planned.items():
+        lines[say("{layers}, planned", layers=_layers(n))] = _from_zero(line)
     kept_us = clocked[last].pop(unseen)
     return {
         "fitted": {_layers(n): line for n, line in sorted(clocked.items()) if line},
@@ -106,8 +303,8 @@ def _verdict(name: str, noise: float, worst: float, last: float) -> str:
     """The sentence that applies, of shares by which clock, fit and forecast are off."""
     if max(noise, worst) > NEAR:
         return say(
-            "Nothing shown: the clock is off by {noise}, the fit by {worst}. Something else was "
-            "running; wait for it to end, and clock all steps again.",
+            "Stop and clock again: the clock is off by {noise}, the fit by {worst}. So the table "
+            "shows nothing yet. Something else may be running; wait for it to end.",
             noise=format_share(noise),
             worst=format_share(worst),
         )

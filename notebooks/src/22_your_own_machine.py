@@ -11,7 +11,7 @@
 #
 # *Fifty minutes; twenty more for the optional end. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? Its times are this machine's, so end what else runs here.
+# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? This page clocks the machine that runs it, so end what else runs there.
 #
 # We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
@@ -82,11 +82,16 @@ found.advice.best
 #
 # So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready after a quarter of the wait. While they read, the rank does the rest of its step:
 
+
 # %%
-wait_us = found.step_us * found.advice.share("input")
-rest_us = found.step_us - wait_us
-parts_us = {"waiting for data_us": wait_us, "the rest_us": rest_us}
-lab.table([{"one step_us": found.step_us} | parts_us])
+def split_us(record):
+    wait_us = record.step_us * record.advice.share("input")
+    return record.step_us, wait_us, record.step_us - wait_us
+
+
+heads = ("one step_us", "waiting for data_us", "the rest_us")
+was_us = split_us(found)
+lab.table([dict(zip(heads, was_us, strict=True))])
 
 # %% [markdown]
 # If the rest stays what it was, the longer of the two sets the pace: the rest, or a quarter of the wait. What share of the old step do four readers save?
@@ -95,33 +100,38 @@ lab.table([{"one step_us": found.step_us} | parts_us])
 gain = lab.guess("share of the step that four readers save", between=(0, 1))
 
 # %% [markdown]
-# Only a run proves that, so we record a second script, with four readers. Batches now come in bursts of four, and eight steps would hold only two. So this one takes 42 steps, and 40 remain. We compare step with step.
+# Only a run proves that, so we record a second script, with four readers. Batches now come in bursts of four, and eight steps would hold only two. So this one takes 42 steps, and 40 remain.
 
 # %%
 readers = "batch_size=8, num_workers=4"
-longer = script.read_text().replace("160", "672")  # samples for 42 steps
+more = script.read_text().replace("160", "672")  # samples for 42 steps
 cured = script.with_name("cured.py")
-_ = cured.write_text(longer.replace("batch_size=8", readers))
+_ = cured.write_text(more.replace("batch_size=8", readers))
 
 # %%
 again = record(cured, ranks=2, show=False, steps=42)
 gain.score(1 - again.step_us / found.step_us)
 
 # %% [markdown]
-# Which of the two sets the pace? A step now should take about as long as the longer of them:
+# What is left of the wait, what became of the rest, and which of the two sets the pace?
 
 # %%
-pace_us = {"a quarter of the wait_us": wait_us / 4, "the rest_us": rest_us}
-longer = {"the longer of the two_us": max(pace_us.values())}
-lab.table([pace_us | longer | {"a step now_us": again.step_us}])
+now_us = split_us(again)
+rows = {"as it was": was_us, "four readers": now_us}
+lab.table(
+    {"script": name} | dict(zip(heads, us, strict=True)) for name, us in rows.items()
+)
+
+# %%
+print(your_own.bottleneck(was_us[1:], now_us[1:], readers=4))
 
 # %% [markdown]
-# Where it is the quarter, the readers set the pace. Expect that, because a batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best.
+# A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
 #
-# The advice named the right change, but promised only a step of 48 ms or more. It tells what to change, and a run tells how much that saves.
+# The advice tells what to change, and a run tells how much that saves.
 
 # %% [markdown]
-# Did the rest stay what it was? The bars show it for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran. Compare the two sums.
+# Which part of the rest changed most? The bars show it for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
 
 # %%
 parts_us = {"as it was": found.parts_us(), "four readers": again.parts_us()}
@@ -129,27 +139,26 @@ rests_us = {name: dict([*us.items()][:-1]) for name, us in parts_us.items()}
 lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its parts")
 
 # %% [markdown]
-# Where the second sum is larger, the rest did not stay what it was. Eight readers share the cores with two ranks now, which makes computing slower. And a rank may wait for the other.
+# Two ranks and eight readers share the cores now. A sleep needs no core, but a reader also makes a batch of its samples and sends it to its rank. That may make computing slower; we haven't measured it by itself. Readers that decode on the CPU need the cores even more.
 #
 # ### Who waits for whom?
 #
-# Why should "waiting for other ranks" be longer than before, if both ranks do the same work? Here is the time around the longest message, the longest red bar. What does the other rank do meanwhile?
+# Both ranks do the same work. Why does one wait for the other at all? Here is the time around the longest message, the longest red bar, up to its end. What does the other rank do meanwhile?
 
 # %%
 drawn = again.advice.as_drawn
 sent = drawn.select(drawn.kind == "all_reduce")
-from_us = sent.start_us[(sent.end_us - sent.start_us).argmax()] - 20e3
-lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < from_us + 70e3)))
+longest = (sent.end_us - sent.start_us).argmax()
+from_us, to_us = sent.start_us[longest] - 20e3, sent.end_us[longest]
+lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < to_us)))
 
 # %% [markdown]
-# Brown beside the red: it reads. Blue: it computes, perhaps on a core that others use too. An all-reduce ends only when both ranks have brought their gradients, so the rank that is first waits in it for the other. The network isn't slow: **a slow reader on one rank looks like a slow network on the other.**
-#
-# Four readers on two cores help here because a sleep needs no core. Readers that decode on the CPU compete with the training for cores.
+# Brown beside the red: it reads. Blue: it computes. An all-reduce ends only when both ranks have brought their gradients. So the rank that comes first waits in it for the other, however fast the network is: **a slow reader on one rank looks like a slow network on the other.**
 
 # %% [markdown]
 # ## Exercise 1. Another script
 #
-# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. You may take a script of your own instead.
+# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. `print(check.script().read_text())` shows it. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. You may take a script of your own instead.
 #
 # - `before = record(check.script(), ranks=2)`. Arguments of your own script follow its path.
 # - `before.parts_us()` has the parts of a step, by name.
@@ -199,7 +208,7 @@ rows = links.items()
 lab.table({"message": name, "to begin_us": us, "GB/s": gb} for name, (us, gb) in rows)
 
 # %% [markdown]
-# The reduce-scatter has fewer GB/s because gloo runs a whole all-reduce for it ([chapter 02](02_collectives.ipynb)).
+# For the reduce-scatter gloo runs a whole all-reduce ([chapter 02](02_collectives.ipynb)), so expect fewer GB/s or a later start. Both columns come from one line through a few clocked messages. An error in one shows in the other.
 #
 # With these speeds we can plan a step: two of torch's own layers, in shards on two ranks, with half of the four sequences on each (`split=True`). Look for its longest part.
 
@@ -238,13 +247,13 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 # %% [markdown]
 # The last column is the messages' part of the picture, but for rounding. On the CPU the plan lets no computing hide them.
 #
-# But the plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. In [chapter 19](19_how_far_to_trust_a_plan.ipynb), another program's constants made a plan too short by a factor of 3.8. How many times as long as planned is our step?
+# But the plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. How many times as long as planned is our step?
 
 # %%
 near = lab.guess("measured step over planned step", between=(0.2, 5))
 
 # %% [markdown]
-# We clock it together with others that we need below. `in_turns` runs one step of each in turn, up to eight times, so that a busy minute slows all alike. It keeps the fastest of each: we forecast the fastest step, not the typical one.
+# We clock it together with others that we need below. `in_turns` runs one step of each in turn, up to eight times, so that a busy minute doesn't hit one of them alone. It keeps the fastest of each: we forecast the fastest step, not the typical one.
 
 # %%
 sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12), (2, 4)]
@@ -254,12 +263,15 @@ clock_us = your_own.in_turns(steps)
 
 # %%
 plan_us = [each.plan(gpu=here).time().step_us for each in steps]
-near.score(clock_us[0] / plan_us[0])
+ratios = [took / planned for took, planned in zip(clock_us, plan_us, strict=True)]
+near.score(ratios[0])
 
 # %% [markdown]
 # ### Does one factor do?
 #
-# Would this ratio mend the plan of any step? Look down the last column. Our step stands first and last, because each turn clocks it twice. The largest step we keep for a test.
+# In [chapter 19](19_how_far_to_trust_a_plan.ipynb), another program's constants made a plan too short by a factor of 3.8. Would our ratio mend the plan of any step?
+#
+# Look down the last column. "Sequences" are those of the whole batch, half of them on each rank. Our step stands first and last, because each turn clocks it twice: these two differ by the clock's error alone. The largest step we keep for a test.
 
 # %%
 rows = [
@@ -268,8 +280,11 @@ rows = [
 ]
 lab.table(rows[:5] + rows[6:])  # without the largest
 
+# %%
+print(your_own.one_factor(ratios[:5], again=ratios[6]))
+
 # %% [markdown]
-# The first row and the last differ by the clock's error alone. Where the other ratios differ by more, no single factor mends the plan.
+# If it says to stop, wait until the machine is quiet, and run the cells from the clock on again.
 #
 # ### Three times in place of one factor
 #
@@ -288,13 +303,10 @@ three = {"fixed time_us": fixed_us, "a layer_us": layer_us}
 lab.table([three | {"a sequence in a layer_us": seq_us}])
 
 # %% [markdown]
-# Now forecast by hand the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. Add the fixed time, 4 times that of a layer, and 4 x 12 = 48 times that of a sequence in a layer. How long is the step?
+# Now forecast by hand the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. Add the fixed time, 4 times that of a layer, and 4 x 12 = 48 times that of a sequence in a layer. How long is the step, by the formula?
 
 # %%
-kept = lab.guess("step of 4 layers and 12 sequences, in ms", unit="ms")
-
-# %%
-kept.score(clock_us[5] / 1e3)
+kept = lab.guess("forecast for 4 layers and 12 sequences, in ms", unit="ms")
 
 # %%
 sum_us = {
@@ -302,12 +314,16 @@ sum_us = {
     "4 layers_us": 4 * layer_us,
     "48 sequences_us": 48 * seq_us,
 }
-lab.table([sum_us | {"forecast_us": sum(sum_us.values()), "measured_us": clock_us[5]}])
+forecast_us = sum(sum_us.values())
+kept.score(forecast_us / 1e3)
+
+# %%
+lab.table([sum_us | {"forecast_us": forecast_us, "measured_us": clock_us[5]}])
 
 # %% [markdown]
-# The last two columns are your sum and the clock. This step tests the formula, because the fit hasn't seen it. To meet the other five proves little: the three times were chosen for that.
+# The last two columns are the sum and the clock. This step tests the formula, because the fit hasn't seen it. To meet the other five proves little: the three times were chosen for that.
 #
-# In the picture the hollow marks are those five, and the full one is the step that we kept. Lines are the formula, one for each number of layers, and last the plan of 4 layers. Does the plan's line begin lower than the fit's of 4 layers, and is it steeper?
+# In the picture the hollow marks are those five, and the full one is the step that we kept. Lines are the formula, one for each number of layers, and last the plan of 4 layers, led on straight to 0 sequences. Does the plan's line lie below the fit's of 4 layers, above it, or do they cross?
 
 # %%
 four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}
@@ -315,25 +331,21 @@ planned_us = {(4, s): each.plan(gpu=here).time().step_us for s, each in four.ite
 clocked_us = dict(zip(sizes[:6], clock_us, strict=False))
 lab.curves(**your_own.fit_lines(three_us, clocked_us, planned_us))
 
+# %%
+twice_us = clock_us[0], clock_us[6]
+print(your_own.beside_fit(three_us, planned_us, twice_us=twice_us))
+
 # %% [markdown]
-# Where it is both, the two errors cancel at some size, and there the plan is right by luck.
-#
 # ### With the library
 #
-# A plan has constants for both. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants until the plan comes near the five runs. Which, and from what to what?
+# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants until the plan comes near the five runs. Which, and what does each change say?
 
 # %%
-five = [each.row(us, gpu=here) for each, us in zip(steps[:5], clock_us, strict=False)]
-fitted = planner.fit(five, begun=[plan.used])
-own = fitted.stack(five[0])  # the constants for steps in shards
-moved = {
-    name: (getattr(plan.used, name), getattr(own, name)) for _, name in fitted.moved
-}
-lab.table({"constant": name, "before": a, "after": b} for name, (a, b) in moved.items())
+again_us = clock_us[6]
+own, constants = your_own.fitted(steps[:5], clock_us[:5], gpu=here, again_us=again_us)
+constants
 
 # %% [markdown]
-# Each change says what was wrong. A larger `layer_us`: the planned line began too low. A larger `matmul`: it was too steep, and a smaller one: not steep enough.
-#
 # <details><summary>What <code>planner.fit</code> does</summary>
 #
 # It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It holds each near where it began, unless the runs clearly say otherwise. The result is a plan again, so it can plan other layouts of this machine, too. We haven't tested that.
@@ -346,10 +358,10 @@ lab.table({"constant": name, "before": a, "after": b} for name, (a, b) in moved.
 fit_us = (parts_of[:6] @ torch.tensor(three_us)).tolist()
 own_us = [each.plan(gpu=here, stack=own).time().step_us for each in steps[:6]]
 forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6]}
-your_own.judged(forecasts, clock_us[:6], again_us=clock_us[6])
+your_own.judged(forecasts, clock_us[:6], again_us=again_us)
 
 # %% [markdown]
-# So this is how near a plan comes: with a GPU's constants as far off as the last row says, and with constants of your own as far as the second. `planner.fit` may stay further off than the three times, because it moves only two constants, and neither is a fixed time. For a larger step of the same layout, take the three times.
+# Unless the sentence says to stop, this is how near a plan comes: the last row has a GPU's constants, and the second your own. `planner.fit` moves only two constants, and neither is a fixed time, so either of the first two rows may be the nearer. For a larger step of the same layout, take whichever came nearer on the step you kept.
 #
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
@@ -395,6 +407,42 @@ check.forecast(my_forecast)
 
 # %%
 check.hint("forecast")
+
+# %% [markdown] sections="19.7"
+# ## Key ideas of the course
+#
+# Of the course's fifteen key ideas, here is one of each group. Which could you explain to a friend?
+#
+# - **Memory**: ZeRO and FSDP shard what copies have in common.
+# - **Messages**: copies average gradients while the backward still runs.
+# - **Waiting and waste**: watch what a step waits for, and prove a cure.
+# - **Trust**: fit constants to runs of your own, and test them on a larger run.
+#
+# <details><summary>All fifteen, with a number for each</summary>
+#
+# | idea | a number | chapter |
+# | --- | --- | --- |
+# | **Memory** | | |
+# | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
+# | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
+# | Experts add weights, hardly any computing. | DeepSeek-V3: 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
+# | **Messages** | | |
+# | Copies average gradients while the backward still runs. In a ring each rank sends less than two buffers. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb), [03](03_data_parallel.ipynb) |
+# | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
+# | Links are slow between machines: place the axes accordingly, and count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one in three stages | [10](10_mesh_and_experts.ipynb), [17](17_many_machines.ipynb) |
+# | Hide messages, or send less. But fewer bytes in more messages may be slower. | chapter 20 predicts 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
+# | **Waiting and waste** | | |
+# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
+# | Watch what a step waits for, and prove a cure. | the rank reads by itself: a batch every 48 ms; four readers: every 12 | [15](15_profiling_and_scaling.ipynb), this one |
+# | Unequal machines get unequal shares. | an H100 three times as fast as an A100 gets 3 microbatches to 1 | [16](16_unequal_machines_and_serving.ipynb) |
+# | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
+# | Past a critical batch, more GPUs save few steps. | a small training: 128 samples in place of 32 saved a third of the steps | [12](12_large_batches.ipynb) |
+# | **Trust** | | |
+# | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
+# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
+# | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a larger one that the fit hasn't seen | this one |
+#
+# </details>
 
 # %% [markdown]
 # ---
@@ -563,42 +611,6 @@ check.crossing(my_crossing)
 # %%
 check.hint("crossing")
 
-# %% [markdown] sections="19.7"
-# ## Key ideas of the course
-#
-# Of the course's fifteen key ideas, here is one of each group. Which could you explain to a friend?
-#
-# - **Memory**: ZeRO and FSDP shard what copies have in common.
-# - **Messages**: copies average gradients while the backward still runs.
-# - **Waiting and waste**: watch what a step waits for, and prove a cure.
-# - **Trust**: fit constants to runs of your own, and test them on a larger run.
-#
-# <details><summary>All fifteen, with a number for each</summary>
-#
-# | idea | a number | chapter |
-# | --- | --- | --- |
-# | **Memory** | | |
-# | Half the bits are not half the memory: Adam and the master weights stay in fp32. | 2 + 2 + 12 = 16 bytes a parameter, as many as in fp32 | [05](05_precision_and_memory.ipynb) |
-# | ZeRO and FSDP shard what copies have in common. | 7 B on eight ranks: 112 / 8 = 14 GB of states in place of 112 | [06](06_zero_deepspeed.ipynb), [07](07_fsdp.ipynb) |
-# | Experts add weights, hardly any computing. | DeepSeek-V3: 37 of 671 billion parameters compute | [10](10_mesh_and_experts.ipynb) |
-# | **Messages** | | |
-# | Copies average gradients while the backward still runs. In a ring each rank sends less than two buffers. | 2 x 1023 / 1024 = 1.998 buffers for 1,024 ranks | [02](02_collectives.ipynb), [03](03_data_parallel.ipynb) |
-# | Tensor parallelism sends in every layer. | 4 all-reduces a layer, forward and backward together | [09](09_tensor_parallel.ipynb) |
-# | Links are slow between machines: place the axes accordingly, and count what crosses. | two machines of two ranks: 1.5 buffers cross in a flat ring, one in three stages | [10](10_mesh_and_experts.ipynb), [17](17_many_machines.ipynb) |
-# | Hide messages, or send less. But fewer bytes in more messages may be slower. | chapter 20 predicts 71 ms with an eighth of the bytes, 63 with all | [11](11_communication.ipynb), [20](20_case_studies.ipynb) |
-# | **Waiting and waste** | | |
-# | A pipeline sends little and waits: the bubble. | 3 / 11 = 27 % idle with 4 stages, 8 microbatches | [08](08_pipeline_parallel.ipynb) |
-# | Watch what a step waits for, and prove a cure. | the rank reads by itself: a batch every 48 ms; four readers: every 12 | [15](15_profiling_and_scaling.ipynb), this one |
-# | Unequal machines get unequal shares. | an H100 three times as fast as an A100 gets 3 microbatches to 1 | [16](16_unequal_machines_and_serving.ipynb) |
-# | Machines fail: save, and start again. | on 16,384 GPUs something failed every three hours | [13](13_checkpoint_and_recover.ipynb) |
-# | Past a critical batch, more GPUs save few steps. | a small training: 128 samples in place of 32 saved a third of the steps | [12](12_large_batches.ipynb) |
-# | **Trust** | | |
-# | Most errors are echoes: find the rank that failed first, or never came. | 64 tracebacks, one guilty rank | [14](14_debugging.ipynb) |
-# | Choose a layout together with the program that runs it. | 175 B on 1,536 GPUs: 74 days by one program, 23 by another | [19](19_how_far_to_trust_a_plan.ipynb) |
-# | Fit constants to runs of your own, and test them on a larger run. | five small runs, and a larger one that the fit hasn't seen | this one |
-#
-# </details>
-
 # %% [markdown] sections="D-next"
 # ## Where to go from here
 #
@@ -623,7 +635,7 @@ check.hint("crossing")
 #
 # - You can record a script, see what its steps wait for, and prove by a second recording that a change helps.
 # - A rank that waits in a message may be waiting for another rank's reader.
-# - No single factor mends a plan with another machine's constants, because its parts are off by different factors.
+# - One factor mends a plan only if it is the same for all steps. A clock can refute that, but no finer than its own error.
 # - You can fit three times to small runs, forecast a larger step by hand, and test that.
 # - From the optional end: you count the bytes that cross a network, and know when they decide how long a step takes.
 #
