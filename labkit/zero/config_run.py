@@ -1,6 +1,7 @@
 """What DeepSpeed reads out of configurations, and what a step under them sends and holds: the
 ranks' side of chapter 06's engines."""
 
+import contextlib
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,8 @@ def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str
     "handed": models by collective, see ``ring_bytes.in_models``; "sends": what a ring would send
     for them, in multiples of an all-reduce of all gradients; "held": bytes of all live storages per
     parameter, after the backward and before the update, without DeepSpeed's buckets, whose size
-    does not depend on the model. ``story()`` makes the model, tokens and targets.
+    does not depend on the model; nothing under accumulation, where watching would take seconds.
+    ``story()`` makes the model, tokens and targets.
     """
     found: dict[str, dict[str, Any]] = {"handed": {}, "sends": {}, "held": {}}
     for name, config in configs.items():
@@ -56,7 +58,8 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
     from labkit import model
     from labkit.measure import memory, traffic
 
-    with memory.watch() as watched:
+    once = config.get("gradient_accumulation_steps", 1) == 1
+    with memory.watch() if once else contextlib.nullcontext() as watched:
         net, tokens, targets = story()
         num_params = sum(each.numel() for each in net.parameters())
         model_bytes = sum(each.nbytes for each in net.parameters())
@@ -65,18 +68,18 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
             with traffic.count() as sent:
                 for _ in range(engine.gradient_accumulation_steps()):
                     engine.backward(model.loss(engine(tokens), targets))
-                    if step == 2 and engine.is_gradient_accumulation_boundary():
+                    if step == 2 and watched:
                         dist.barrier()  # or gloo's thread may still hold the last message
                         gc.collect()
                         held = watched.live_bytes - _bucket_bytes(engine)
                     engine.step()
     handed = {call: num for call, num in sent.payload_bytes.items() if call != "barrier"}
     ranks = dist.get_world_size()
-    return {
+    found = {
         "handed": ring_bytes.in_models(handed, model_bytes, ranks),
         "sends": ring_bytes.on_a_ring(handed, ranks) / (2 * model_bytes),
-        "held": held / num_params,
     }
+    return {**found, "held": held / num_params} if once else found
 
 
 def _bucket_bytes(engine: Any) -> int:
