@@ -30,7 +30,7 @@ case
 # - [Case 3](#case-3): should each part of a net have its own ranks?
 # - Optional: is a layout slow, or its program ([case 4](#case-4))? Should layers send gradients differently ([case 5](#case-5))?
 #
-# **Each can be read alone**, but case 5 needs case 3.
+# **Read case 1 before case 2**, and case 3 before case 5.
 #
 # **When you are done** you know what a plan can tell, and what to run first.
 
@@ -77,7 +77,7 @@ on_host = script.but(offload="optimizer", recipe="mixed", mbs=16)
 lab.show(planner.memory_bars(by_fsdp | {"Adam on the host": on_host}, spare=0.1))
 
 # %% [markdown] sections="8.10"
-# By the plan all four fit. But bf16 rounds small updates away (chapter 05). Adam on the host, by DeepSpeed, needs 18 x 13 = 234 GB there.
+# By the plan all four fit. But bf16 rounds small updates away (chapter 05). With Adam on the host, DeepSpeed keeps there gradients in bf16 and fp32, Adam's moments, and weights in fp32: 2 + 4 + 8 + 4 = 18 bytes a parameter. That is 18 x 13 = 234 GB.
 #
 # ### Run: the same script, small
 #
@@ -91,7 +91,7 @@ ran = case_studies.trained_by()
 whole.score(ran[0]["gradients"] / ran[0]["weights"])
 
 # %% [markdown] sections="8.10"
-# "kept" counts the weights that stay on one rank, "gradients" those that it has gradients of; "as" gives formats.
+# "kept" counts the weights that stay on one rank, "gradients" those that it has gradients of; "as" gives formats. We counted after the first of two microbatches, with torch 2.13 (FSDP 2), transformers 5.23 and accelerate 1.15.
 
 # %%
 left_out = ("trained_by", "last loss")
@@ -104,7 +104,7 @@ lab.table({head: row[head] for head in row if head not in left_out} for row in r
 #
 # <details><summary>Count it in your own Trainer</summary>
 #
-# We counted with torch 2.13, transformers 5.23 and accelerate 1.15. FSDP 2 keeps whole gradients in private fields:
+# FSDP 2 keeps whole gradients in private fields:
 #
 # ```python
 # from torch.distributed.fsdp import FSDPModule
@@ -120,7 +120,7 @@ lab.table({head: row[head] for head in row if head not in left_out} for row in r
 # trainer.add_callback(Kept())
 # ```
 #
-# In our small run it prints 41,632, which is all weights, and 0 with the option below. Without accumulation a rank keeps a shard: `case_studies.Script(accumulation=1).run()[0]`.
+# In our small run it prints 41,632, all weights, and 0 with the option below. Without accumulation a rank keeps a shard: `case_studies.Script(accumulation=1).run()[0]`.
 #
 # </details>
 #
@@ -139,13 +139,13 @@ still.score(held_bytes / 1e9)
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# **The spare tenth covers a plan's usual error, not a part counted four times too small**, as the gradients were on eight cards. While the Trainer accumulates, nothing here fits on 40 GB, and on 80 GB it is too close to call. Without accumulation (`gradient_accumulation_steps=1`) nothing stays whole, but a step on eight cards has only 16 sequences. The option in the table's second row keeps 128:
+# **The spare tenth covers a plan's usual error, not a part counted four times too small**, as the gradients were on eight cards. While the Trainer accumulates, nothing here fits on 40 GB, and on 80 GB it is too close to call. Without accumulation (`gradient_accumulation_steps=1`) nothing stays whole, but then each of eight cards takes 16 sequences at once for 128: 44 GB by the plan. The option in the table's second row keeps microbatches small:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed does so by itself.
+# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed by itself keeps only shards, in bf16.
 #
 # ### What does it cost?
 #
@@ -162,7 +162,7 @@ lab.table(case_studies.llama.with_option(cures["eight cards"]))
 # **Verdict.** The cure depends on your cards:
 #
 # - **Eight cards of 40 GB** (33.4 GB each), **or four of 80 GB:** add the option. On eight, `gradient_accumulation_steps=8` keeps the batch.
-# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed (the same Trainer, with `deepspeed=` and a file in place of `fsdp=`) or by Megatron-LM (another script). FSDP can offload states to the CPU too, but we don't plan that here.
+# - **Four cards of 40 GB:** put Adam on the host, by DeepSpeed (24.3 GB a card; the same Trainer, with `deepspeed=` and a file in place of `fsdp=`) or by Megatron-LM (29.8 GB; another script). FSDP can offload to the CPU too, but our planner doesn't know what that costs.
 #
 # Our small run tested the option, but not Adam on the host.
 #
@@ -177,11 +177,11 @@ lab.table(case_studies.llama.with_option(cures["eight cards"]))
 #
 # Don't rank the programs by this (case 4): Megatron-LM's row recomputes nothing, and keeps gradients on the cards.
 #
-# By DeepSpeed, on the host lie gradients in bf16 and fp32, Adam's moments and weights in fp32, 2 + 4 + 8 + 4 = 18 bytes a parameter. For the host's part we assume that PCIe carries 25 GB/s for each card, the host's memory moves 200 GB/s for all, and computing hides neither.
+# For the host's part we assume that PCIe carries 25 GB/s for each card, the host's memory moves 200 GB/s for all, and computing hides neither.
 #
-# DeepSpeed's row has two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two. That is 7.3 of the 8.1 s between 30.5 and 22.4.
+# DeepSpeed's row has two microbatches. With the script's 2 x 16 a step is planned at 30.5 s, of which the host takes 11.1. DeepSpeed then sends gradients to the host after each of 16 microbatches, not of two.
 #
-# For DeepSpeed, give the Trainer `deepspeed=` with a file in place of `fsdp=`. The file gets the batch by "auto" (chapter 06):
+# The file for `deepspeed=` gets the batch by "auto" (chapter 06):
 #
 # ```python
 # "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
@@ -194,15 +194,17 @@ lab.table(case_studies.llama.with_option(cures["eight cards"]))
 # %% [markdown] sections="8.10"
 # ### Exercise 1. Four cards
 #
-# Write a function that gets a card and a sequence's length, and returns a layout of LLaMA 13B on four such cards:
+# Take twenty minutes. Write a function that gets a card and a sequence's length, and returns a layout of LLaMA 13B on four such cards, with 128 sequences a step:
 #
 # - A tenth of the card stays free.
 # - Adam goes to the host only where nothing fits without.
 # - The step, the host's part included, is at most a quarter longer than the fastest that keeps the first two rules.
 #
-# Why a quarter? Planned times are up to 20 % off. Between two programs the quarter is this exercise's rule, not advice.
+# The quarter is this exercise's rule.
 #
-# The layout decides the program: `zero` 3 means FSDP with the option, `zero` 3 with `offload` means DeepSpeed, anything else Megatron-LM.
+# The layout decides the program: `zero` 3 means FSDP with the option, `zero` 3 with `offload` means DeepSpeed, anything else Megatron-LM. Leave out `zero` 3 with `offload` where `tp` or `pp` cuts as well.
+#
+# You may search: of the values that the function lists, the planner refuses only `zero` 2 with `pp` above 1, by a ValueError.
 
 # %%
 four = planner.Plan(model="LLaMA 13B", gpu="A100 80 GB", gpus=4, batch=128, seq=1024)
@@ -257,13 +259,13 @@ small_plans = case_studies.small.cases()
 one_card.score(small_plans[0].held_bytes / 1e9)
 
 # %% [markdown] sections="10.7.5"
-# The fastest plans that fit on 1 to 8 cards, and last a second one for eight. Which states are left in the first bar?
+# The fastest plans that fit on 1, 2, 4 and 8 cards, and last a second one for eight. Which states are left in the first bar?
 
 # %%
 lab.show(case_studies.drawn(small_plans))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. Adam lies on the host, and DeepSpeed's ZeRO 3 moves the gradients there too.
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. With up to four cards Adam lies on the host. On one and two, DeepSpeed's ZeRO 3 moves the gradients there too.
 #
 # ### What does that cost?
 #
@@ -282,27 +284,27 @@ title = {"title": "A step of 64 sequences", "badge": "predicted"}
 lab.bars(waits, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="10.7.5"
-# One card sends all gradients to the host, and fetches their sums, in each of 16 microbatches. Two cards do so twice, each with half of them: for microbatches PCIe has a sixteenth to carry. Computing only halves.
+# One card sends all gradients to the host, and fetches their sums, in each of 16 microbatches. Two cards do so twice, each with half of them. So PCIe's 18.9 s become 1.9. The microbatches' 17.3 s shrink to a sixteenth, and the 1.6 s of what crosses once to a half.
 #
-# From two cards to four, computing more than halves, from 18.3 to 6.7 s. Mostly that is because nothing is recomputed; with recomputation the plan says 8.8 s. The program changes too, so this isn't speed-up from cards alone.
+# Computing only halves. Its times assume that these cards reach an A100's shares of their peak.
 #
-# For eight cards we choose the last bar. The one above is a hair faster, but waits between cards for a quarter of its step. That is planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127). The last bar's eight stages wait a sixth as long.
+# From two cards to four, computing falls from 18.3 to 6.7 s, mostly because nothing is recomputed; with recomputation the plan says 8.8 s. The program changes too, from DeepSpeed to Megatron-LM.
 #
-# **Verdict.** By the plan one card is enough, if its host has 121 GB to spare; no run here put Adam on the host, so its bars are untested. Only eight cards need no host.
+# For eight cards we choose the last bar: it waits less between cards, and such waits are planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127).
 #
-# **Count first**, as in case 1, in a run of two layers by DeepSpeed on one card: what stays on the card, and what crosses PCIe in a microbatch.
+# **Verdict.** By the plan one card is enough, if its host has 18 x 6.7 = 121 GB to spare; no run here tested Adam on the host. Of 1, 2, 4 and 8 cards, only eight need no host.
 #
 # <details><summary>What is assumed</summary>
 #
 # Four cards can't hold Adam: by FSDP the states alone would be 16 x 6.7 / 4 = 27 GB on each. They hold a pipeline, whose gradients go to the host once a step.
 #
-# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. To its host each card sends at 25 GB/s, the host's memory moves 200 GB/s for all, computing hides neither, and the cards reach an A100's shares of their peak. They send to each other at PCIe's full 32 GB/s, while in fact their messages go through the host. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
+# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. The host's part is assumed as in case 1, with 25 GB/s a card. The cards send to each other at PCIe's full 32 GB/s. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
 #
 # </details>
 #
 # <details><summary>Run it: the same division on real ranks</summary>
 #
-# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has rank 0's states, predicted and counted, and the bytes that it hands in. The states halve from row to row, as predicted.
+# `lab.table(case_studies.ran())` takes a step of a small net on 1, 2 and 4 real ranks. A row has rank 0's states, predicted and counted, and the bytes that it hands in.
 #
 # </details>
 
@@ -334,7 +336,7 @@ lab.show(apart.predict(), title="Apart, 4 ranks")
 #
 # Let each rank do a share of every part. One rank alone would need 360 ms for the encoders, 180 for the fusion and 90 for the heads.
 #
-# The net is small, and its link is slowed to match: a message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many times as fast is *together*?
+# We chose a slow link for this small net: a message takes 12 ms, and 0.6 ms more for each kB. With the first picture's messages and kB, how many times as fast is *together*?
 
 # %%
 groups = lab.guess("times as fast: together against apart", between=(0.2, 5))
@@ -351,6 +353,8 @@ groups.score(apart.step_us() / together.step_us())
 # | apart | 360 / 2 + 180 + 90 = 450 ms | 7 x 12 + 175.6 x 0.6 = 189 ms | 639 ms |
 # | together | (360 + 180 + 90) / 4 = 157.5 ms | 8 x 12 + 180.5 x 0.6 = 204 ms | 362 ms |
 # | copied | the same | 12 + 57.7 x 0.6 = 46.6 ms | 204 ms |
+#
+# With its gradients in one message, *together* would still take 326 ms. That 204 ms stands there twice is chance.
 #
 # On the same axis as *apart*: who waits now, and for what?
 
@@ -370,13 +374,13 @@ lab.table(case_studies.placed(slowed=3))
 # %% [markdown] sections="19.6.1, 19.6.2"
 # The order holds. Each way takes longer than predicted, probably because the ranks share this machine's cores.
 #
-# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short; cut what is too large. What carries over to a large net is the ratio of sending to computing.
+# **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short; cut what is too large. For another net, count as in the table by hand.
 #
 # <details><summary>When would it be otherwise?</summary>
 #
 # *Apart* is a pipeline with one microbatch. Give it four (chapter 08): the first passes all three groups in a quarter of 450 ms, and each of the others ends one turn of the slowest group later. So it computes for (450 + 3 x 180) / 4 = 247.5 ms, which is less than a whole step *together*. But gradients still take three messages, 3 x 12 + 36.4 x 0.6 = 57.8 ms, and features now take 16. If all of those hide behind computing, a step takes 305 ms, between *together* and *copied*; if none hides, *apart* is behind both. We didn't run that.
 #
-# With its gradients in one message, *together* would still take 326 ms. If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. *Together* still sends for 204 ms, since its quarters of the fusion send no gradients.
+# If the fusion grows, *copied* stays ahead of *together* until its message has 320 kB in place of 57.7: 12 + 0.6 x = 204. *Together* still sends for 204 ms, since its quarters of the fusion send no gradients.
 #
 # </details>
 
@@ -422,6 +426,7 @@ check.hint("placement")
 #
 # - You count the states first, since no smaller batch shrinks them.
 # - You test a plan by a small run that counts what ranks keep.
+# - You set `sync_each_batch` where the Trainer's FSDP accumulates, so that gradients stay shards.
 # - You put Adam on the host where cards are few, and make microbatches large, since DeepSpeed sends gradients there in each.
 # - You copy what fits on a rank while its message is short, and cut what doesn't fit.
 #
@@ -477,7 +482,7 @@ lab.show(planner.time_bars(cuts | more))
 #
 # The first and the last bar do the same products. Their blue parts differ because each program's constants were fitted to its usual layouts. So the plan can't separate layout and program.
 #
-# **Verdict.** One sequence at a time, `tp` 8 is the last: drop it. At 16 it is within a plan's error of `pp` 8, so measure all three, each by its program. To learn whether it's the layout, let one program run them all.
+# **Verdict.** With one sequence at a time, drop `tp` 8. With 16 it is within a plan's error of `pp` 8, so measure all three, each by its program. To learn whether it's the layout, let one program run them all.
 #
 # <details><summary>Larger microbatches, uneven stages, the textbook's models</summary>
 #
