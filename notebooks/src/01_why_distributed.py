@@ -38,9 +38,9 @@ lab.bars(sizes, unit="bytes", marks=card, badge="computed", title=title)
 #
 # **When you are done** you can say how much memory a model takes to train, how many cards hold it, and what each of four ways to run in parallel has to send.
 #
-# ## It dies, for real
+# ## A run dies
 #
-# To see what fills a card, we watch a small run die. Below is a network, trained with Adam: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, and enforces that. At which line will it run out of memory?
+# To see what fills a card, we watch a small run die: a network trained with Adam, eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, and enforces that. At which line will it run out of memory?
 
 # %%
 dies_at = lab.guess(
@@ -84,7 +84,7 @@ dies_at.score(report.finding.where["text"])
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# So a card has to hold more than the weights. How many bytes is that for each parameter of a large model? The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# So a card has to hold more than the weights. How many bytes is that for each parameter of a large model? A usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision) with weights and gradients in 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
 # In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
@@ -126,13 +126,13 @@ saved.score(16 - sum(held.values()))
 # %% [markdown] sections="8.1.1, D-faq"
 # All four together are the [model states](GLOSSARY.md#model-states). The fp32 copy takes as many bytes as the 16-bit weights and gradients have saved.
 #
-# So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. Chapter 05 shows what mixed precision does save.
+# So the rule is **16 bytes of states for each parameter** in both recipes. LLaMA 7B has 6.7 billion parameters, which makes 107 of the 116 GB. Megatron adds up gradients in fp32, since 16 bits are coarse for sums, too: 2 bytes more per parameter, 13.4 GB, which our bills leave out. Chapter 05 shows what mixed precision does save.
 #
 # <details><summary>With autocast? And at the peak of a step?</summary>
 #
 # This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too.
 #
-# A run dies at its peak. If gradients are not added up over several sequences but set to None after each step, they and the activations never lie there in full at the same time, and 107 GB are enough. On the other hand, while Adam works, our step holds the gradient in fp32 as well, 20 bytes in all. DeepSpeed converts it part by part, so the bills on this page count 16.
+# A run dies at its peak. If gradients are not added up over several sequences but set to None after each step, they and the activations never lie there in full at the same time, and 107 GB are enough. But while Adam works, our step also holds the gradient in fp32, 20 bytes in all. DeepSpeed converts it part by part; our bills count 16.
 #
 # </details>
 
@@ -177,7 +177,7 @@ check.hint("held_bytes")
 #
 # The last 9 GB are [activations](GLOSSARY.md#activations), what the forward keeps because the backward will need it. They grow with the text that you feed at once.
 #
-# We count one block of GPT: a norm, attention, a norm, an MLP, and dropout after the attention and after the MLP. A matrix product, a norm and GELU each keep their input. Attention keeps Q, K, V and its output, and dropout a mask of one byte. The other numbers are bf16, 2 bytes each. So how many bytes does the block keep for each token and each unit of its [width](GLOSSARY.md#width), the hidden size?
+# We count one block of GPT: a norm, attention, a norm, an MLP, and dropout after the attention and after the MLP. A matrix product, a norm and GELU each keep their input. We take flash attention, which keeps Q, K, V and its output, but no scores of token pairs. Dropout keeps a mask of one byte. The other numbers are bf16, 2 bytes each. So how many bytes does the block keep for each token and each unit of its [width](GLOSSARY.md#width), the hidden size?
 
 # %%
 block = {
@@ -228,7 +228,7 @@ lab.table([{"by hand": total.total(), "kept": per_unit("gpt", 256)}])
 # %% [markdown]
 # The 0.2 more are statistics of the norms and of attention.
 #
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB.
+# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB. With stored scores they would be 31.
 
 # %% [markdown] sections="10.1.1, D-faq"
 # ## Can two cards share it?
@@ -239,7 +239,7 @@ lab.table([{"by hand": total.total(), "kept": per_unit("gpt", 256)}])
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But the 9 GB are a low estimate, since with LLaMA's own block they are 10 to 13 (optional end). The process, its buffers and the logits come on top. With 80 GB that is too tight; with the 85 that torch really has, it may just fit.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. But LLaMA's own block keeps 10 to 13 GB, not 9 (optional end). With process, buffers and logits on top, 80 GB are too tight; the 85 that torch really has may just be enough.
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -326,7 +326,7 @@ apart.score(answers[(alone > 0) + (alone > 1e-5)])
 lab.table(rows)
 
 # %% [markdown] sections="10.1.3"
-# Without averaging there are two models instead of one. With averaging the difference is zero. The three lines from `if average` on are the heart of data parallelism (chapter 03).
+# Without averaging there are two models instead of one. With averaging the first two ranks, which we compare, end with the same weights. The three lines from `if average` on are the heart of data parallelism (chapter 03).
 #
 # The payload is what a rank hands to `all_reduce`, the gradients of five steps. Over the wire each of two ranks sends as much, each of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
 #
@@ -375,9 +375,9 @@ at_once = every["ZeRO 3"].but(one_by_one=False)
 planner.costs(every | {"ZeRO 3, four at once": at_once})
 
 # %% [markdown]
-# Only data parallel doesn't fit. All keep 9 GB of activations: of one sequence in all layers, of two in half of them, or of four in a quarter. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
+# Only data parallel doesn't fit. The first four keep at most 9 GB of activations: of one sequence in all layers, of two in half of them, or of four in a quarter. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
 #
-# | way | what an inner rank sends |
+# | way | what the busiest rank sends |
 # | --- | --- |
 # | data parallel | 2 x 3/4 of 13.4 GB of gradients, averaged once after all four sequences |
 # | by layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back |
@@ -416,7 +416,7 @@ check.hint("rank_sends")
 # %% [markdown] sections="D-faq"
 # ## How many cards, then?
 #
-# Two cards would only just hold LLaMA 7B, so we try ZeRO 1 on the eight of one machine (`dp 8`: eight data parallel ranks). A step takes 512 sequences, 1 million tokens:
+# Two cards are too tight for LLaMA 7B, so we try the eight of one machine (`dp 8`: eight data parallel ranks) with ZeRO 1, which sends no more than data parallel. A step takes 512 sequences, 1 million tokens:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -424,7 +424,7 @@ after = before.but(gpus=8, zero=1)
 planner.card(before, after)
 
 # %% [markdown]
-# Eight cards hold it, because each keeps an eighth of what the optimizer adds: 49 GB in place of 120, which are our 116 and what the process takes. But all eight are busy for 283 days. How far can we trust that?
+# Eight cards hold it, because each keeps an eighth of what the optimizer adds: 49 GB in place of 120, our 116 and what the process takes. But all eight are busy for 283 days. How far can we trust that?
 #
 # Training takes about 6 operations for each parameter and token (Kaplan et al. 2020), and LLaMA 7B was trained on 1 trillion tokens. An A100 does at most 3.12e14 operations a second. Beside this peak stand the plan and the card hours of LLaMA's paper, on A100s with 80 GB, too:
 
@@ -441,7 +441,7 @@ lab.bars(days, badge=badge, title="Days of training on eight cards")
 lab.table([{name: peak_days / 8 / each for name, each in days.items()}])
 
 # %% [markdown]
-# The first bar divided by each is its share of the peak, its [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The plan reaches 66 %, LLaMA's run 43 %, so believe the longer bar. `after.warnings()` says why: none of the runs behind the plan's constants came above 56 %.
+# The first bar divided by each is its share of the peak, its [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The plan reaches 66 %, LLaMA's run 43 %, by its card hours. None of the runs behind the plan's constants came above 56 %, so the plan is probably too quick. We count with the longer bar, since that run was really made.
 #
 # Two, eight and 64 cards side by side:
 
@@ -464,17 +464,19 @@ heads = {"sending_share": "sending, of a step"}
 lab.table([ending(cards) for cards in (2, 8, 64)], heads=heads)
 
 # %% [markdown]
-# Two cards have no room to spare, and by the paper's hours they work for almost five years. Eight have room. With 64 it is about 54 days if nothing is lost, but a card sends as much as before in a much shorter step, and between machines over slower links: by the plan that is 14 % of the step. So take cards first for the memory, then for the time.
+# Two cards have no room to spare: with our counts of LLaMA's block (optional end) they need 81 to 84 GB, which 80 don't hold, and 85 hold only just. With gradients in fp32 they need 13.4 GB more, and two cards are too few. Eight have room.
+#
+# The last column only divides the paper's hours by the cards. With 64 that is about 54 days, but a card sends as much as before in a much shorter step, and between machines over slower links. By the plan, which sends gradients in fp32 and hides no sending, that is 14 % of the step. So take cards first for the memory, then for the time.
 #
 # <details><summary>What the plan counts</summary>
 #
-# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. To the bill it adds 3 GB for the process with its buffers and gaps, and 0.7 for logits; of activations it counts 0.5 less, because LLaMA has no dropout masks. Its times use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the plan's 66 % are 70 %.
+# The plan counts 6.74 billion parameters, where the paper rounds to 6.7 billion; so 13.4 GB become 13.5. To the bill it adds 3 GB for the process with its buffers and gaps, and 0.7 for logits; of activations it counts 0.5 less, because LLaMA has no dropout masks and a fused MLP keeps only three of its four wide tensors. Its times use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the plan's 66 % are 70 %.
 #
 # </details>
 #
 # ---
 #
-# *Here ends what most people need. The rest is about larger batches, other models and blocks, the reasons for many cards and the bill of one rank, and optional.*
+# *Here ends what most people need. The rest is optional: larger batches, other models and blocks, the reasons for many cards, the bill of one rank.*
 
 # %% [markdown]
 # ## A larger batch: when do layers send more?
@@ -495,14 +497,14 @@ title = "What one of four ranks sends in a step"
 lab.curves(predicted=gigabytes, **axes, at=as_much, log_x=True, log_y=True, title=title)
 
 # %% [markdown]
-# The lines cross at about 600 sequences for one pipeline of four ranks. LLaMA took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, but on many cards. If 64 such pipelines share them, each gets about 31, and by layers a rank sends 1 GB of activations. The pipelines average their gradients, too: at most 2 x 3.35 GB for a rank, which has a quarter of the model. Together this is less than half of what data parallel sends.
+# The lines cross at about 600 sequences for one pipeline of four ranks. LLaMA took 4 million tokens a step (Touvron et al. 2023), about 2,000 sequences, but on many cards. If 64 such pipelines share them, each gets about 31, and by layers a rank sends 1 GB of activations. The pipelines average their gradients, too: at most 2 x 3.35 GB for a rank, which has a quarter of the model. Together it is less than half of data parallel's.
 #
-# Bytes aren't seconds: it matters which link they take and what hides them (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
+# Bytes aren't seconds (chapter 11). A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
 
 # %% [markdown]
 # ## Other models, other blocks, longer sequences
 #
-# How many cards do other models need, with one sequence each? An empty cell says that no number is enough, because the activations alone are more than 80 GB. Recomputation helps (chapter 05).
+# How many cards do other models need, with one sequence each? Where a cell is empty, no number is enough: the activations alone are more than 80 GB. Recomputation helps (chapter 05).
 
 # %%
 planner.cards()
@@ -520,7 +522,7 @@ llama_keeps.score("more" if by_llama > by_gpt else "less")
 # %% [markdown]
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# LLaMA's block has no dropout, hence no masks, but a wider MLP, whose four tensors of 43/16 of the width take 21.5 bytes. The attention's Q, K, V and its output, and the outputs of the two norms, are six tensors in 16 bits, 12 bytes. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. (The rest are a few statistics; hence 34.2 for GPT, too, and not 34.) The boards use 34 for all large models, so their 9 GB are a low estimate: with 37.7 they would be 10, with 49.7 13.
+# The MLP's four tensors take 21.5 bytes, and the six as wide as the block 12. Each norm keeps 8 bytes more where it is made of several operators, as here, which makes 49.5, and 2 where it is one, which makes 37.5: `per_unit("llama_fused", 256)` gives 37.7. The boards use 34 for all large models; with 37.7 their 9 GB would be 10, with 49.7 13.
 #
 # </details>
 #
@@ -539,12 +541,12 @@ lab.curves(measured=kept, predicted=formula, **axes, title=title)
 # %% [markdown]
 # The markers are our count, the lines a formula of Korthikanti et al. (2022): for $b$ sequences of $s$ tokens and width $h$ a GPT block keeps $34\,s\,b\,h$ bytes. It keeps $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads.
 #
-# LLaMA 7B has 32 heads. If it stored their matrix for our 2,048 tokens, $5\,a\,s/h$, which is 80, would be added to the 34, and the 9 GB of the bill would become 31.
+# For LLaMA 7B, with 32 heads, this adds 80 to the 34.
 
 # %% [markdown] sections="10.1.1"
 # ## Five reasons for many cards
 #
-# Five reasons are usually given for many cards, and a table below judges them. The first, that the model doesn't fit, is true of LLaMA 7B. The second is that training takes too long: by the paper's hours one card would need more than nine years.
+# Five reasons are usually given for many cards. The first, that the model doesn't fit, is true of LLaMA 7B. The second is that training takes too long: by the paper's hours one card would need more than nine years.
 #
 # If all of the work could be divided, 4,096 cards would need 20 hours. But the part that is serial takes as long as on one card (Amdahl 1967). Assume that 1 % is serial. How many days do 4,096 cards need then?
 
@@ -567,9 +569,9 @@ lab.curves(predicted=needed, **axes, title="Days of training, LLaMA 7B")
 days_needed.score(days_on(4096, 0.01))
 
 # %% [markdown]
-# However many cards there are, the serial part stays. Messages that nothing hides act like it.
+# However many cards there are, the serial part stays.
 #
-# Are many cards more reliable? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards. If they come in proportion to the cards, one card is interrupted once in almost six years, and a thousand cards every other day. Then all of them wait.
+# Are many cards more reliable? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 cards. If they come in proportion to the cards, one card is interrupted once in almost six years, and a thousand cards every other day.
 #
 # | reason | a good one? | why |
 # | --- | --- | --- |
@@ -621,10 +623,10 @@ check.hint("sharded_bytes")
 # ## Summary
 #
 # - In fp32 and in mixed precision, model states with Adam take 16 bytes per parameter.
-# - A GPT block in 16 bits keeps 34 bytes of activations per token and unit of width.
+# - A GPT block in 16 bits, with flash attention, keeps 34 bytes of activations per token and unit of width.
 # - Data parallel sends gradients, whatever the batch. By layers, activations are sent, which grow with the sequences of a pipeline. ZeRO 3 sends parameters and gradients for each microbatch.
-# - With ZeRO 1 eight cards hold LLaMA 7B, and two hold it only just. More cards save time, less than in proportion.
-# - MFU is the share of the peak that training gets: 43 % for LLaMA 7B, by its paper.
+# - With ZeRO 1 eight cards hold LLaMA 7B. Two hold it only with 85 GB each and gradients in 16 bits. More cards save time, less than in proportion.
+# - MFU is the share of the peak that training gets: 43 % for LLaMA 7B, by its paper's card hours.
 #
 # Count, then choose in this order:
 #
@@ -658,13 +660,13 @@ check.hint("sharded_bytes")
 #
 # <details><summary>Erratum 8.1.1: activations are "b s h L x 4 bytes"</summary>
 #
-# That is 4 bytes per token, layer and unit of width: two tensors in 16 bits. A block keeps far more than two. Run it: `per_unit("gpt", 256)` gives 34.2, more than eight times as much, and with stored attention there is no constant factor at all.
+# That is 4 bytes per token, layer and unit of width: two tensors in 16 bits. Run it: `per_unit("gpt", 256)` gives 34.2, more than eight times as much, and with stored attention there is no constant factor at all.
 #
 # </details>
 #
 # <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
 #
-# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. By the Llama 3 report, and if interruptions are independent, the share of quiet days on its 16,384 cards is $e^{-419/54}$ or 0.0004: one in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
+# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. By the Llama 3 report, and if interruptions are independent, the share of quiet days on its 16,384 cards is $e^{-419/54}$ or 0.0004: one in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again.
 #
 # </details>
 #
