@@ -89,7 +89,7 @@ where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets. The measured saving differs, because each measured step has delays of its own.
+# By the prediction it saves 98 ms, the time of five of the six buckets. The measured saving differs: each measured step has its own delays.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -103,7 +103,7 @@ step.but(overlap=True, link=narrow).board()
 # %% [markdown]
 # Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link.
 #
-# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at the very best 74 seconds become 71. Less must go over the cable.
+# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at best 74 seconds become 71. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
@@ -340,7 +340,7 @@ enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here it is beside the other short steps:
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. Beside the other short steps:
 
 # %%
 shortest = {
