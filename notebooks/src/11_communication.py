@@ -89,12 +89,12 @@ where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets.
+# By the prediction it saves 98 ms, the time of five of the six buckets. The measured saving differs: each measured step has its own delays.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the whole backward about two. Here the link has 30 MB/s, and the buckets queue up. (Try other layers and links on the board.)
+# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the backward of all 8 microbatches about two. Here the link has 30 MB/s, and the buckets queue up. (Try other layers and buckets on the board.)
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
@@ -103,12 +103,12 @@ step.but(overlap=True, link=narrow).board()
 # %% [markdown]
 # Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link.
 #
-# On our bill gradients can hide under the backward, and parameters under the next forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at the very best 74 seconds become 71. Less must go over the cable.
+# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at best 74 seconds become 71. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# Our run already exchanges once for 8 microbatches. Can it go on, and exchange once for several batches? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
+# Our run already exchanges once for 8 microbatches. Can it exchange once for several batches? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
 
 
 # %%
@@ -220,11 +220,11 @@ in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
 in_bf16.score(gradients_s / 2 + parameters_s)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. (By chance it is what the gradients took alone: half of them are as many bytes as the parameters.) Even with no gradients at all, 23.6 seconds would remain.
+# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. Even with no gradients at all, 23.6 seconds would remain.
 #
 # ### Does training bear the rounding?
 #
-# Try it. DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
+# Try it, in plain DDP (the bill's ZeRO 1 has no all-reduce to replace). DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
@@ -236,7 +236,7 @@ def bf16(state, bucket):
 
 
 # %% [markdown]
-# *Handed in* is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on the sockets, headers included.
+# *Handed in* is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on the sockets, headers included. With more than two ranks a ring sends more than it is handed.
 
 # %%
 runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
@@ -275,9 +275,9 @@ check.hint("break_even")
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## When is it worth it?
 #
-# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves 13.5 GB, so it pays on any link below 13.5 / 0.04, some 340 GB/s (exercise 2), and ours carries 0.5.
+# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves a rank 7/8 of 13.5 GB, so it pays on any link below 11.8 / 0.04, some 300 GB/s (exercise 2). Ours carries 0.5.
 #
-# Now each way by itself, counted. Overlap hides only what the last microbatch computes. To hide the most, a card's 8 sequences must be a single microbatch, which makes the computing longer, 4.0 s.
+# Now each way by itself, counted. To hide the most, a card's 8 sequences must be a single microbatch, which makes the computing longer, 4.0 s.
 #
 # <details><summary>Why that takes longer, and what it can hide</summary>
 #
@@ -317,7 +317,6 @@ lab.bars(steps, title="Time for each 64 sequences, each way", **forecast)
 #
 # - **200 Gbit/s** are also filled to two fifths.
 # - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
-# - **Fewer bytes than bf16** are the subject of the optional end. They, too, leave the 23.6 seconds of parameters.
 #
 # </details>
 #
@@ -325,10 +324,10 @@ lab.bars(steps, title="Time for each 64 sequences, each way", **forecast)
 #
 # The ways can be combined. Begin with what costs least:
 #
-# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. All that follows hangs on it.
-# 2. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`. Our hook rounds once, before the exchange. An engine that also adds up microbatches in bf16 rounds more often.
-# 3. **Accumulate as far as training allows.** This divides the 47 s by m. (Not under FSDP's full sharding, which gathers the parameters for each microbatch.) Our batch of 131,000 tokens is a small one to begin with.
-# 4. **Leave overlap on.** It hides what the last microbatch computes. A larger microbatch hides more, but may have to recompute: that pays on the faster network, whose 3.5 s then hide almost whole, and not here.
+# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. All that follows hangs on it. Put yours in: `seconds(speed=busbw / 0.5)`.
+# 2. **Leave overlap on.** It loses nothing. A larger microbatch hides more, but may have to recompute: that pays on the faster network, whose 3.5 s then hide almost whole, and not here.
+# 3. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`. Our hook rounds before the exchange, and each addition on a ring rounds again: once with two ranks, seven times with eight. With its switch Megatron-LM also adds up the microbatches in bf16.
+# 4. **Accumulate as far as training allows.** This divides the 47 s by m. (Not under FSDP's full sharding, which gathers the parameters for each microbatch.)
 # 5. **Compress further, or get a faster network**, if the cards still wait.
 #
 # With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
@@ -341,7 +340,7 @@ enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m seconds are left. Here it is beside the other short steps:
+# For each 64 sequences (23.6 + 23.6)/m seconds are left. Beside the other short steps:
 
 # %%
 shortest = {
@@ -354,7 +353,7 @@ shortest = {
 lab.bars(shortest, title="Time for each 64 sequences, the shortest", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap hardly helps: the exchange comes once in 24 batches, and one microbatch of one sequence hides little of it. That batch has 3.1 million tokens, fewer than LLaMA's. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of all. All this is predicted; we have not timed such a step.
+# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap hardly helps: one sequence hides little of an exchange for 24 batches. That batch has 3.1 million tokens, fewer than LLaMA's; but unlike our toy, LLaMA had Adam and a warm-up. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of these five. At the full 10 Gbit/s ten times the batch would do. All this is predicted, not timed.
 
 # %% [markdown]
 # ## Summary
@@ -362,8 +361,7 @@ lab.bars(shortest, title="Time for each 64 sequences, the shortest", **forecast)
 # - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: our 74 seconds become 71.
 # - Accumulation divides the messages by m, and means fewer updates. 16 times the batch leaves 4.4 of the 71 seconds for each 64 sequences.
 # - Gradients in bf16 leave 47, because the parameters remain; with 24 times the batch, 2. A network twenty times as fast leaves 3.5.
-# - Compression pays on links slower than the bytes it saves, divided by the time it takes.
-# - The optional end: even gradients in 8 bits leave 35 seconds.
+# - If nothing is hidden, compression pays on links slower than the bytes it saves, divided by the time it takes.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload).
 #
@@ -710,7 +708,7 @@ for name in ("bf16", "8 bits", "top-1 %"):
 lab.table([pays_up_to])
 
 # %% [markdown] sections="10.4.3"
-# These limits are of one CPU thread. Where this was written, neither 8 bits nor top-1 % would pay at the bill's 0.5 GB/s. An A100 rounds our 27 GB in about 0.1 s (an estimate: a few passes at 2 TB/s). There 8 bits pay up to 0.75 × 27 / 0.1, some 200 GB/s.
+# These limits are of one CPU thread. Where this was written, neither 8 bits nor top-1 % would pay at the bill's 0.5 GB/s. An A100 rounds our 27 GB in about 0.1 s (an estimate: a few passes at 2 TB/s). There 8 bits pay up to 0.75 × 7/8 × 27 / 0.1, some 180 GB/s.
 
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## What compression leaves of the bill
