@@ -209,7 +209,7 @@ def leave_out(folder):
 
 
 # %% [markdown]
-# We come back at step 100 and train twenty steps. What has raised the loss most at the end, compared with undisturbed training?
+# We come back at step 100 and train twenty steps. What has raised the loss most at the end, against undisturbed training?
 
 # %%
 parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
@@ -670,7 +670,7 @@ recovery.Resharding(rows=64, writers=4, readers=3)
 # %% [markdown] sections="10.5.1, 19.6.4"
 # ### What belongs to ranks
 #
-# Each row is only copied, so tensors should carry over to the bit; the optional end tests this with torch's `dcp`. What belongs to ranks does not carry over:
+# Each row is only copied, so tensors should carry over to the bit; the optional end tests this with torch's `dcp`. What belongs to ranks does not:
 #
 # - There are more random generators in the file than ranks: seed anew from (seed, step, rank).
 # - Our `train` takes a batch for each rank, so fewer ranks would see some batches again. Count samples, and keep the global batch. Losses then agree closely, not to the bit, because sums are added in another order.
