@@ -43,7 +43,7 @@ lost = {
 lab.bars(lost, unit="share", title="Share of all time lost", badge="predicted")
 
 # %% [markdown]
-# This is calculated, for GPUs that fail as often as Llama 3's. How many minutes between two checkpoints lose the least time? To answer that, we must know what saving and coming back cost.
+# This is calculated by Daly's formula, explained below, for GPUs that fail as often as Llama 3's. How many minutes between two checkpoints lose the least time?
 #
 # **When you are done** you can write a checkpoint that no crash can spoil, resume training so that nobody can tell, and say how often to save.
 
@@ -209,7 +209,7 @@ def leave_out(folder):
 
 
 # %% [markdown]
-# We come back at step 100 and train twenty steps. What raises the loss most, compared with undisturbed training?
+# We come back at step 100 and train twenty steps. What has raised the loss most at the end, against undisturbed training?
 
 # %%
 parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
@@ -229,11 +229,11 @@ lab.curves(
 )
 
 # %% [markdown] sections="10.5.1"
-# The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient. The forgotten position trains on batches seen before. Other random numbers are as good as the first ones, so their small difference is chance, not harm; here the forgotten rate costs no more. But only a difference that stays 0 says that nothing is broken.
+# The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient; the next steps still average few gradients. The forgotten position trains on batches seen before, and its curve still moves at the end. The forgotten rate costs most in the second warm-up. For other random numbers we tried one seed, the same on both ranks; another may cost more or less. Only a difference that stays 0 says that nothing is broken.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
-# Our schedule says what the rate *is* at each step. torch's `LinearLR(optimizer, 0.1, total_iters=10)` multiplies the rate that it finds in the optimizer, from a tenth to the whole in ten steps. Come back with the optimizer and without this schedule, and it finds the whole rate, multiplies it as often, and stays at *ten times* the rate for ever. Forget the optimizer instead, and the rate stays at a tenth.
+# Our schedule says what the rate *is* at each step. torch's `LinearLR(optimizer, 0.1, total_iters=10)` multiplies the rate that it finds in the optimizer, from a tenth to the whole in ten steps. Come back with the optimizer and without this schedule, and it finds the whole rate, multiplies it as often, and stays at *ten times* the rate for ever.
 #
 # </details>
 
@@ -335,7 +335,7 @@ runs = {
 }
 
 # %% [markdown]
-# In each of these runs rank 0 is killed in its second save, that of step 20. How many of the four can begin again at step 20?
+# In each of these runs rank 0 is killed in its second save, that of step 20 (half-way: `torch.save` has written half a file). How many of the four can begin again at step 20?
 
 # %%
 at_20 = lab.guess("how many begin again at step 20", between=(0, 4))
@@ -351,7 +351,7 @@ at_20.score(sum(kill["step that loads"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever the save of a draft was killed, a whole checkpoint is there, of step 10 or of step 20.
+# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever we killed the save of a draft, a whole checkpoint is there, of step 10 or of step 20.
 #
 # ### When the power goes
 #
@@ -529,32 +529,32 @@ lab.bars(both_runs, stacked=True, unit="s", title="20 steps and five saves, rank
 {what: round(waiting[what] - beside[what], 2) for what in waiting}  # gained, in s
 
 # %% [markdown]
-# The last line is what the thread's run gains, in seconds. It stands still for less time. A minus at the steps says that they are slower, because the thread needs the cores, too: that takes back part of the gain. (Other work on the machine can hide it.)
+# The last line is what the thread's run gains, in seconds. A minus at the steps says that they took longer. One run of each can't say why: the thread needs the cores, but so may other work.
 
 # %%
 trace
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# Above are the steps. In the gap after step 20 training stands still. The box below the gap is the `copy`: the rank looks up its tensors and copies them. Then training goes on beside the thread's `write` and `seal`, which makes the files a checkpoint.
+# Above are whole steps with their messages, though the picture calls them compute. In the gap after step 20 training stands still. Below it is the `copy`: the rank looks up its tensors and copies them. Then training goes on beside the thread's `write` and `seal`, which makes the files a checkpoint. If a step beside them is longer than the others, the thread may be why; this is one save of five.
 #
 # From here on we count only the gap, which is optimistic. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
 # <details><summary>What incremental saves</summary>
 #
-# A save writes 12 bytes for each parameter, 4 for the weight and 8 for Adam's two moments. An *incremental* save (`kind="incremental"`) writes only the tensors that have changed since the last one. When all is trained, nothing is spared, because something changes in every trained tensor. When all but the last layer is frozen, and that has 10 % of the parameters, the second save writes 12 · 10 / (12 · 10 + 4 · 90) = 25 % of the first: what is frozen has no state of Adam, so it costs 4 bytes the first time and none the second. So incremental saves are for fine-tuning a part of a model.
+# A save writes 12 bytes for each parameter, 4 for the weight and 8 for Adam's two moments. An *incremental* save (`kind="incremental"`) writes only the tensors that have changed since the last one. When all is trained, nothing is spared, because something changes in every trained tensor. When all but the last layer is frozen, and that has 10 % of the parameters, the second save writes 12 · 10 / (12 · 10 + 4 · 90) = 25 % of the first: what is frozen has no state of Adam, so it costs 4 bytes the first time and none the second.
 #
 # </details>
 
 # %% [markdown]
 # ## How often?
 #
-# Saves, steps done again, coming back: now we know what is paid. The minute and the five stay assumed; measure yours. Let a save stop training for C seconds (the [save time](GLOSSARY.md#save-time)), a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)), and coming back take R seconds. With a checkpoint after every T seconds of training, each second of training pays for three things:
+# Now we know what is paid. The minute and the five stay assumed; measure yours. Let a save stop training for C seconds (the [save time](GLOSSARY.md#save-time)), a failure come every M seconds (the [time between failures](GLOSSARY.md#time-between-failures)), and coming back take R seconds. With a checkpoint after every T seconds of training, each second of training pays for three things:
 #
 # - C/T for saves, because each interval has one.
 # - T/2M for work that is done again, because each failure loses half an interval on average.
 # - R/M for coming back, however often we save.
 #
-# Divided by 1 + their sum, they are shares of all time. For the cluster of the beginning, with C = 60 and R = 300: how many minutes between two checkpoints lose the least?
+# Divided by 1 + their sum, they are shares of all time. The picture adds Daly's curve, exact for failures at random times. For the cluster of the beginning, with C = 60 and R = 300: how many minutes between two checkpoints lose the least?
 
 # %%
 interval = lab.guess("minutes between two checkpoints", between=(0, 180))
@@ -613,9 +613,9 @@ widgets.how_often(save_s=5.0)
 #
 # Is asynchronous saving worth it on a small cluster? Training waits `write_s` seconds for one kind of save and `copy_s` for the other, each at its own best interval. `my_num_gpus` gives the fewest GPUs, as reliable as Llama 3's, on which the second loses one percentage point less.
 #
-# It is below a million; within 3 % of it, or one GPU, is right. Leave out the time to come back, and count a checkpoint from its copy on. For 30 s and 2 s, it is 559 GPUs.
+# It is below a million; within 3 % of it, or one GPU, is right. Leave out the time to come back, and treat a checkpoint as safe once it is copied. For 30 s and 2 s, it is 559 GPUs.
 #
-# Young's short form of the loss, $\sqrt{2C/M}$, is near enough; or take `how_often`.
+# Young's short form of the loss, $\sqrt{2C/M}$ (his T put into C/T + T/2M), is near enough where `copy_s` is at most a third of `write_s`; or take `how_often`.
 #
 # <details><summary>What <code>how_often</code> has, and a first hint</summary>
 #
@@ -670,12 +670,10 @@ recovery.Resharding(rows=64, writers=4, readers=3)
 # %% [markdown] sections="10.5.1, 19.6.4"
 # ### What belongs to ranks
 #
-# So tensors carry over to the bit. What belongs to ranks does not:
+# Each row is only copied, so tensors should carry over to the bit; the optional end tests this with torch's `dcp`. What belongs to ranks does not:
 #
 # - There are more random generators in the file than ranks: seed anew from (seed, step, rank).
 # - Our `train` takes a batch for each rank, so fewer ranks would see some batches again. Count samples, and keep the global batch. Losses then agree closely, not to the bit, because sums are added in another order.
-#
-# At work, torch's `dcp` reshards so; the optional end shows it.
 
 # %% [markdown] sections="19.8.5"
 # ## Exercise 3. A training that outlives its ranks
@@ -873,8 +871,6 @@ best_min
 # The paper reports "higher than 90% effective training time". With our five minutes, saves by all ranks, one every 3.9 minutes, keep within that.
 #
 # The third bar counts only the copy. An interval can't be shorter than its write, but here that takes only 2.4 s.
-#
-# In the last two bars, most is R/M, the time to come back.
 
 # %% [markdown] sections="19.6.4"
 # ## Where do the seconds go?
@@ -903,7 +899,7 @@ lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 #
 # <details><summary>When a rank hangs instead of dying</summary>
 #
-# A dead process closes its connections. But if a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. If every failure were such a hang of ten minutes, and one came every three hours, 5 % of all time would go. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
+# If a GPU hangs or a machine is gone, the others may wait in a collective until a watchdog ends them. If every failure were such a hang of ten minutes, and one came every three hours, 5 % of all time would go. So set `init_process_group(timeout=...)` to more than your slowest collective or wait at a save, two minutes for example.
 #
 # </details>
 #
@@ -911,7 +907,7 @@ lab.bars({"rank 1 is killed": recovery_s}, stacked=True, unit="s", title=title)
 #
 # `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is a repair: torch 2.13 keeps one store for all starts, and a new rank may find the address of a dead one there, and wait for it ([pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)).
 #
-# torchrun also goes on with *fewer* machines. Then there is one torchrun on each, `--nnodes 1:2` says that one or two of them are enough, and when one is gone, the others meet again. `launch_script(..., nodes=(1, 2))` lets two torchruns on this machine stand for two; that takes too long for this page.
+# torchrun also goes on with *fewer* machines. Then there is one torchrun on each, `--nnodes 1:2` says that one or two of them are enough, and when one is gone, the others meet again.
 #
 # </details>
 
