@@ -65,7 +65,7 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 #
 # Only the 12 bytes of the optimizer are divided. Parameters and gradients, 4 bytes, stay whole on every card.
 #
-# So "4 times" for stage 1 and "8 times" for stage 2, which you will often read, are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
+# So "4 times" for stage 1 and "8 times" for stage 2 are limits: 16/4 and 16/2. Only stage 3 saves as many times as there are ranks.
 #
 # </details>
 
@@ -84,11 +84,11 @@ lab.show(part_picture.drawn())
 lab.show(order_picture.drawn())
 
 # %% [markdown]
-# A message's width shows its bytes; the other boxes have no scale. We write the rows one by one.
+# A message's width shows its bytes; the other boxes have no scale.
 #
 # ### Stage 0: everyone has everything
 #
-# First plain data parallelism, to compare with. Each rank has the same small transformer and passages of its own from the story:
+# First plain data parallelism. Each rank has the same small transformer and passages of its own from the story:
 
 
 # %%
@@ -219,7 +219,7 @@ ran = lab.launch(by_hand_run.after_three, zero2, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown]
-# The same model again. What did the hook save? We add up all gradients whenever one arises, and keep the largest sum:
+# What did the hook save? We add up all gradients whenever one arises, and keep the largest sum:
 
 
 # %%
@@ -322,7 +322,7 @@ class Sharded:
 # inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
 # ```
 #
-# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there. `inputs` has one entry more than `outputs`, so each pop pairs an output with the gradient of its copy.
+# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there. So each pop pairs an output with the gradient of its copy.
 
 
 # %%
@@ -414,7 +414,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
+# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count how often `zero1` and `zero3` reduce and gather each weight. How much does stage 3 send, if plain data parallelism is 1?
 
 # %%
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
@@ -464,9 +464,9 @@ volume.score(sent["ZeRO 3"] / sent["ZeRO 0"])
 lab.table({"two steps of": name} | run for name, run in runs.items())
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because a reduce-scatter and an all-gather *are* an all-reduce. Here the reduce-scatter was a real one, and the second losses agree.
+# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because the weights have as many bytes as the gradients. Here the reduce-scatter was a real one, and the losses after one update agree.
 #
-# In the picture of stage 3 the last layer is freed after its forward, and gathered again at once. If we skip both, how many percent less does a step send?
+# In stage 3's curve the last layer is freed after its forward, and gathered again at once. If we skip both, how many percent less does a step send?
 
 # %%
 skipping = lab.guess(
@@ -478,7 +478,7 @@ layers = whole[:8:2]  # bytes of each layer, as the forward gathers them
 skipping.score(100 * layers[3] / (3 * sum(layers)))
 
 # %% [markdown]
-# It is one message of twelve, and of a small layer. The peak stays, because no other layer is gathered in between.
+# It is one collective of twelve, and of a small layer.
 #
 # ### Exercise 1. When sizes do not divide
 #
@@ -565,7 +565,7 @@ losses = lab.launch(lambda: {name: bare(both[name]) for name in both}, ranks=4)[
 lab.table([{"plain": f"{right[0]['loss']:.5f}"} | losses])
 
 # %% [markdown]
-# DeepSpeed (0.19) clips gradients unasked. With clipping off the loss is that of `plain`, so from here on it is off.
+# DeepSpeed (0.19) clips gradients unasked, to a norm of 1. With clipping off the loss is that of `plain`, so it stays off.
 #
 # ### What DeepSpeed sends and holds
 #
@@ -589,11 +589,11 @@ default = counted({f"ZeRO {stage}": config(stage) for stage in range(4)})
 reducing.score(next(call for call in default["handed"]["ZeRO 2"] if "reduce" in call))
 
 # %% [markdown] sections="10.7.2"
-# We change two settings, and count again. In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone. In stage 3 no weight stays whole; by default all of ours do, once gathered, because each has less than 100,000 elements.
+# We change two groups of settings, and count again. In stages 1 and 2 each part of a [bucket](GLOSSARY.md#bucket) of gradients now goes to its owner alone. In stage 3 no weight stays whole; by default all of ours do, once gathered, because DeepSpeed keeps weights of less than 100,000 elements, and others while there is room.
 #
 # <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
 #
-# DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs, where each would be a small message.
+# DeepSpeed's [source](https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/zero/config.py) says that one call replaces several reduces, which helps a small model on many GPUs.
 #
 # </details>
 
@@ -618,7 +618,7 @@ title = "What a step would send on a ring, in multiples of stage 0"
 lab.bars(rows, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5: the *library* asks for an all-reduce, two models on a ring, and then gathers. Sent to owners it is 1 again. Stage 3 comes to 1 only because our small weights stay whole. And what does a rank hold, just before the update?
+# In stages 1 and 2 the default comes to (2 + 1)/2 = 1.5: the *library* asks for an all-reduce, two models on a ring, and then gathers. Sent to owners it is 1 again. Stage 3 comes to 1 because our weights stay whole. The matrices of a 7 B model have far more than 100,000 elements: there expect about 1.5. We have not run it. And what does a rank hold, just before the update?
 
 # %%
 columns = {"predicted": due, "DeepSpeed's default": default["held"]}
@@ -627,7 +627,7 @@ title = "Live bytes per parameter before the update, rank 0 of 4"
 lab.bars(rows, title=title, badge="predicted / measured")
 
 # %% [markdown] sections="10.7.2, 8.5.1"
-# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 reduces its gradients during a single microbatch, and keeps only its part, as stage 2 does: 3 bytes less. Stage 3 by default has the weights whole, so it saves no parameter memory here. The matrices of a 7 B model have far more than 100,000 elements: there expect about 1.5, or a little less. We have not run it.
+# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 reduces its gradients during a single microbatch, and keeps only its part, as stage 2 does: 3 bytes less. Stage 3 by default has the whole weights beside its part, so here it holds more than stage 2. The hundredths we have not explained.
 #
 # <details><summary>What the bars leave out: DeepSpeed's buckets</summary>
 #
@@ -638,7 +638,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 # %% [markdown]
 # ## When is it worth it?
 #
-# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all it can:
+# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all it can, except the all-gather of stages 1 and 2: as in `zero1`, it ends before the next forward starts.
 
 
 # %%
@@ -651,15 +651,15 @@ def exposed(stage, num_params, ranks, link_bytes_per_s, tokens):
         return max(0, 2 * once - backward)
     if stage == 3:  # a gather behind the forward; a gather, a reduce-scatter
         return max(0, once - forward) + max(0, 2 * once - backward)
-    return max(0, once - backward) + once  # nothing hides the all-gather
+    return max(0, once - backward) + once  # assumed: nothing hides the all-gather
 
 
 # %% [markdown]
-# We assume 150 TFLOP/s, 2,048 tokens per card, and links of 300 GB/s inside a machine and 25 between machines. Which step is faster inside a machine?
+# We assume 150 TFLOP/s, 2,048 tokens per card, and links of 300 GB/s inside a machine, or 25 between machines with one card each. Which step is faster inside a machine?
 #
 # <details><summary>Where do these numbers come from?</summary>
 #
-# 150 is about half of what the data sheet of an A100 promises, 300 its NVLink in one direction, and 25 half of a card of 400 Gb/s.
+# 150 TFLOP/s is about half of what the data sheet of an A100 promises, 300 its NVLink in one direction, and 25 half of a card of 400 Gb/s.
 #
 # </details>
 
@@ -688,13 +688,13 @@ title = "Exposed in a step, beside 573 ms of computing"
 lab.table(table, units=dict.fromkeys(links, "s"), title=title)
 
 # %% [markdown]
-# Inside a machine stage 3 hides everything, but nothing hides stage 1's all-gather. Between machines stage 3 is the slowest. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3 there, too. (An estimate: real links reach less, and no prefetch is perfect.) So choose
+# Inside a machine stage 3 hides everything, and stage 1's all-gather is left. (If a library gathers during the next forward, the two are equally fast there.) Between machines stage 3 is the slowest. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3 there, too. (An estimate: real links reach less, and no prefetch is perfect.) So choose
 #
-# - **stage 1** if it fits and messages are slow: it needs no prefetch, and reduces once per update, however many microbatches;
-# - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits, or if computing hides what it sends, in *every* microbatch. If not, it is slow, but it runs.
+# - **stage 1** if it fits and computing does not hide stage 3's messages: it reduces only once per update;
+# - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter (in DeepSpeed not with one microbatch), but reduces in every one;
+# - **stage 3** if nothing else fits, or if computing hides what it sends, in *every* microbatch.
 #
-# For our model stage 1 fits: its states take 38.5 of 80 GB by the formula; activations and buffers come on top, and we have not run it. In DeepSpeed set `use_multi_rank_bucket_allreduce` to false, and measure.
+# Our model fits under stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top, and we have not run it. In one machine choose stage 3; its lead is small, so measure stage 1, too. Between machines, with 2,048 tokens, choose stage 1; in DeepSpeed set `use_multi_rank_bucket_allreduce` to false.
 #
 # ### Exercise 2. Choose a stage
 #
@@ -834,7 +834,7 @@ typo.score(readings[2]["stage"])
 lab.table(readings)
 
 # %% [markdown] sections="D-train, 8.5.2, S5"
-# `config_run.read` has handed each file to DeepSpeed's own `DeepSpeedConfig`. Inside `zero_optimization` an unknown field raises an error; at the top level it is ignored. So print `engine.zero_optimization_stage()` in every job. And look at *clipping*: it is 1, though nobody has asked for it.
+# `config_run.read` has handed each file to DeepSpeed's own `DeepSpeedConfig`. Inside `zero_optimization` an unknown field raises an error; at the top level it is ignored. So print `engine.zero_optimization_stage()` in every job.
 #
 # <details><summary>In a script of your own, or in a Hugging Face Trainer</summary>
 #
@@ -882,7 +882,7 @@ check.hint("same_training")
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# And if we can rent only *one* card? Then no stage helps, because there is nobody to share with. But the update touches each state only once a step, so the optimizer can live and update in [host memory](GLOSSARY.md#host-memory). In this [offload](GLOSSARY.md#offload) the optimizer gets the host's copy of the weights, and two loops cross the link:
+# And if we can rent only *one* card? Then no stage helps. But the update touches each state only once a step, so the optimizer can live and update in [host memory](GLOSSARY.md#host-memory). In this [offload](GLOSSARY.md#offload) the optimizer gets the host's copy of the weights, and two loops cross the link:
 
 
 # %%
@@ -953,7 +953,7 @@ slower.score(sum(phase.hidden_us for phase in phases) / computing_us)
 offload.board()
 
 # %% [markdown] sections="8.5.3"
-# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. Neither depends on the number of tokens. From 6,000 on the backward's transfer is hidden, and the update becomes a smaller share. Offload if there is no other way to fit.
+# By DeepSpeed's rules 14 GB instead of 112 would lie on the card: the weights alone, in 16 bits, because it sends each gradient down as it arises. But in the backward the card waits for the link, and in the update for the host. From 6,000 tokens on, the backward's transfer is hidden, and the update becomes a smaller share. Offload if there is no other way to fit.
 #
 # <details><summary>Where do the 30 bytes come from?</summary>
 #
@@ -968,7 +968,7 @@ offload.board()
 # - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more, or less.
 # - Stage 3 frees a layer's bytes after the forward, so it has to gather them again for the backward.
 # - DeepSpeed (0.19) clips gradients at 1 unless you turn it off.
-# - The optional end: at the top level a misspelt field is ignored, so print the stage. Offload saves device memory, and pays with bytes over the link and an update on the CPU.
+# - The optional end: at the top level a misspelt field is ignored. Offload saves device memory, and pays with bytes over the link and an update on the CPU.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #
