@@ -56,16 +56,16 @@ dist.destroy_process_group()
 # %% [markdown]
 # `record` starts it by torchrun, changes nothing in the file, and records ten steps of each rank. The first two are a warm-up, so eight remain.
 #
-# Each rank has a thick row for its computing, hatched where there is none, and thin rows for its reading and its messages. What stands under the longest hatched stretches?
+# Each rank has a thick row for its computing, hatched where there is none, and thin rows for its reading and its messages. Each step has a long hatched stretch. What stands under it?
 
 # %%
 found = record(script, ranks=2, show=False)
 lab.show(found.advice.as_drawn)
 
 # %% [markdown]
-# Under them stands the reading, in brown: while a rank reads its next batch, it has nothing to compute.
+# Under it stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. A long red bar on both ranks at once is a message that was held up.
 #
-# **When you are done** you can find what a script of yours waits for, prove that a change helps, and forecast a larger step from small ones. The optional end adds what a slower network would cost.
+# **When you are done** you can find what a script of yours waits for, prove that a change helps, and forecast a larger step from small ones.
 
 # %% [markdown] sections="19.8.6"
 # ## A script
@@ -127,8 +127,6 @@ print(your_own.bottleneck(was_us[1:], now_us[1:], readers=4))
 
 # %% [markdown]
 # A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
-#
-# The advice tells what to change, and a run tells how much that saves.
 
 # %% [markdown]
 # Which part of the rest changed most? The bars show it for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
@@ -139,11 +137,13 @@ rests_us = {name: dict([*us.items()][:-1]) for name, us in parts_us.items()}
 lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its parts")
 
 # %% [markdown]
-# Two ranks and eight readers share the cores now. A sleep needs no core, but a reader also makes a batch of its samples and sends it to its rank. That may make computing slower; we haven't measured it by itself. Readers that decode on the CPU need the cores even more.
+# The first bar is an average of only eight steps. One message that was held up can be most of it, and readers don't cure that.
+#
+# Our readers mostly sleep. Readers that decode on the CPU need the cores, and may make computing slower.
 #
 # ### Who waits for whom?
 #
-# Both ranks do the same work. Why does one wait for the other at all? Here is the time around the longest message, the longest red bar, up to its end. What does the other rank do meanwhile?
+# Both ranks do the same work. Why does one wait for the other at all? Here is the longest red bar, with the time before it. What does the other rank do meanwhile?
 
 # %%
 drawn = again.advice.as_drawn
@@ -199,7 +199,7 @@ check.hint("yours")
 # %% [markdown]
 # ## A machine
 #
-# Now we know what a step waits for. How near can a plan come to its time? So far our plans took the speeds of GPUs, and `speeds(2)` measures what each of two ranks gets here, for matrix products and for messages. Shards need two kinds of message, and each takes some time to begin:
+# How near can a plan come to the time of a step? So far our plans took the speeds of GPUs, and `speeds(2)` measures what each of two ranks gets here, for matrix products and for messages. Shards need two kinds of message, and each takes some time to begin:
 
 # %%
 here = planner.speeds(2)
@@ -208,7 +208,7 @@ rows = links.items()
 lab.table({"message": name, "to begin_us": us, "GB/s": gb} for name, (us, gb) in rows)
 
 # %% [markdown]
-# For the reduce-scatter gloo runs a whole all-reduce ([chapter 02](02_collectives.ipynb)), so expect fewer GB/s or a later start. Both columns come from one line through a few clocked messages. An error in one shows in the other.
+# For the reduce-scatter gloo runs a whole all-reduce ([chapter 02](02_collectives.ipynb)), so expect fewer GB/s or a later start. Both columns come from one line through a few messages, so an error in one shows in the other.
 #
 # With these speeds we can plan a step: two of torch's own layers, in shards on two ranks, with half of the four sequences on each (`split=True`). Look for its longest part.
 
@@ -227,7 +227,7 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# Products and messages take most of it. MFU is a share of the products' speed just measured. By a constant of the plan, products reach only 63 % of it.
+# Products and messages take most of it. MFU is a share of the products' speed, which `speeds` measured as well. By a constant of the plan, products reach only 63 % of it.
 #
 # ### The messages, by hand
 #
@@ -269,9 +269,7 @@ near.score(ratios[0])
 # %% [markdown]
 # ### Does one factor do?
 #
-# In [chapter 19](19_how_far_to_trust_a_plan.ipynb), another program's constants made a plan too short by a factor of 3.8. Would our ratio mend the plan of any step?
-#
-# Look down the last column. "Sequences" are those of the whole batch, half of them on each rank. Our step stands first and last, because each turn clocks it twice: these two differ by the clock's error alone. The largest step we keep for a test.
+# Would our ratio mend the plan of any step? Look down the last column. "Sequences" are those of the whole batch, half of them on each rank. Our step stands first and last, because each turn clocks it twice: how far the two differ gives an idea of the clock's error. The largest step we keep for a test.
 
 # %%
 rows = [
@@ -288,7 +286,7 @@ print(your_own.one_factor(ratios[:5], again=ratios[6]))
 #
 # ### Three times in place of one factor
 #
-# We sort a step's work by how often it comes. Some of the Python runs once in a step. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. That makes three times:
+# We sort a step's work by how often it comes. Some of the Python runs once in a step. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. An output head would come once for each sequence, but `mine` has none. So it takes three times:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
@@ -321,9 +319,9 @@ kept.score(forecast_us / 1e3)
 lab.table([sum_us | {"forecast_us": forecast_us, "measured_us": clock_us[5]}])
 
 # %% [markdown]
-# The last two columns are the sum and the clock. This step tests the formula, because the fit hasn't seen it. To meet the other five proves little: the three times were chosen for that.
+# This step tests the formula, because the fit hasn't seen it. To meet the other five proves little: the three times were chosen for that.
 #
-# In the picture the hollow marks are those five, and the full one is the step that we kept. Lines are the formula, one for each number of layers, and last the plan of 4 layers, led on straight to 0 sequences. Does the plan's line lie below the fit's of 4 layers, above it, or do they cross?
+# In the picture the hollow marks are those five, and the full one is the step that we kept. Four lines are the formula, one for each number of layers. The fifth is the plan of 4 layers, extended straight to 0 sequences. Does the plan's line lie below the fit's of 4 layers, above it, or do they cross?
 
 # %%
 four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}
@@ -336,9 +334,11 @@ twice_us = clock_us[0], clock_us[6]
 print(your_own.beside_fit(three_us, planned_us, twice_us=twice_us))
 
 # %% [markdown]
+# That is between 0 and 12 sequences. A factor that mends the plan must mend both the beginning of its line and the slope.
+#
 # ### With the library
 #
-# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants until the plan comes near the five runs. Which, and what does each change say?
+# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants to bring the plan nearer to the five runs. Which, and what does each change say? One that hardly moves says little.
 
 # %%
 again_us = clock_us[6]
@@ -348,11 +348,11 @@ constants
 # %% [markdown]
 # <details><summary>What <code>planner.fit</code> does</summary>
 #
-# It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It holds each near where it began, unless the runs clearly say otherwise. The result is a plan again, so it can plan other layouts of this machine, too. We haven't tested that.
+# It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It holds each near where it began, unless the runs clearly say otherwise.
 #
 # </details>
 #
-# Which forecast is nearest to the larger step? The sentence above the table judges the first row.
+# Which forecast is nearest to the larger step? With a minus it is too short. The sentence above the table judges the first row, which holds if it is no farther off than the fitted steps, or than the clock.
 
 # %%
 fit_us = (parts_of[:6] @ torch.tensor(three_us)).tolist()
@@ -361,11 +361,11 @@ forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6
 your_own.judged(forecasts, clock_us[:6], again_us=again_us)
 
 # %% [markdown]
-# Unless the sentence says to stop, this is how near a plan comes: the last row has a GPU's constants, and the second your own. `planner.fit` moves only two constants, and neither is a fixed time, so either of the first two rows may be the nearer. For a larger step of the same layout, take whichever came nearer on the step you kept.
+# Unless the sentence says to stop, this is how near a plan came on one step: the last row has a GPU's constants, and the second your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
 #
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
-# Write a `mine` with two arguments, one for the layers and one for the sequences of a batch. The rest of the section stays as it is.
+# Write a `mine` with two arguments, one for the layers and one for the sequences of a batch. The rest of the section stays as it is. But the formula has no time for an output head, and three times hold for one length of sequence.
 #
 # ```python
 # def mine(layers=2, sequences=4):
@@ -475,7 +475,7 @@ lab.table(
 #
 # ### What leaves a machine
 #
-# GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. Copies send them around the ring of 16 GPUs twice, for the all-reduce. Shards send them three times, for two gathers and a reduce-scatter, but for the embedding, which stays gathered until the backward:
+# GPT-2 XL has 1.56 billion parameters, in fp32 6.2 GB. Copies send them around the ring of 16 GPUs twice, for the all-reduce. Shards send them almost three times, for two gathers and a reduce-scatter; only the embedding is gathered just once. We count three:
 #
 # | what | out of each machine in a step |
 # | --- | --- |
@@ -515,7 +515,7 @@ slowest.score(at["copies"] / at["shards"])
 #
 # ### Which network?
 #
-# The picture has this ratio for faster networks. Below 1 copies are faster, above it shards. Upright lines are network cards as they are sold, by Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the next two are InfiniBand. The last is all that an A100's slot carries, PCIe 4.0 with 16 lanes. Each of a machine's eight GPUs has such a card. Where does the curve cross 1?
+# The picture has this ratio for faster networks. Below 1 copies are faster, above it shards. Upright lines are network cards as they are sold, by Gbit/s: "25GbE" carries 25 / 8 = 3.125 GB/s, and the next two are InfiniBand. The last is all that an A100's slot carries, PCIe 4.0 with 16 lanes. Where does the curve cross 1?
 
 # %%
 networks = {"25GbE": 3.125, "EDR 100": 12.5, "HDR 200": 25, "PCIe 4.0": 31.5}
@@ -641,7 +641,7 @@ check.hint("crossing")
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
-# **Next:** your own training. Come back when a step takes longer than planned.
+# **Next:** your own training.
 #
 # *Sections 19.7, 19.8.6 and D-next of the source material.*
 
