@@ -33,6 +33,7 @@ const reach = () => {
 };
 for (const moment of ["resize", "load"]) window.addEventListener(moment, reach);
 document.fonts.ready.then(reach); // another font is wider
+document.addEventListener("toggle", reach, true); // what was closed had no width
 reach();
 
 // copy

@@ -217,6 +217,21 @@ def test_a_narrow_window_cuts_nothing_off(read):
         assert page.locator("nav details").first.get_attribute("open") is None
 
 
+@pytest.mark.browser
+def test_what_was_closed_is_scrolled_by_keyboard_once_it_is_open(read):
+    page = read("01_words.html")
+    page.evaluate(
+        """() => {
+          const fold = document.createElement('details');
+          fold.innerHTML = '<summary>More</summary><div class="scroll"><p style="width: 99em">Wide';
+          document.querySelector('main').append(fold);
+        }"""
+    )
+    assert page.evaluate("document.querySelector('main > details .scroll').tabIndex") == -1
+    page.get_by_text("More", exact=True).click()
+    page.wait_for_function("document.querySelector('main > details .scroll').tabIndex === 0")
+
+
 def merge_alike(page):
     """In code, of the words that look the same in both themes the first keeps its element: a page
     has thousands, and axe measures the contrast of each."""

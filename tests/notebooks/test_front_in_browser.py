@@ -25,6 +25,7 @@ def test_the_first_page_has_its_pictures_its_links_and_no_fault(first_page, sche
     assert violations(page) == []
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.wait_for_function("document.querySelector('main .map').tabIndex === 0")
     assert violations(page) == []
 
 
