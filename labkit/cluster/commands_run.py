@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from labkit import tables
+from labkit.cluster.one_machine.things_run import runs
 from labkit.launching.nodes import practice
 from labkit.launching.nodes.launchers import LEASH
 from labkit.launching.nodes.places import REPOSITORY, threads
@@ -136,14 +137,6 @@ def end_family(launcher: psutil.Popen) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         deadline = time.monotonic() + 3
-        while any(map(_runs, family)) and time.monotonic() < deadline:
+        while any(map(runs, family)) and time.monotonic() < deadline:
             time.sleep(0.02)
         launcher.poll()
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Whether it still runs. Who is dead and waits for its new parent's notice doesn't."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

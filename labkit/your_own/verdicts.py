@@ -86,7 +86,7 @@ def one_factor(ratios: Sequence[float], *, again: float) -> str:
     none."""
     _check_times(ratios, "ratios")
     check_real(1e-9, MOST_US, again=again)
-    noise = abs(again / ratios[0] - 1)
+    noise = _noise((ratios[0], again))
     if noise > NEAR:
         return _clock_again(noise)
     apart = max(ratios) / min(ratios) - 1
@@ -294,8 +294,8 @@ def judged(
         found.append((max(off[:-1], key=abs), off[-1]))
         row = {say("forecast"): f"{name}", say("worst of the fitted steps"): found[-1][0]}
         rows.append(row | {say("on the larger step"): found[-1][1]})
-    noise = again_us / clock_us[0] - 1
-    title = _verdict(f"{next(iter(forecasts_us))}", abs(noise), *map(abs, found[0]))
+    noise = _noise((clock_us[0], again_us))
+    title = _verdict(f"{next(iter(forecasts_us))}", noise, *map(abs, found[0]))
     return table(rows, title=title, units=dict.fromkeys([*rows[0]][1:], "share"))
 
 

@@ -128,7 +128,7 @@ def _alive(things: list[list]) -> list[psutil.Process]:
             if noted or process.environ().get(MARK) in marks:
                 for each in (process, *process.children(recursive=True)):
                     found[each.pid] = each
-    return [each for each in found.values() if _runs(each)]
+    return [each for each in found.values() if runs(each)]
 
 
 def _began(process: psutil.Process, at: float | None) -> bool:
@@ -136,7 +136,8 @@ def _began(process: psutil.Process, at: float | None) -> bool:
     return at is None or abs(process.create_time() - at) < 0.5
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Whether a process still runs. Who is dead and waits for its parent's notice doesn't."""
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
