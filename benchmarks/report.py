@@ -18,6 +18,7 @@ from labkit.machine import resources
 HERE = Path(__file__).resolve().parent
 NAMES = (
     "launch",
+    "nodes",
     "bubble",
     "tracing",
     "collectives",

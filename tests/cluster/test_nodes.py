@@ -1,6 +1,8 @@
 """A launch on several machines: real ones of the practice cluster, and told ones."""
 
 import json
+import os
+import socket
 import time
 
 import pytest
@@ -21,8 +23,6 @@ pytestmark = pytest.mark.real
 
 
 def train(wrong: str = "") -> tuple[str, float]:
-    import socket
-
     import torch
     import torch.distributed as dist
 
@@ -57,6 +57,19 @@ def test_slurm_gives_the_same_run(two_nodes):
     while folder.exists():  # once the job has left Slurm
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def started_by() -> tuple[str, str]:
+    from pathlib import Path
+
+    parent = Path("/proc") / str(os.getppid())
+    return socket.gethostname(), (parent / "cmdline").read_text()
+
+
+def test_the_ranks_of_a_node_are_forked_by_its_torchrun(two_nodes):
+    run = lab.launch(started_by, ranks=4, on=lab.Hosts(), timeout_s=60)
+    assert [host for host, _ in run.results] == ["node0", "node0", "node1", "node1"]
+    assert all("torch.distributed.run" in command for _, command in run.results)
 
 
 @pytest.mark.again

@@ -14,7 +14,9 @@ from labkit.launching.nodes.practice import Practice
 from labkit.units import check_real, check_whole
 
 REPOSITORY = Path(__file__).parents[3]
-WORKER = "labkit.launching.nodes.worker"
+WORKER = Path(__file__).with_name("worker.py")
+FORKED = "--start-method=fork --run-path"
+"""torchrun, which has loaded torch, forks the node's ranks: torch is loaded once on each node"""
 NODE_NAME = "LABKIT_NODE_NAME"
 """the variable that tells a rank its node's name"""
 
@@ -92,15 +94,16 @@ class Slurm:
             f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH",
             f"export PYTHONPATH={shlex.quote(_python_path())}",
             f"export OMP_NUM_THREADS={threads(cluster, ranks)}",
+            f"export WORKER={shlex.quote(str(WORKER))}",
             *self.setup,
             "# the first node is where all ranks meet, at a port of this job's own",
             f"export MASTER_ADDR={first}",
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
-            "# one torchrun on each node; it starts the node's ranks",
+            "# one torchrun on each node; it forks the node's ranks, so torch is loaded once",
             "srun --kill-on-bad-exit=1 bash -c 'torchrun \\",
             f"    --nnodes={self.nodes} --nproc-per-node={per_node} --node-rank=$SLURM_NODEID \\",
             "    --master-addr=$MASTER_ADDR --master-port=$MASTER_PORT \\",
-            f"    -m {WORKER} {folder}'",
+            f'    {FORKED} "$WORKER" {folder}\'',
         ]
         return "\n".join(lines) + "\n"
 
@@ -165,7 +168,7 @@ class Hosts:
                 f"--node-rank={index}",
                 f"--master-addr={addresses[0]}",
                 f"--master-port={port}",
-                *("-m", WORKER, str(folder)),
+                *(*FORKED.split(), str(WORKER), str(folder)),
             ]
             lines.append([*self.enter(index), self.line(torchrun, ranks, index)])
         return lines

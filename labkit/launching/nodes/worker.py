@@ -1,4 +1,4 @@
-"""What torchrun starts on every node: ``python -m labkit.launching.nodes.worker FOLDER``.
+"""What torchrun forks on every node: ``torchrun --start-method=fork --run-path worker.py FOLDER``.
 
 It calls the function that lies in the folder, tells there how it gets on (``told-<rank>.jsonl``,
 ``report-<rank>.json``), and leaves what any rank leaves. A file ``stop`` ends it, and so does the
@@ -53,13 +53,15 @@ class Teller:
 
 
 def main(folder: Path) -> None:
-    """One rank, from torchrun's call to its exit. Leaves by _exit, as every rank of labkit does."""
+    """One rank. Returns once all ranks have their results, for torchrun counts who returned; leaves
+    by _exit where its function fails."""
     request = Request.from_json(json.loads((folder / "request.json").read_text()))
     rank = int(os.environ["RANK"])
     files = RankFiles(folder=folder, rank=rank)
     teller = Teller(folder, rank)
     _settle(files, request)
-    threading.Thread(target=_report, args=(files, request, teller), daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=_report, args=(files, request, teller, over), daemon=True).start()
     here = Rank(rank, request.num_ranks, folder, teller.tell)
     become(here)
     try:
@@ -69,8 +71,8 @@ def main(folder: Path) -> None:
         teller.tell(Failed(**introspect.describe(error, request.sources)))
         os._exit(1)
     _wait_for_others(folder, request.num_ranks)
+    over.set()
     local.flush()
-    os._exit(0)
 
 
 def _settle(files: RankFiles, request: Request) -> None:
@@ -133,8 +135,9 @@ def _wait_for_others(folder: Path, num_ranks: int) -> None:
         time.sleep(0.02)
 
 
-def _report(files: RankFiles, request: Request, teller: Teller) -> None:
-    """A thread: says where the rank is, dumps its stacks when asked, and ends it when told to."""
+def _report(files: RankFiles, request: Request, teller: Teller, over: threading.Event) -> None:
+    """A thread: says where the rank is, dumps its stacks when asked, and ends it when told to.
+    Until the rank's work is over."""
     asked = files.folder / "stacks-asked"
     answered_ns = 0
     before = None
@@ -149,7 +152,8 @@ def _report(files: RankFiles, request: Request, teller: Teller) -> None:
             answered_ns = asked.stat().st_mtime_ns
             with open(files.stack, "a") as file:
                 faulthandler.dump_traceback(file=file, all_threads=True)
-        time.sleep(TICK_S)
+        if over.wait(TICK_S):
+            return
     local.flush()
     os._exit(1)
 
