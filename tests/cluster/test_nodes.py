@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import time
 
@@ -70,6 +71,19 @@ def test_the_ranks_of_a_node_are_forked_by_its_torchrun(two_nodes):
     run = lab.launch(started_by, ranks=4, on=lab.Hosts(), timeout_s=60)
     assert [host for host, _ in run.results] == ["node0", "node0", "node1", "node1"]
     assert all("torch.distributed.run" in command for _, command in run.results)
+
+
+def dies() -> None:
+    import torch.distributed as dist
+
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_of_a_rank_that_is_killed_its_torchrun_tells(two_nodes):
+    with pytest.raises(lab.RankFailed, match="rank 1 was killed by SIGKILL"):
+        lab.launch(dies, ranks=4, on=lab.Hosts(), timeout_s=60)
 
 
 @pytest.mark.again

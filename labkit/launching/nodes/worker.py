@@ -31,6 +31,9 @@ from labkit.launching.verdicts import introspect
 TICK_S = 0.2
 ORPHANED_S = 30.0
 """how long ``alive`` may stay untouched; longer than shared folders take to show a change"""
+STAYS_S = 0.5
+"""how long a rank stays that failed: torchrun looks ten times a second and tells of the first that it
+finds ended, which should be one that was killed, not one that noticed it"""
 
 
 class Teller:
@@ -69,6 +72,7 @@ def main(folder: Path) -> None:
     except BaseException as error:
         local.flush()
         teller.tell(Failed(**introspect.describe(error, request.sources)))
+        time.sleep(STAYS_S)
         os._exit(1)
     _wait_for_others(folder, request.num_ranks)
     over.set()
