@@ -32,8 +32,8 @@ TICK_S = 0.2
 ORPHANED_S = 30.0
 """how long ``alive`` may stay untouched; longer than shared folders take to show a change"""
 STAYS_S = 0.5
-"""how long a rank stays that failed: torchrun looks ten times a second and tells of the first that it
-finds ended, which should be one that was killed, not one that noticed it"""
+"""how long a rank stays that failed: torchrun looks ten times a second and tells of the first that
+it finds ended, which should be one that was killed, not one that noticed it"""
 
 
 class Teller:
