@@ -172,11 +172,11 @@ lab.launch(first_send, ranks=4, **impatient)
 
 
 # %%
-def pass_on(chunk):
-    """Sends a chunk to the right; returns what comes from the left."""
+def pass_on(tensor):
+    """Sends a tensor to the right; returns what comes from the left."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    received = torch.empty_like(chunk)
-    sending = dist.isend(chunk, (rank + 1) % size)  # with NCCL: batch_isend_irecv
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, (rank + 1) % size)  # with NCCL: batch_isend_irecv
     dist.recv(received, (rank - 1) % size)
     sending.wait()
     return received
@@ -223,7 +223,7 @@ third = lab.guess("The chunk that rank 0 of eight sends in step 3", between=(0, 
 
 # %%
 steps = collectives.plan("all_reduce", "ring", 8).steps
-third.score(steps[2][0].chunks[0])  # rank 0's message, counted from step 0
+third.score(steps[2][0].chunks[0])  # the third step, rank 0's message
 
 # %% [markdown] sections="8.3.2"
 # In step s rank r sends chunk $(r - s) \bmod N$. What comes from rank r - 1 is added to its own copy of chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
@@ -427,7 +427,7 @@ lab.table(
 # %% [markdown]
 # These are the eight seconds, by the formulas; nothing of that size was run. Rank 0 receives 14 GB from seven ranks, one after the other, and sends as much. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the server takes more than a minute, and the ring little longer than with eight: each of its ranks sends less than two buffers, however many there are.
 #
-# How good is such a formula? For 1.07 GB on eight A100, joined by NVLink, it says 6.29 ms, and others measured 8.20. With small buffers it is further off (optional end).
+# How good is such a formula? For 1.07 GB on eight A100, joined by NVLink, the ring's says 6.29 ms, and others ([Stas Bekman](https://github.com/stas00/ml-engineering)) measured 8.20. With small buffers it is further off (optional end).
 #
 # **When is a ring worth it?** When bytes fill the time, as with gradients. When steps fill it, as for a single number such as a loss, take a tree. In your own program you call `dist.all_reduce`, and the library chooses. Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you what.
 

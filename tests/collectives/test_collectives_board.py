@@ -58,7 +58,9 @@ def test_a_board_can_open_at_a_later_step():
 
 def test_a_plain_board_says_nothing_of_bytes_times_and_bounds():
     board = widgets.collectives(num_ranks=4)
-    assert "is the least" in board.book.pages[0].value and "lower bound" in board.book.pages[0].value
+    assert (
+        "is the least" in board.book.pages[0].value and "lower bound" in board.book.pages[0].value
+    )
     pages = [page.value for page in board.plain().turn_to(3).book.pages]
     assert len(pages) == 7 and all(page.count("<svg") == 1 for page in pages)
     for words in ("is the least", "lower bound", "busiest rank", "Simulated time"):
