@@ -18,6 +18,7 @@ from labkit.words import called
 if TYPE_CHECKING:
     from labkit.collectives.network_picture import Way
     from labkit.launching.job import Job
+    from labkit.pictures.drawing import Picture
 
 NVLINK = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
 INFINIBAND = Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
@@ -165,10 +166,17 @@ class Call(Experiment):
 
         return run.start(self.plan(), self.num_bytes, network=self.links())
 
-    def drawn(self, predicted: Any, measured: Any = None, *more: Any, **options: Any) -> Any:
+    def drawn(
+        self,
+        predicted: Timeline,
+        measured: Timeline | None = None,
+        language: str | None = None,
+        *,
+        span_us: float | None = None,
+    ) -> "Picture":
         """The picture of both; where it has too many messages to read, only rank 0's are named."""
-        both = [each if each is None else _named(each) for each in (predicted, measured)]
-        return super().drawn(*both, *more, **options)
+        found = None if measured is None else _named(measured)
+        return super().drawn(_named(predicted), found, language, span_us=span_us)
 
     def difference(self, predicted: Any, measured: Any) -> Difference | None:
         """None: there is no step and nothing to hide messages under. The title has both times."""
