@@ -18,7 +18,6 @@ from labkit.words import called
 if TYPE_CHECKING:
     from labkit.collectives.network_picture import Way
     from labkit.launching.job import Job
-    from labkit.pictures.drawing import Picture
 
 NVLINK = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
 INFINIBAND = Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
@@ -173,7 +172,7 @@ class Call(Experiment):
         language: str | None = None,
         *,
         span_us: float | None = None,
-    ) -> "Picture":
+    ) -> Any:
         """The picture of both; where it has too many messages to read, only rank 0's are named."""
         found = None if measured is None else _named(measured)
         return super().drawn(_named(predicted), found, language, span_us=span_us)
