@@ -41,8 +41,7 @@ def collective(
     four. An all-to-all has two columns per rank: what goes to each rank, and what came from it.
     With ``num_bytes`` (read as by ``Plan.chunk_bytes``) volumes are bytes, else parts of the size
     S; with a ``network`` too there is the time so far, beside that of the whole plan (``total_us``,
-    where somebody has simulated it). ``plain`` has neither. Raises ValueError for a step that the
-    plan does not have.
+    where somebody has simulated it). ``plain`` has neither. Raises ValueError for an unknown step.
     """
     seen = _seen(plan, step)
 
