@@ -34,7 +34,7 @@ _WORDS = (
     ("network", "network"),
     (
         "steps",
-        "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
+        "{} steps; the busiest rank sends {}. Where only ranks add and copy, {} is the least.",
     ),
     ("time", "Simulated time {}."),
     ("formula", "Closed form: {}."),
@@ -59,6 +59,8 @@ class CollectivesBoard(Trial):
     view = "step"
     dropdowns = ("what", "network")
     words = _WORDS
+    is_plain = False
+    """whether it keeps to itself what a collective costs"""
 
     def __init__(self, step: Call, language: str | None = None) -> None:
         self.player = w.Play(interval=900, layout=w.Layout(width="auto"))
@@ -76,6 +78,12 @@ class CollectivesBoard(Trial):
         check_whole(0, self.player.max, step=step)
         self.player.value = step
         self.controls["step"].index = step
+        return self
+
+    def plain(self) -> "CollectivesBoard":
+        """Leaves out bytes, times and bounds, for readers who have yet to find them."""
+        self.is_plain = True
+        self.book.redraw(wait=True)
         return self
 
     def standing(self, name: str, step: Call) -> Any:
@@ -111,12 +119,13 @@ class CollectivesBoard(Trial):
             num_bytes=step.num_bytes,
             network=step.links(),
             total_us=_total_us(self.prediction(step)),
+            plain=self.is_plain,
             language=self.language,
         )
 
     def page(self, step: Call, at: int) -> str:
         """The picture of a step, the plan's figures, and what was measured of it."""
-        notes = self._predicted(step)
+        notes = [] if self.is_plain else self._predicted(step)
         below = ""
         measured = self.found(step)
         if measured is not None:

@@ -1,8 +1,10 @@
 """The experiment of this subject: one call of a collective, by an algorithm on a network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from labkit import words
 from labkit.collectives.algorithms import plan
@@ -27,6 +29,8 @@ NETWORKS = ("slow", "late", "paced_islands", "nvlink", "islands")
 PACED = NETWORKS[:3]
 MAX_REAL_RANKS = 8
 MOST_REAL_BYTES = 4e6
+MOST_NAMED = 24
+"""messages of a timeline that all bear their names in a picture"""
 _WORDS = words.catalogue(
     [
         ("slow", "paced: 1 ms, 0.1 GB/s"),
@@ -66,6 +70,13 @@ def _planned(
     if island_size:
         options["island_size"] = island_size
     return plan(collective, algorithm, ranks, **options)
+
+
+def _named(timeline: Timeline) -> Timeline:
+    """With the names of rank 0's messages alone, where there are more than ``MOST_NAMED``."""
+    if len(timeline) <= MOST_NAMED:
+        return timeline
+    return replace(timeline, label=np.where(timeline.rank == 0, timeline.label, ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +164,18 @@ class Call(Experiment):
         from labkit.collectives import run
 
         return run.start(self.plan(), self.num_bytes, network=self.links())
+
+    def drawn(
+        self,
+        predicted: Timeline,
+        measured: Timeline | None = None,
+        language: str | None = None,
+        *,
+        span_us: float | None = None,
+    ) -> Any:
+        """The picture of both; where it has too many messages to read, only rank 0's are named."""
+        found = None if measured is None else _named(measured)
+        return super().drawn(_named(predicted), found, language, span_us=span_us)
 
     def difference(self, predicted: Any, measured: Any) -> Difference | None:
         """None: there is no step and nothing to hide messages under. The title has both times."""

@@ -31,6 +31,7 @@ def collective(
     num_bytes: float | None = None,
     network: Network | None = None,
     total_us: float | None = None,
+    plain: bool = False,
     language: str | None = None,
 ) -> Sketch:
     """The buffers of all ranks after ``step`` steps, and above them that step's messages; step 0 is
@@ -40,13 +41,13 @@ def collective(
     four. An all-to-all has two columns per rank: what goes to each rank, and what came from it.
     With ``num_bytes`` (read as by ``Plan.chunk_bytes``) volumes are bytes, else parts of the size
     S; with a ``network`` too there is the time so far, beside that of the whole plan (``total_us``,
-    where somebody has simulated it). Raises ValueError for a step that the plan does not have.
+    where somebody has simulated it). ``plain`` has neither. Raises ValueError for an unknown step.
     """
     seen = _seen(plan, step)
 
     def build(words: dict[str, str]) -> Sketch:
-        meters = [_volume(plan, step, num_bytes, words)]
-        if network and num_bytes:
+        meters = [] if plain else [_volume(plan, step, num_bytes, words)]
+        if meters and network and num_bytes:
             meters.append(_time(plan, step, num_bytes, network, total_us, words))
         meters_px = _grid(plan).end_px + (14 if _is_exchange(plan) else 0)
         keys = _keys(seen, words)

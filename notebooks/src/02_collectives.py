@@ -11,7 +11,7 @@
 #
 # *An hour and a quarter with three exercises; an hour more for the optional end. You need chapter 00, but no GPU.*
 #
-# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients, and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a much faster way, in seventeen lines of code.
+# Eight machines with one card each train our 7 B model, each on its own data. After every backward each card has 14 GB of gradients (in bf16, two bytes each), and all need the sum. The first idea is that card 0 collects everything, adds it up and sends it back. Over a network of 25 GB/s that takes almost **eight seconds**, in every step. There is a much faster way, in fifteen lines of code.
 #
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is a [collective](GLOSSARY.md#collective). Here are the six that this course uses, before and after:
 
@@ -27,7 +27,7 @@ lab.begin("en")
 collectives.Six(ranks=4)
 
 # %% [markdown]
-# Each column is a rank, and each box is a quarter of its buffer. The number, or the row, says which quarter it is, and the colour whose; stripes are the sum of all four. What does rank 3, the last column, know at the end of each?
+# Each column is a rank, and each box is a quarter of its buffer. The number (in striped boxes, the row) says which quarter it is, and the colour whose; stripes are the sum of all four. What does rank 3, the last column, know at the end of each?
 #
 # **When you are done** you can
 #
@@ -60,7 +60,8 @@ def six():
     dist.broadcast(after["broadcast"], src=0)
     dist.reduce(after["reduce"], dst=0)
     dist.all_reduce(after["all_reduce"])
-    # these write into their first (before torch 2.13: all_gather_into_tensor, ...)
+    # these write into their first; before torch 2.13 two of them are called
+    # all_gather_into_tensor and reduce_scatter_tensor
     dist.all_gather_single(after["all_gather"], mine[rank : rank + 1])
     dist.all_to_all_single(after["all_to_all"], mine)
     dist.reduce_scatter_single(part, mine)
@@ -127,7 +128,7 @@ raise verdict
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. A rank sends one message per step. Steps are counted along the longest chain of messages in which each waits for the one before.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If only the root sends, that takes N - 1 steps; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps (8 ranks: 3), and every rank but the root receives exactly once. In one step a rank sends or receives one message.
 
 
 # %%
@@ -171,71 +172,74 @@ lab.launch(first_send, ranks=4, **impatient)
 
 
 # %%
-def pass_on(chunk):
-    """Sends a chunk to the right; returns what comes from the left."""
+def pass_on(tensor):
+    """Sends a tensor to the right; returns what comes from the left."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    received = torch.empty_like(chunk)
-    sending = dist.isend(chunk, (rank + 1) % size)  # with NCCL: batch_isend_irecv
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, (rank + 1) % size)  # with NCCL: batch_isend_irecv
     dist.recv(received, (rank - 1) % size)
     sending.wait()
     return received
 
 
 # %% [markdown] sections="8.3.2"
-# But *what* should they send? A first try: each rank cuts its buffer into N chunks and sends its own N - 1 times. What arrives is added to the left neighbour's chunk.
+# But *what* should they send? A first try: whole buffers go round. What arrives is added, and passed on in the next step.
 
 
 # %%
-def own_chunk():
+def whole_buffers():
     rank, size = dist.get_rank(), dist.get_world_size()
     gradients = torch.arange(1, size + 1) * 10**rank
-    chunks = gradients.chunk(size)  # views: adding to a chunk changes the tensor
-    for _ in range(size - 1):
-        chunks[(rank - 1) % size].add_(pass_on(chunks[rank]))
-    return {"after three steps": gradients.tolist()}
+    passing = gradients.clone()
+    with traffic.count() as counted:
+        for _ in range(size - 1):
+            passing = pass_on(passing)
+            gradients += passing
+    buffers = counted.payload_bytes["send"] / gradients.nbytes  # handed to send
+    return {"sums": gradients.tolist(), "buffers sent": buffers}
 
 
-lab.launch(own_chunk, ranks=4)
-
-# %% [markdown] sections="8.3.2"
-# Every rank should now hold one finished sum, such as `1111`. None does. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received.
-#
-# ### The cure is an index
-#
-# A rank must send the chunk that it has just added to: the one that its left neighbour sent in the step before. Let rank r begin with chunk r - 1, so that chunk r ends on rank r. So four ranks begin with the chunks 3, 0, 1 and 2.
-#
-# **Guess**: which chunk does rank 0 send in step 3?
-
-# %%
-third = lab.guess("The chunk that rank 0 sends in step 3", between=(0, 3))
-
-# %%
-third.score(1)
+lab.launch(whole_buffers, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# So in step s rank r sends chunk $(r - s) \bmod N$:
+# The sums are right, but each rank sends three whole buffers, because each makes every sum itself.
 #
-# |rank|sends in step 1|in step 2|in step 3|
-# |---|---|---|---|
-# |0|3|2|1|
-# |1|0|3|2|
-# |2|1|0|3|
-# |3|2|1|0|
+# ### Chunks
 #
-# What arrives comes from rank r - 1, so it is chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
+# One rank per sum is enough. So cut each buffer into four chunks, and let rank r make the sum of chunk r only. Then four sums are under way at once, and each link carries a quarter of the buffer per step. When they are finished, they go round in the same way.
 #
-# N - 1 more steps hand the finished sums round, which is an all-gather. Each rank first sends its own finished chunk, and then always the one that has just arrived. **Guess**: which chunk does rank 0 send in the third of *these* steps?
+# A colour is now a chunk. Move the step, and follow one.
 
 # %%
-last = lab.guess("The chunk that rank 0 sends last", between=(0, 3))
+collectives.Call(algorithm="ring", ranks=4).board().plain().turn_to(3)
+
+# %% [markdown] sections="8.3.2"
+# ### Which chunk, in which step?
+#
+# In the first half a rank always sends the chunk that it has just added to. Rank r begins with chunk r - 1, so that chunk r ends on rank r. **Guess**: in a ring of *eight*, which chunk does rank 0 send in step 3?
 
 # %%
-last.score(2)
+third = lab.guess("The chunk that rank 0 of eight sends in step 3", between=(0, 7))
+
+# %%
+steps = collectives.plan("all_reduce", "ring", 8).steps
+third.score(steps[2][0].chunks[0])  # the third step, rank 0's message
+
+# %% [markdown] sections="8.3.2"
+# In step s rank r sends chunk $(r - s) \bmod N$. What comes from rank r - 1 is added to its own copy of chunk r - 1 - s. After N - 1 steps the sum of chunk r is finished on rank r: that was a reduce-scatter.
+#
+# N - 1 more steps hand the finished sums round, which is an all-gather. Each rank first sends its own finished chunk, and then always the one that has just arrived. **Guess**: in the ring of eight, which chunk does rank 0 send in the third of *these* steps?
+
+# %%
+last = lab.guess("The chunk that it sends in the third step after", between=(0, 7))
+
+# %%
+last.score(steps[7 + 2][0].chunks[0])
 
 # %% [markdown] sections="8.3.2"
 # ### Exercise 2: finish the ring
 #
-# Here is the reduce-scatter. Write the all-gather, in which what arrives takes the place of a rank's own chunk.
+# Here is the reduce-scatter. Write the all-gather, in which what arrives takes the place of a rank's own copy.
 
 
 # %%
@@ -259,56 +263,32 @@ check.ring_all_reduce(my_ring)
 check.hint("ring_all_reduce")
 
 # %% [markdown] sections="8.3.2"
-# In both halves the chunk that is sent goes down by one per step, so one loop is enough. Does it give what the library gives?
+# `pass_on` and a finished `my_ring` are the fifteen lines of the first scene, without their docstrings. Does a library send less? Here a ring of the package and `dist.all_reduce` add 4 MB, and `traffic.count` counts what leaves a rank's process.
 
 
 # %%
-def ring(tensor):
-    """The sum over all ranks; the length is a multiple of their number."""
+def ring_and_library():
     rank, size = dist.get_rank(), dist.get_world_size()
-    chunks = tensor.chunk(size)
-    for step in range(1, 2 * size - 1):
-        received = pass_on(chunks[(rank - step) % size])
-        place = chunks[(rank - 1 - step) % size]
-        if step < size:  # reduce-scatter
-            place.add_(received)
-        else:  # all-gather
-            place.copy_(received)
-
-
-# %%
-def our_ring():
-    rank, size = dist.get_rank(), dist.get_world_size()
-    gradients = torch.arange(1, size + 1) * 10**rank
-    library = gradients.clone()
-    dist.all_reduce(library)
-    with traffic.count() as counted:
-        ring(gradients)
-    buffers = counted.payload_bytes["send"] / gradients.nbytes  # handed to send
-    same = torch.equal(gradients, library)
+    ours = torch.full((1_000_000,), 10.0**rank)
+    library = ours.clone()
+    with traffic.count() as by_ring:
+        # once yours passes: my_ring(rank, size, ours)
+        collectives.execute(collectives.plan("all_reduce", "ring", size), ours)
+    with traffic.count() as by_library:
+        dist.all_reduce(library)
     return {
-        "ours": gradients.tolist(),
-        "like the library": same,
-        "buffers sent": buffers,
+        "same sums": torch.equal(ours, library),
+        "buffers sent by the ring": round(by_ring.sent_bytes / ours.nbytes, 2),
+        "by the library": round(by_library.sent_bytes / ours.nbytes, 2),
     }
 
 
-lab.launch(our_ring, ranks=4)
-
-# %% [markdown]
-# All have all sums, the same as from `dist.all_reduce`.
-#
-# Here are the six steps with 4 MB, over a slow link. A message of n bytes takes $T(n) = \alpha + n/B$ there, with the [latency](GLOSSARY.md#latency) $\alpha$ = 10 ms and the [bandwidth](GLOSSARY.md#bandwidth) $B$ = 0.1 GB/s. A colour is now a chunk; the fuller its box, the more ranks' contributions it holds. Move the step, and follow one chunk.
-
-# %%
-link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
-base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
-base.board().turn_to(3)
+lab.launch(ring_and_library, ranks=4)
 
 # %% [markdown] sections="19.8.1"
 # ## Can anything send less than the ring?
 #
-# In each of its six steps a rank of our ring sends a quarter of the buffer, in all one and a half buffers. Let only ranks add and copy: no switch adds for them, the network makes no copies, and nothing is compressed. **Guess**: how many buffers must the busiest of 100 ranks send at least?
+# With four ranks both send one and a half buffers. Let only ranks add and copy: no switch adds for them, the network makes no copies, and nothing is compressed. **Guess**: how many buffers must the busiest of 100 ranks send at least?
 
 # %%
 least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
@@ -319,10 +299,10 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 # %% [markdown] sections="19.8.1"
 # Why? Take four ranks, and one number of the buffer. Say rank 0 is the first to know its sum.
 #
-# - By then each of ranks 1, 2 and 3 has sent at least one message, with its part alone or in a sum: 3 messages.
-# - At that moment none of the three knows the sum, so each must still receive a message: 3 more.
+# - By then a message from each of ranks 1, 2 and 3 has arrived, with its part alone or in a sum: 3 messages.
+# - At that moment none of the three knows the sum, so each must still receive one: 3 more.
 #
-# So each number is in 6 messages, and the buffer of S bytes causes 6 S bytes of messages. Four ranks share them, so the busiest sends at least 1.5 S. With N ranks there are N - 1 messages before and N - 1 after, and the busiest sends at least
+# So each number is in at least 6 messages, and the buffer of S bytes causes at least 6 S bytes of messages. Four ranks share them, so the busiest sends at least 1.5 S. With N ranks there are N - 1 messages before and N - 1 after, and the busiest sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
@@ -333,7 +313,19 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 #
 # To send least need not be fastest. So the ring races against our first idea, a naive [parameter server](GLOSSARY.md#parameter-server): all send whole buffers to rank 0, one after the other, and it sends the sum back.
 #
-# One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but each message takes at least its $T(n)$. A rank sends one and receives one message at a time.
+# A third runner is a **tree**. The ranks first add in pairs; those that now hold a sum add in pairs again, and so on up. The way down is your broadcast of exercise 1, and the way up is the same, reversed. The numbers are steps on the way up:
+
+# %%
+collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
+
+# %% [markdown] sections="8.3.2"
+# One machine has no slow link, so we use **[paced links](GLOSSARY.md#paced-links)**: processes and messages are real, but a message of n bytes takes at least $T(n) = \alpha + n/B$. Here the [latency](GLOSSARY.md#latency) $\alpha$ is 10 ms, and the [bandwidth](GLOSSARY.md#bandwidth) $B$ is 0.1 GB/s. A rank sends one and receives one message at a time. Steps times $T(n)$ is the prediction:
+#
+# |way|steps|bytes of a message|time|
+# |---|---|---|---|
+# |server|$2(N-1)$|$S$|$2(N-1)\,(\alpha + S/B)$|
+# |ring|$2(N-1)$|$S/N$|$2(N-1)\,(\alpha + S/NB)$|
+# |tree|$2\lceil\log_2 N\rceil$|$S$|$2\lceil\log_2 N\rceil\,(\alpha + S/B)$|
 #
 # **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
 
@@ -341,6 +333,8 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 slower = lab.guess("Parameter server over ring, 4 ranks, 4 MB", unit="ratio")
 
 # %%
+link = collectives.Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
+base = collectives.Call(algorithm="ring", ranks=4, num_bytes=4e6, network=link)
 server = base.but(algorithm="parameter_server")
 slower.score(server.formula_us() / base.formula_us())
 
@@ -348,16 +342,10 @@ slower.score(server.formula_us() / base.formula_us())
 server.compare()
 
 # %% [markdown]
-# Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter (in brackets: the chunk):
+# Rank 0 is busy nearly all the time; the others stand in line. *Overran* means that some message took longer than its link states. The ring takes six steps, too, but in each step all ranks send at once, and only a quarter. In brackets is the chunk; only rank 0's messages are named:
 
 # %%
 base.compare()
-
-# %% [markdown] sections="8.3.2"
-# In a **tree** the ranks first add in pairs. Those that now hold a sum add in pairs again, and so on up; the result comes down the same way. The numbers are steps on the way up:
-
-# %%
-collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
 
 # %%
 names = ["parameter_server", "ring", "tree"]
@@ -366,7 +354,7 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# The tree takes four steps, up and down, but sends whole buffers. In our runs the server took between 1.9 and 2.4 times as long as the ring, never the predicted 2.5.
+# In our runs the server took between 1.9 and 2.4 times as long as the ring, never the predicted 2.5.
 #
 # <details><summary>Why the measured bars are longer</summary>
 #
@@ -377,7 +365,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# With 4 MB the ring beats the tree. But it takes more steps. **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64, by prediction?
+# With 4 MB the ring beats the tree. But it takes more steps. **Guess**: a ring of 2 ranks takes 20 ms for 4 kB. How many times as long does a ring of 64 take, by prediction?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -403,9 +391,15 @@ lab.curves(
 )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, and each takes $\alpha$ at least. A tree has only $2\lceil\log_2 N\rceil$. So a ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on.
+# With so few bytes a step takes little more than $\alpha$, so the number of steps decides. A ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on.
 #
-# With 8 real ranks the tree wins, too. But both took clearly longer than predicted, in some runs twice as long: steps of 10 ms lost milliseconds each, and why, we have not found out. So trust the order, not the times.
+# With 8 real ranks the tree wins, too. But both took clearly longer than predicted, so trust the order, not the times.
+#
+# <details><summary>How much longer</summary>
+#
+# In some runs twice as long: steps of 10 ms lost milliseconds each, and why, we have not found out.
+#
+# </details>
 
 # %% [markdown]
 # ## The eight seconds
@@ -433,32 +427,35 @@ lab.table(
 # %% [markdown]
 # These are the eight seconds, by the formulas; nothing of that size was run. Rank 0 receives 14 GB from seven ranks, one after the other, and sends as much. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the server takes more than a minute, and the ring little longer than with eight: each of its ranks sends less than two buffers, however many there are.
 #
-# **When is a ring worth it?** When bytes fill the time, as with gradients. When steps fill it, as for a single number such as a loss, take a tree. (Ours sends its buffer in one piece; NCCL's trees are pipelined.) In your own program you call `dist.all_reduce`, and the library chooses.
+# How good is such a formula? For 1.07 GB on eight A100, joined by NVLink, the ring's says 6.29 ms, and others ([Stas Bekman](https://github.com/stas00/ml-engineering)) measured 8.20. With small buffers it is further off (optional end).
+#
+# **When is a ring worth it?** When bytes fill the time, as with gradients. When steps fill it, as for a single number such as a loss, take a tree. In your own program you call `dist.all_reduce`, and the library chooses. Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you what.
 
 # %% [markdown]
-# ## Exercises
+# ### Exercise 3: which way, and how long?
 #
-# ### 3. Which algorithm was it?
-#
-# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? N is at least 4, and any rank may be the root.
+# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
 
 
 # %%
-def my_algorithm(num_bytes, sent_bytes):
-    """The name of the algorithm; sent_bytes has a number per rank."""
+def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
+    """The faster way and its time in microseconds; 1 GB/s is 1000 bytes per us."""
+
     ### BEGIN SOLUTION
-    in_order = sorted(sent_bytes)
-    if in_order[0] == in_order[-1]:
-        return "ring"
-    return "parameter_server" if in_order[-2] == num_bytes else "tree"
+    def message_us(size):
+        return alpha_us + size / (1000 * bandwidth_gb_per_s)
+
+    ring_us = 2 * (num_ranks - 1) * message_us(num_bytes / num_ranks)
+    tree_us = 2 * (num_ranks - 1).bit_length() * message_us(num_bytes)
+    return ("ring", ring_us) if ring_us < tree_us else ("tree", tree_us)
     ### END SOLUTION
 
 
 # %%
-check.which_algorithm(my_algorithm)
+check.predicted_all_reduce(my_prediction)
 
 # %%
-check.hint("which_algorithm")
+check.hint("predicted_all_reduce")
 
 # %% [markdown]
 # ---
@@ -468,7 +465,7 @@ check.hint("which_algorithm")
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# Does a library send as little as our ring? Two numbers tell. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process: Linux counts them per TCP socket, and `traffic.count` reads the counts.
+# The library's all-reduce sent as little as a ring. Do its other collectives? Two numbers tell. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really leave its process: Linux counts them per TCP socket, and `traffic.count` reads the counts.
 #
 # **Guess**: four ranks broadcast 4 MB. The library, gloo, does it by a tree like that of exercise 1. How much does the root send over the wire?
 
@@ -523,6 +520,29 @@ lab.table(
 #
 # </details>
 
+# %% [markdown]
+# ### Exercise 4: which algorithm was it?
+#
+# You know how many bytes each rank sent in one all-reduce. Was it a `"ring"`, a `"tree"` or a `"parameter_server"`? N is at least 4, and any rank may be the root.
+
+
+# %%
+def my_algorithm(num_bytes, sent_bytes):
+    """The name of the algorithm; sent_bytes has a number per rank."""
+    ### BEGIN SOLUTION
+    in_order = sorted(sent_bytes)
+    if in_order[0] == in_order[-1]:
+        return "ring"
+    return "parameter_server" if in_order[-2] == num_bytes else "tree"
+    ### END SOLUTION
+
+
+# %%
+check.which_algorithm(my_algorithm)
+
+# %%
+check.hint("which_algorithm")
+
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
@@ -556,35 +576,9 @@ lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items()
 #
 # On newer NVSwitches there is NVLS: the switch itself adds. A rank sends it S, and once its finished part, so $\frac{N+1}{N}S$. The ring's $2\frac{N-1}{N}S$ is less for two ranks, the same for three, and more from four on.
 #
-# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you what it chooses; `nvidia-smi topo -m` prints the links inside a machine as a table.
+# `nvidia-smi topo -m` prints the links inside a machine as a table.
 #
 # </details>
-
-# %% [markdown]
-# ### Exercise 4: which way, and how long?
-#
-# Given $\alpha$, $B$, N and S, return the faster all-reduce, `"ring"` or `"tree"`, and its time in microseconds.
-
-
-# %%
-def my_prediction(alpha_us, bandwidth_gb_per_s, num_ranks, num_bytes):
-    """The faster way and its time in microseconds; 1 GB/s is 1000 bytes per us."""
-
-    ### BEGIN SOLUTION
-    def message_us(size):
-        return alpha_us + size / (1000 * bandwidth_gb_per_s)
-
-    ring_us = 2 * (num_ranks - 1) * message_us(num_bytes / num_ranks)
-    tree_us = 2 * (num_ranks - 1).bit_length() * message_us(num_bytes)
-    return ("ring", ring_us) if ring_us < tree_us else ("tree", tree_us)
-    ### END SOLUTION
-
-
-# %%
-check.predicted_all_reduce(my_prediction)
-
-# %%
-check.hint("predicted_all_reduce")
 
 # %% [markdown] sections="8.9.1"
 # ## Bandwidth, as libraries report it
@@ -696,10 +690,10 @@ check.hint("halving_all_reduce")
 # %% [markdown]
 # ## Summary
 #
-# - An all-reduce can be made of a reduce-scatter and an all-gather. In a ring both are messages between neighbours, and every `recv` needs its `send`.
+# - An all-reduce can be made of a reduce-scatter and an all-gather. In a ring both are messages between neighbours. Every `recv` needs its `send`; a ring also needs `isend`, because blocking sends wait for each other.
 # - If only ranks add and copy, and nothing is compressed, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring sends just that, in $2(N-1)$ steps.
 # - A tree that sends its buffer in one piece takes only $2\lceil\log_2 N\rceil$ steps, but sends whole buffers. So of these two the ring is for large buffers, the tree for small ones.
-# - A message takes $\alpha + n/B$, so the time of each way can be estimated. By this model the server takes eight seconds for our 14 GB, and the ring one. On paced links the order held, while measured times were longer.
+# - A message takes $\alpha + n/B$, so the time of each way can be estimated. By this model the server takes eight seconds for our 14 GB, and the ring one. The links of our race were paced by this very model. So its runs tested the steps, not the model; the order held, and measured times were longer.
 # - From the optional end: on islands, by the model, add inside first, so that only small parts cross.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links); in the optional end [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [busbw](GLOSSARY.md#busbw), [island](GLOSSARY.md#island).
@@ -728,7 +722,19 @@ check.hint("halving_all_reduce")
 #
 # <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
 #
-# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first try reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: in `own_chunk`, write `gradients.add_(...)` instead of `chunks[(rank - 1) % size].add_(...)`. The second half, which should hand the sums round, is `pass`.
+# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Suppose that `...` is the left neighbour's chunk:
+#
+# ```python
+# def own_chunk():
+#     rank, size = dist.get_rank(), dist.get_world_size()
+#     gradients = torch.arange(1, size + 1) * 10**rank
+#     chunks = gradients.chunk(size)
+#     for _ in range(size - 1):
+#         chunks[(rank - 1) % size].add_(pass_on(chunks[rank]))
+#     return gradients.tolist()
+# ```
+#
+# Run it: `lab.launch(own_chunk, ranks=4)`. No rank has a finished sum. The first number of rank 1 is 13: its own 10, and rank 0's 1, *three times*. Nobody passes on what they received. To the letter it is worse, because one chunk is added to all of them: write `gradients.add_(...)` instead of `chunks[(rank - 1) % size].add_(...)`. The second half, which should hand the sums round, is `pass`.
 #
 # </details>
 #

@@ -56,6 +56,17 @@ def test_a_board_can_open_at_a_later_step():
         board.turn_to(7)
 
 
+def test_a_plain_board_says_nothing_of_bytes_times_and_bounds():
+    board = widgets.collectives(num_ranks=4)
+    assert (
+        "is the least" in board.book.pages[0].value and "lower bound" in board.book.pages[0].value
+    )
+    pages = [page.value for page in board.plain().turn_to(3).book.pages]
+    assert len(pages) == 7 and all(page.count("<svg") == 1 for page in pages)
+    for words in ("is the least", "lower bound", "busiest rank", "Simulated time"):
+        assert not any(words in page for page in pages)
+
+
 def test_the_player_moves_the_slider_in_the_browser_alone(sent):
     board = widgets.collectives()
     (link,) = board.links

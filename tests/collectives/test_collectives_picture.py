@@ -198,6 +198,15 @@ def test_few_links_between_two_islands_are_drawn_one_by_one_and_a_shared_wire_on
     assert len(shared.only(Line)) == 2 + 1 + 2 and faults(shared) == []
 
 
+@pytest.mark.parametrize(("algorithm", "named"), [("ring", {0}), ("tree", {0, 1, 2, 3})])
+def test_where_messages_are_many_only_those_of_rank_0_are_named(algorithm, named) -> None:
+    call = Call(algorithm=algorithm, ranks=4)
+    drawn = call.drawn(call.predict())
+    ranks = np.array([row.rank for row in drawn.rows])
+    assert set(ranks[drawn.row[drawn.texts[:, 0] != ""]]) == named
+    assert "" not in call.predict().label, "the prediction keeps its names"
+
+
 def test_a_call_shows_the_way_of_its_ring_and_counts_how_often_it_leaves_an_island() -> None:
     links = islands(4, 2, inside=LINK, between=SLOW)
     straight = Call(ranks=4, network=links)

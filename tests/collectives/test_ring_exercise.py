@@ -39,7 +39,7 @@ def ring(rank, size, tensor, ahead=1, take=torch.Tensor.copy_):
 
 
 def in_one_loop(rank, size, tensor):
-    """As the chapter's own ring does it, after the exercise."""
+    """Both halves at once: the chunk that is sent goes down by one per step."""
     chunks = tensor.chunk(size)
     for step in range(1, 2 * size - 1):
         received = pass_on(chunks[(rank - step) % size])

@@ -11,7 +11,7 @@ from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend, stri
 from labkit.pictures.style import CYCLE
 from labkit.shown import Shown
 from labkit.units import check_whole
-from labkit.words import called, catalogue, speaking
+from labkit.words import WORDS, called, catalogue, speaking
 
 COLLECTIVES = (
     "broadcast",
@@ -30,7 +30,6 @@ _WORDS = catalogue(
         ("sum", "the sum of all"),
         ("before", "before"),
         ("after", "after"),
-        ("numbers", "{} chunks"),
     ]
 )
 _TOP_PX = 60.0
@@ -156,15 +155,20 @@ def _grid(
 
 
 def _table(num_ranks: int, mine: dict[str, str], code: str) -> tuple[tuple[str, ...], ...]:
-    """Per collective and rank, how many chunks it holds before and after."""
+    """Per collective and rank, which chunks it holds before and after, and whose."""
     lines = [("rank", *map(str, range(num_ranks)))]
     for name in COLLECTIVES:
         for when, held in zip(("before", "after"), before_and_after(name, num_ranks), strict=True):
-            told = [_told(column, mine) for column in held]
+            told = [_told(column, mine, code) for column in held]
             lines.append((f"{called((name,), code)}, {mine[when]}", *told))
     return tuple(lines)
 
 
-def _told(column: list[Held | None], mine: dict[str, str]) -> str:
-    """How many chunks a rank holds."""
-    return mine["numbers"].format(sum(each is not None for each in column))
+def _told(column: list[Held | None], mine: dict[str, str], code: str) -> str:
+    """Whose chunks a rank holds, and which."""
+    told = []
+    held = [each for each in column if each]
+    for parts, found in itertools.groupby(held, key=lambda each: each[0]):
+        whose = mine["sum"] if len(parts) > 1 else mine["of_rank"].format(parts[0])
+        told.append(f"{whose}{WORDS[code]['colon']}{' '.join(str(which) for _, which in found)}")
+    return WORDS[code]["comma"].join(told)

@@ -22,6 +22,14 @@ def test_every_collective_is_drawn_before_and_after(num_ranks, language):
     assert len(drawn.only(Box)) == boxes + num_ranks + num_ranks  # and the legend's
 
 
+def test_the_table_says_which_chunks_a_rank_holds_and_whose():
+    rows = {name: cells for name, *cells in six(4, language="en").table}
+    assert rows["Broadcast, before"] == ["from rank 0: 0 1 2 3", "", "", ""]
+    assert rows["Reduce-scatter, after"][3] == "the sum of all: 3"
+    told = "from rank 0: 0, from rank 1: 1, from rank 2: 2, from rank 3: 3"
+    assert rows["All-gather, after"] == [told] * 4
+
+
 def test_it_shows_itself():
     assert "All-to-all" in Six(ranks=3).bundle()["text/plain"]
 
