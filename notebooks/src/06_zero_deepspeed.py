@@ -31,7 +31,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 #
 # **When you are done** you can
 #
-# - read each stage as a short training loop, and say what it saves and sends before you run it;
+# - read each stage as a short training loop, and say what it saves and sends;
 # - hand the same work to DeepSpeed, and see what it sends;
 # - choose a stage for a model and its network.
 
@@ -310,7 +310,7 @@ class Sharded:
 # inputs[0] → layer 0 → outputs[0]  ✂  inputs[1] → layer 1 → outputs[1]  ✂  inputs[2] → loss
 # ```
 #
-# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there. So each pop pairs an output with the gradient of its copy.
+# The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
 #
 # <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
 #
@@ -569,14 +569,9 @@ def counted(configs):
 
 # %%
 TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
-low = counted(
-    {
-        "ZeRO 0": config(0),
-        "ZeRO 1": config(1),
-        "ZeRO 2": config(2),
-        "ZeRO 2, to owners": config(2, **TO_OWNERS),
-    }
-)
+configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
+configs["ZeRO 2, to owners"] = config(2, **TO_OWNERS)
+low = counted(configs)
 
 # %%
 reducing.score(next(call for call in low["handed"]["ZeRO 2"] if "reduce" in call))
@@ -585,7 +580,7 @@ reducing.score(next(call for call in low["handed"]["ZeRO 2"] if "reduce" in call
 lab.table({"models handed to": name} | row for name, row in low["handed"].items())
 
 # %% [markdown] sections="10.7.2"
-# On a ring an all-reduce sends two models, any other call one. So the *library* sends (2 + 1)/2 = 1.5 times what stage 0 sends. In the last row a setting has changed: a `reduce` sends each part of a [bucket](GLOSSARY.md#bucket) of gradients to its owner alone, and (1 + 1)/2 is 1 again.
+# On a ring an all-reduce sends two models, any other call one. So under stages 1 and 2 the *library* sends (2 + 1)/2 = 1.5 times what stage 0 does. In the last row a setting has changed: a `reduce` sends each part of a [bucket](GLOSSARY.md#bucket) of gradients to its owner alone, and (1 + 1)/2 is 1 again.
 #
 # <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
 #
@@ -593,7 +588,7 @@ lab.table({"models handed to": name} | row for name, row in low["handed"].items(
 #
 # </details>
 #
-# ### Stage 3: weights that stay whole
+# ### Stage 3: how often does it gather?
 #
 # Our `zero3` sends 1.5 times as much as stage 0. And DeepSpeed's stage 3, by default, with our small model?
 
@@ -617,7 +612,7 @@ title = "What a step would send on a ring, in multiples of stage 0"
 lab.bars(ring_bytes.in_rows(columns), title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# DeepSpeed keeps weights of less than 100,000 elements whole until the update. All of ours are that small, so they are gathered once a step, not twice: (1 + 1)/2. If none stays whole, it is 1.5. A 7 B model's matrices are far larger: there expect nearly 1.5. We have not run it.
+# DeepSpeed keeps weights of less than 100,000 elements whole until the update. All of ours are that small, so they are gathered once a step, not twice: (1 + 1)/2. If none stays whole, it is 1.5. A 7 B model's matrices are far larger: there expect a little less than 1.5, because of these only the last few stay for the backward. We have not run it.
 #
 # ### Why is there a stage 2?
 #
@@ -689,12 +684,12 @@ title = "A step of the 7 B model, and what nothing hides"
 lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 
 # %% [markdown]
-# Between machines stage 3 is the slowest. Stages 0 and 1 are alike there: both send two models, and both hide one backward, 382 ms. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3, too.
+# Between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3, too.
 #
-# In one machine all are within 7 %, and stage 3's lead over stage 1 hangs on our assumptions: no prefetch is perfect. So choose
+# In one machine they differ by about 7 %, and stage 3's lead over stage 1 hangs on two assumptions: a perfect prefetch, and an all-gather that nothing hides. So choose
 #
 # - **stage 0** if everything fits;
-# - **stage 1** if not: it reduces only once per update;
+# - **stage 1** if stage 0 does not fit: it reduces only once per update;
 # - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
 # - **stage 3** if nothing else fits. Measure it, too, where computing hides its messages in *every* microbatch.
 #
@@ -702,7 +697,13 @@ lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 #
 # ### Exercise 2. Choose a stage
 #
-# Return the fastest stage whose 16-bit states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None. A step now has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one, and stage 3 does everything in each. All else is as in `exposed`.
+# Which stage do we choose if a step has several microbatches? Return the fastest one whose 16-bit states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None.
+#
+# <details><summary>What a step does</summary>
+#
+# It has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one, and stage 3 does everything in each. All else is as in `exposed`.
+#
+# </details>
 
 
 # %%
@@ -756,7 +757,8 @@ lab.bars(ring_bytes.in_rows(columns), title=title, badge=badge)
 # A rank also holds buckets, in which gradients wait for their message. Stage 3 allocates one of 500 million elements at the start, whatever the model: 2 GB in fp32. `reduce_bucket_size` makes it smaller.
 #
 # </details>
-#
+
+# %% [markdown] sections="10.7.2"
 # ## Which stage is running?
 #
 # What did the four microbatches hand to each collective?
