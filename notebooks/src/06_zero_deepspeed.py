@@ -507,6 +507,8 @@ check.shard_adamw(my_sharded_adamw)
 check.hint("shard_adamw")
 
 # %% [markdown]
+# *Here the first half ends.*
+#
 # ## DeepSpeed
 #
 # Does a library do the same? [DeepSpeed](https://www.deepspeed.ai/) takes the model and a configuration, and gives back an *engine*. The training loop is short:
