@@ -5,7 +5,7 @@ engine, and where the weights change. ``engines`` builds the Accelerator of an e
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
 what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell,
 compares and counts the weights of runs. ``picture`` draws an update, predicted and measured, and
-``deal`` how samples are dealt out; ``board`` is the widget; ``check`` holds the exercises (an
+``dealing`` how samples are dealt out; ``board`` is the widget; ``check`` holds the exercises (an
 epoch's numbers, the same loop for every engine, accumulation with clipping, an exact accuracy).
 Chapter 04.
 """
@@ -15,7 +15,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "deal": [
+        "dealing": [
             "deal",
             "draw_deal",
         ],

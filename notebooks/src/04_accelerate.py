@@ -66,12 +66,8 @@ def alone(batch_size):
     return {"weights": net.state_dict()}
 
 
-# %% [markdown]
-# `final_loss` is the loss of trained weights on all 64 passages:
-
-
 # %%
-def final_loss(weights):
+def final_loss(weights):  # on all 64 passages
     net, _, data = setup()
     net.load_state_dict(weights)
     tokens, targets = data.tensors
@@ -213,13 +209,7 @@ zero = {"zero_stage": 2, "gradient_clipping": 0.5}
 deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 
 # %% [markdown]
-# `accelerate launch` passes the engine on in environment variables:
-
-# %%
-ours.environment(deepspeed)
-
-# %% [markdown]
-# So `start(script, ranks, batch size, config=...)` can do the same in the notebook, on labkit's pretend devices. In all six runs an update takes 8 passages:
+# `start(script, ranks, batch size, config=...)` is the command for a notebook: on labkit's pretend devices it sets the same variables of the environment. In all six runs an update takes 8 passages:
 
 # %%
 start = ours.start_script
@@ -238,7 +228,7 @@ rows = ours.beside(ways, ways["one process"], loss=final_loss)
 lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
 
 # %% [markdown] sections="8.2.1, 8.2.2"
-# So on these devices the promise is kept: all six train the model of one process, [FSDP](GLOSSARY.md#fsdp) too. In fp32 they differ by 2.4e-07, which is rounding; below we call a run right if it is within 1e-4. bf16 is off by 0.003 and fails this test. We call that rounding too, because only the precision has changed.
+# So on these devices the promise is kept, with [FSDP](GLOSSARY.md#fsdp) too: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding; below we call a run right if it is within 1e-4. bf16 is off by 0.003 and fails this test. We call that rounding too, because only the precision has changed.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -281,8 +271,14 @@ lab.show(lab.table(rows, heads=columns))
 # %%
 ended = [ends[0] if row["apart"] < 1e-4 else ends[1] for row in rows]
 first.score(ended[0])
+
+# %%
 second.score(ended[1])
+
+# %%
 third.score(ended[2])
+
+# %%
 fourth.score(ended[3])
 
 # %% [markdown]
@@ -316,7 +312,7 @@ pairs = {
 # %%
 rows = []
 for what in ("model", "optimizer", "loader", "batches", "weights"):
-    row = {"of": what, "before": pairs["DDP"].run[0]["before"][what]}
+    row = {"object": what, "before prepare": pairs["DDP"].run[0]["before"][what]}
     rows.append(row | {name: pairs[name].run[0]["after"][what] for name in pairs})
 lab.table(rows)
 
@@ -389,7 +385,10 @@ def rates(steps):
 wanted = {"one process": {update: 1 - update / 8 for update in range(9)}}
 axes = {"x": "number of updates", "y": "learning rate", "joined": True}
 four_rates = lab.launch(rates, 8, ranks=4)[0]
-lab.show(lab.curves(predicted=wanted, measured={"four ranks": four_rates}, **axes))
+drawn = {"four ranks": four_rates}
+lab.show(
+    lab.curves(predicted=wanted, measured=drawn, **axes, title="A schedule of 8 steps")
+)
 rate.score(four_rates[2])
 
 # %% [markdown]
@@ -397,7 +396,7 @@ rate.score(four_rates[2])
 
 # %%
 longer = {"four ranks, 32 steps": lab.launch(rates, 32, ranks=4)[0]}
-lab.curves(predicted=wanted, measured=longer, **axes)
+lab.curves(predicted=wanted, measured=longer, **axes, title="A schedule of 32 steps")
 
 # %% [markdown]
 # So take `len(loader)` *before* `prepare`, and prepare everything in one call. That is right with `split_batches` too, where a call takes one step.
@@ -415,7 +414,7 @@ lab.curves(predicted=wanted, measured=longer, **axes)
 # %% [markdown] sections="8.2.2"
 # ### Exercise 1. An epoch in numbers
 #
-# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take? Find the numbers on paper, then write the function. `split_batches` is off, and the last update takes what is left. The check counts in real runs.
+# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take? Find the numbers on paper, then write the function. `split_batches` is off, and the last update takes what is left.
 
 
 # %%
@@ -443,7 +442,7 @@ check.hint("epoch_numbers")
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
 #
-# Now the second run, the wrong key. Here is an update of two batches under DDP, predicted and measured: a row for each of the loop's five calls, a column for each batch.
+# Now the second run, the wrong key. Here is an update of two batches under DDP, predicted and measured, with a row for each call of the loop.
 
 # %%
 pairs["DDP"]
@@ -575,7 +574,7 @@ lab.table(rows)
 # %% [markdown]
 # Every row has its mark, and all but the loss was known before the first step. The 4.9 comes from updates of 32 passages where we meant 8. The second run clips at 1, as the right key is missing. In the third each process takes itself for the only one. In the fourth FSDP never began, though the loss is right.
 #
-# The check asks one thing of you: to write down what you meant. In your own script let it stop the run, say by `assert report["updates"] == 8`.
+# So write down what you meant, and let your script stop where it differs: `assert report["updates"] == 8`.
 #
 # Is an update of 32 wrong, then? Often you want the larger batch, because it gives every rank enough to do; then the learning rate must change with it (chapter 12). It is wrong where nobody chose it.
 
@@ -631,10 +630,9 @@ check.hint("one_epoch")
 # %% [markdown]
 # ## Summary
 #
-# - The batch size is a rank's own, unless you set `split_batches=True`. A loader is filled up with its first samples.
+# - The batch size is a rank's own, unless you set `split_batches=True`. A loader that falls short is filled up with its first samples.
 # - Write a schedule for one process, of length `len(loader)` before `prepare`.
 # - `accelerator.backward` also updates under DeepSpeed, which clips by its own configuration. Elsewhere clip under `sync_gradients`.
-# - Without GPUs set `ACCELERATE_USE_CPU=true`, or each rank trains alone.
 # - Before the first step hold what the run is beside what you meant.
 # - Accelerate is worth it for a script of several engines. Otherwise use the engine itself.
 #
