@@ -71,7 +71,8 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
             table += _dealt(name, hands)
         fresh = (Box(0, -7, 22, 14, _FRESH),), say["fresh"]
         again = (Box(0, -7, 22, 14),), say["again"]
-        legends, end_px = legend([fresh, again], 0, below)
+        repeated = any(box.texts and not box.colour for box in shapes if isinstance(box, Box))
+        legends, end_px = legend([fresh, again] if repeated else [fresh], 0, below)
         return Sketch(
             shapes=(*shapes, *legends),
             height_px=end_px,

@@ -13,7 +13,7 @@
 #
 # Our training script works on one card, and its loss ends at 3.5. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But now the loss ends at 4.9. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and keeps its promise. So what has changed, and how could we have known before the first step?
 #
-# Let us look at what an update gets. Here are 16 samples in batches of 2, in one process and on four ranks:
+# Here are 16 samples in batches of 2, in one process and on four ranks:
 
 # %%
 import inspect
@@ -37,7 +37,7 @@ lab.show(ours.draw_deal(dealt))
 # %% [markdown]
 # A step is one update of the weights. One process makes eight updates of 2 samples, four ranks make two updates of 8: the batch size is each rank's *own*. Our script's 64 passages, in batches of 8, are dealt alike. Two updates are too few, and the loss ends at 4.9.
 #
-# Four runs of this chapter differ from what was meant, and none raises an error. In the end a check of a few lines shows all four before the first step.
+# We will meet four runs that differ from what was meant. In the end a check of a few lines shows all four before the first step.
 #
 # **When you are done** you can write one loop for every engine, say what each of Accelerate's calls did to your objects, and see before the first step what a run will do.
 
@@ -295,12 +295,12 @@ fourth.score(ended[3])
 #
 # </details>
 #
-# First we cure the first two. Then we look for a sign that shows all four in time.
+# First we cure two of them.
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare does
 #
-# Here are your objects on rank 0 of two, before `prepare` and after it, under three engines:
+# Here are the objects of a larger model on rank 0 of two, before `prepare` and after it:
 
 # %%
 engines = {"DDP": "ddp", "FSDP": "fsdp", "DeepSpeed": "zero2"}
@@ -310,11 +310,10 @@ pairs = {
 }
 
 # %%
-rows = []
-for what in ("model", "optimizer", "loader", "batches", "weights"):
-    row = {"object": what, "before prepare": pairs["DDP"].run[0]["before"][what]}
-    rows.append(row | {name: pairs[name].run[0]["after"][what] for name in pairs})
-lab.table(rows)
+rows = [{"engine": "before prepare", **pairs["DDP"].run[0]["before"]}]
+rows += [{"engine": name, **pair.run[0]["after"]} for name, pair in pairs.items()]
+columns = ("engine", "model", "optimizer", "loader", "batches", "weights")
+lab.table(rows, heads=columns)
 
 # %% [markdown]
 # Every object gets a wrapper. Of 12 batches the rank keeps 6, and the other rank has the others. Only FSDP cuts the weights.
@@ -419,7 +418,7 @@ lab.curves(predicted=wanted, measured=longer, **axes, title="A schedule of 32 st
 
 # %%
 def my_epoch_numbers(num_samples, batch_size, ranks, accumulation):
-    """A dict: samples of a full update, updates, steps of the schedule."""
+    """A dict of "samples" of a full update, "updates" and steps of the "schedule"."""
     ### BEGIN SOLUTION
     from math import ceil
 
@@ -596,7 +595,7 @@ def ddp_epoch(accelerator, net, optimizer, loader):
 
 
 # %% [markdown]
-# The objects are plain. Your loop must work on every engine (the check tries four), and return on the main process the whole weights under the names of the bare model.
+# The objects are plain. Your loop must work on every engine, and return on the main process the whole weights under the names of the bare model.
 
 
 # %%
