@@ -142,7 +142,11 @@ def mean_of_means(accelerator, net, loader):
             lambda *args: numbers(*args, up=int),
             "batches of 8, accumulation over 2, rank 0: updates: returned 15",
         ),
-        ("epoch_numbers", X),
+        (
+            "epoch_numbers",
+            lambda *args: numbers(*args, times=False),
+            "schedule: returned 16, it is",
+        ),
         (
             "one_epoch",
             unprepared,
