@@ -5,8 +5,9 @@ engine, and where the weights change. ``engines`` builds the Accelerator of an e
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
 what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell,
 compares and counts the weights of runs. ``picture`` draws an update, predicted and measured, and
-how samples were dealt out; ``board`` is the widget; ``check`` holds the exercises
-(the same loop for every engine, accumulation with clipping, an exact accuracy). Chapter 04.
+``dealing`` how samples are dealt out; ``board`` is the widget; ``check`` holds the exercises (an
+epoch's numbers, the same loop for every engine, accumulation with clipping, an exact accuracy).
+Chapter 04.
 """
 
 import lazy_loader
@@ -14,19 +15,21 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "dealing": [
+            "deal",
+            "draw_deal",
+        ],
         "engines": [
             "ENGINES",
             "accelerator",
             "find_device",
-        ],
-        "picture": [
-            "draw_deal",
         ],
         "run": [
             "described",
             "step",
         ],
         "script_run": [
+            "against",
             "beside",
             "environment",
             "moved",

@@ -11,7 +11,33 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = ["accumulate_and_clip", "exact_accuracy", "hint", "one_epoch", "status"]
+__all__ = [
+    "accumulate_and_clip",
+    "epoch_numbers",
+    "exact_accuracy",
+    "hint",
+    "one_epoch",
+    "status",
+]
+
+
+@exercise
+def epoch_numbers(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_samples, batch_size, ranks, accumulation)`` says of an epoch how many
+    ``samples`` a full update takes, how many ``updates`` there are, and how many steps a prepared
+    ``schedule`` takes. Held against a loop with a real Accelerator, run on real ranks.
+    """
+    for num_ranks, num_samples, batch, num_steps in ((4, 1000, 8, 2), (2, 10, 2, 1), (3, 50, 4, 4)):
+        run = on_ranks(num_ranks, _numbers, answer, num_samples, batch, num_steps)
+        case = say(
+            "{num_samples} samples, {num_ranks} ranks, batches of {batch}, accumulation over "
+            "{num_steps}",
+            num_samples=num_samples,
+            num_ranks=num_ranks,
+            batch=batch,
+            num_steps=num_steps,
+        )
+        yield from faults(case, run)
 
 
 @exercise
@@ -149,6 +175,44 @@ def _differ(given: object, right: "dict[str, Tensor]") -> str:
                 far=far,
             )
     return ""
+
+
+def _numbers(answer: Callable, num_samples: int, batch: int, num_steps: int) -> tuple[str]:
+    """What is wrong with the numbers of an epoch that this rank trains."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from labkit.accelerate.engines import accelerator
+
+    accelerate = accelerator(accumulation=num_steps)
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    steps = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    loader = DataLoader(torch.ones(num_samples, 1), batch_size=batch)
+    net, optimizer, steps, loader = accelerate.prepare(net, optimizer, steps, loader)
+    updates = 0
+    for samples in loader:
+        with accelerate.accumulate(net):
+            accelerate.backward(net(samples).mean())
+            optimizer.step()
+            steps.step()
+            updates += accelerate.sync_gradients
+    num_ranks = accelerate.num_processes
+    right = {
+        "samples": batch * num_ranks * num_steps,
+        "updates": updates,
+        "schedule": steps.state_dict()["last_epoch"],
+    }
+    given = answer(num_samples, batch, num_ranks, num_steps)
+    if not isinstance(given, dict):
+        return (say("returned {kind}, not a dict", kind=type(given).__name__),)
+    for name, number in right.items():
+        if given.get(name) != number:
+            mine = given.get(name)
+            return (
+                say("{name}: returned {mine}, it is {number}", name=name, mine=mine, number=number),
+            )
+    return ("",)
 
 
 def _epoch(answer: Callable, engine: str) -> tuple[str]:

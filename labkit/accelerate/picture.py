@@ -1,15 +1,13 @@
 """An update of an Accelerate loop as a table of boxes: a row per line of code, a column per batch,
-predicted and measured calls in each. And how a loader's samples were dealt out to ranks."""
+predicted and measured calls in each."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from reprlib import repr as brief
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from labkit.accelerate.update import LINES, Row, Update
 from labkit.pictures.scene import WIDTH_PX
-from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, moved, origin
-from labkit.pictures.style import KINDS, text_px
+from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, origin
+from labkit.pictures.style import KINDS
 from labkit.words import catalogue, speaking
 
 CODE = {
@@ -54,14 +52,11 @@ _WORDS = (
     ("key", "3 = 3: predicted = measured"),
     ("thick", "thick edge: the line changed the weights"),
     ("thick ahead", "thick edge: the line changes the weights"),
-    ("deal", "The samples of each rank and step"),
-    ("rank", "rank {}"),
-    ("step", "step {}"),
-    ("a rank", "rank"),
-    ("a step", "step"),
-    ("samples", "samples"),
-    ("fresh", "dealt for the first time"),
-    ("again", "dealt again"),
+    ("is forward", "forward"),
+    ("is backward", "backward"),
+    ("is update", "update of the weights"),
+    ("is gradients", "other work on the gradients"),
+    ("is nothing", "reads at most, changes nothing"),
 )
 _COLOURS = {
     "forward": KINDS["F"].colour,
@@ -72,8 +67,6 @@ _COLOURS = {
 }
 _LEFT_PX = 196.0
 _GAP_PX = 6
-_SAMPLE_PX = 26.0
-_RANK_PX = 62.0
 _HIGH_PX = {"forward": 34.0, "backward": 66.0, "clip": 34.0, "step": 40.0, "zero_grad": 34.0}
 
 
@@ -116,7 +109,7 @@ def update(
         if found:
             totals.append((say["seen"], str(_num_calls(found))))
         thick = (Box(0, -7, 22, 14, marked=True),), say["thick" if found else "thick ahead"]
-        keys = [((), say["key"]), thick] if found else [thick]
+        keys = [*_colour_key(say), thick, *([((), say["key"])] if found else [])]
         legends, end_px = legend(keys, 0, y)
         shapes += legends
         return Sketch(
@@ -148,7 +141,7 @@ def _heads(rows: Sequence[Row], say: Mapping[str, str]) -> list[Shape]:
         number = say["batch"].format(index + 1)
         synchronised = say["sync"].format("clip" in row)
         shapes.append(Words(middle, 68, number, "middle", bold=True))
-        shapes.append(Words(middle, 86, synchronised, "middle", 11, opacity=0.85))
+        shapes.append(Words(middle, 86, synchronised, "middle", 12, opacity=0.85))
     return shapes
 
 
@@ -240,101 +233,21 @@ def _drawn(cell: Cell, line: str, index: int, num: int, y: float) -> list[Shape]
     return shapes
 
 
+def _colour_key(say: Mapping[str, str]) -> list[tuple[tuple[Shape, ...], str]]:
+    """What the boxes' colours mean, for ``legend``."""
+    kinds = {
+        "forward": _COLOURS["forward"],
+        "backward": _COLOURS["backward"],
+        "update": _COLOURS["step"],
+        "gradients": _COLOURS["clip"],
+        "nothing": "",
+    }
+    return [((Box(0, -7, 22, 14, colour),), say[f"is {kind}"]) for kind, colour in kinds.items()]
+
+
 def _num_calls(rows: Sequence[Row]) -> int:
     """Collectives of a whole update."""
     total = 0
     for row in rows:
         total += sum(sum(line["calls"].values()) for line in row.values())
     return total
-
-
-Hands = Sequence[Sequence[Sequence[int]]]
-"""the samples of a deal: by rank, then by step, each by its number"""
-
-
-def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch:
-    """The samples that ranks drew from a prepared loader, for each of several named deals: a row
-    for each rank, a column for each step. A sample is empty where its deal has had it before.
-
-    Raises ValueError for what is no deal.
-    """
-    if not isinstance(deals, Mapping) or not all(map(_is_deal, deals.values())):
-        raise ValueError(
-            "deals are names with the samples of each rank and step, as in "
-            f'{{"batches of 2": [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]}}; got {brief(deals)}'
-        )
-
-    def build(base: dict[str, str]) -> Sketch:
-        code = base["code"]
-        say = catalogue(_WORDS)[code]
-        shapes: list[Shape] = []
-        table = [("", say["a rank"], say["a step"], say["samples"])]
-        x, y, below = 0.0, 44.0, 0.0
-        for name, hands in deals.items():
-            drawn, wide, high = _grid(name, hands, say)
-            if x and x + wide > WIDTH_PX:
-                x, y = 0.0, below
-            shapes += [moved(shape, x, y) for shape in drawn]
-            below = max(below, y + high)
-            x += wide + 44
-            table += _dealt(name, hands)
-        fresh = (Box(0, -7, 22, 14, _COLOURS["forward"]),), say["fresh"]
-        again = (Box(0, -7, 22, 14),), say["again"]
-        legends, end_px = legend([fresh, again], 0, below)
-        return Sketch(
-            shapes=(*shapes, *legends),
-            height_px=end_px,
-            heading=say["deal"],
-            badge=origin("measured", base),
-            language=code,
-            table=tuple(table),
-        )
-
-    return speaking(language, build)
-
-
-def _is_deal(hands: object) -> bool:
-    """Whether all ranks have as many steps, of whole numbers."""
-    try:
-        steps = {len(hand) for hand in hands}
-        batches = [batch for _, _, batch in _batches(hands)]
-        numbers = list(chain.from_iterable(batches))
-    except TypeError:
-        return False
-    return len(steps) == 1 and bool(numbers) and all(isinstance(each, int) for each in numbers)
-
-
-def _grid(name: str, hands: Hands, say: Mapping[str, str]) -> tuple[list[Shape], float, float]:
-    """One deal from (0, 0) on, and how wide and high it is."""
-    shapes: list[Shape] = [Words(0, 16, name, bold=True)]
-    for rank in range(len(hands)):
-        shapes.append(Words(0, 64 + 30 * rank, say["rank"].format(rank)))
-    seen: set[int] = set()
-    x = _RANK_PX
-    for index, batches in enumerate(zip(*hands, strict=True)):
-        wide = _SAMPLE_PX * max(map(len, batches))
-        shapes.append(Words(x + wide / 2, 38, say["step"].format(index + 1), "middle"))
-        for rank, batch in enumerate(batches):
-            for place, sample in enumerate(batch):
-                colour = "" if sample in seen else _COLOURS["forward"]
-                left = x + _SAMPLE_PX * place
-                words = (str(sample),)
-                shapes.append(Box(left, 48 + 30 * rank, _SAMPLE_PX - 2, 24, colour, texts=words))
-                seen.add(sample)
-        x += wide + 14
-    return shapes, max(x - 14, text_px(name)), 48.0 + 30 * len(hands) + 10
-
-
-def _batches(hands: Hands) -> Iterator[tuple[int, int, Sequence[int]]]:
-    """Each batch with its rank and its step."""
-    for rank, hand in enumerate(hands):
-        for index, batch in enumerate(hand):
-            yield rank, index, batch
-
-
-def _dealt(name: str, hands: Hands) -> list[tuple[str, ...]]:
-    """A row for each batch: deal, rank, step, samples."""
-    return [
-        (name, str(rank), str(index + 1), ", ".join(map(str, batch)))
-        for rank, index, batch in _batches(hands)
-    ]

@@ -116,6 +116,22 @@ def beside(runs: dict[str, dict], one: dict, loss: Callable | None = None) -> li
     return rows
 
 
+def against(found: dict, wanted: dict) -> dict:
+    """What was ``found``, by name, with a mark where something else was ``wanted``: "32 ≠ 8". A
+    name that nobody wants anything of stays as it is. Raises ValueError for what is no dict, and
+    for a wanted name that was not found."""
+    if not isinstance(found, dict) or not isinstance(wanted, dict) or wanted.keys() - found.keys():
+        raise ValueError(
+            "what was found and what was wanted are dicts, and all that is wanted has been found; "
+            f"got {brief(found)} and {brief(wanted)}"
+        )
+    marked = {name: f"{found[name]} ≠ {value}" for name, value in wanted.items()}
+    return {
+        name: value if wanted.get(name, value) == value else marked[name]
+        for name, value in found.items()
+    }
+
+
 def numel(weights: dict) -> int:
     """How many numbers of these named weights lie on this rank: of a DTensor its own shard. Raises
     ValueError for what is no dict of tensors."""
@@ -183,8 +199,8 @@ def run_script(
 ) -> dict:
     """One rank: runs a script that names its ``accelerator``, ``net``, ``optimizer`` and ``loss``,
     and says what became of them: ``type`` of distribution, class of the ``model``, ``processes``,
-    ``updates``, ``loss``, whole ``weights`` (on rank 0), and the first two lines of Accelerate's
-    ``state``.
+    ``updates``, ``loss``, whole ``weights`` (on rank 0), the first two lines of Accelerate's
+    ``state``, and what the script calls its ``report``, if it has one.
 
     ``alone``: as ``python train.py`` starts it, which is told nothing of ranks; one rank always is,
     since the command starts a single process like that, too. ``told``: whether
@@ -216,6 +232,7 @@ def run_script(
         "loss": names["loss"].item(),
         "state": "\n".join(str(accelerator.state).splitlines()[:2]),
         "weights": weights,
+        "report": names.get("report"),
     }
 
 

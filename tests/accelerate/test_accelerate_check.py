@@ -1,6 +1,8 @@
 """The exercises of chapter 04: the right answers pass, typical mistakes are caught, wasteful ones
 are told so."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,7 +10,17 @@ from labkit import model
 from labkit.accelerate import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("one_epoch", "accumulate_and_clip", "exact_accuracy")
+EXERCISES = ("epoch_numbers", "one_epoch", "accumulate_and_clip", "exact_accuracy")
+
+
+def numbers(num_samples, batch_size, ranks, accumulation, up=math.ceil, times=True):
+    """The reference for epoch_numbers, and how it can go wrong."""
+    updates = up(up(up(num_samples / batch_size) / ranks) / accumulation)
+    return {
+        "samples": batch_size * ranks * accumulation,
+        "updates": updates,
+        "schedule": updates * ranks if times else updates,
+    }
 
 
 def epoch(accelerator, net, optimizer, loader, together=True, scaled=True, collect=None):
@@ -73,7 +85,7 @@ def gathered_per_batch(accelerator, net, loader, collect="gather_for_metrics"):
     return torch.cat(hits).float().mean().item()
 
 
-REFERENCES = dict(zip(EXERCISES, (epoch, accumulated, accuracy), strict=True))
+REFERENCES = dict(zip(EXERCISES, (numbers, epoch, accumulated, accuracy), strict=True))
 
 
 @pytest.mark.again
@@ -124,6 +136,17 @@ def mean_of_means(accelerator, net, loader):
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
+        ("epoch_numbers", lambda *args: 16, "returned int, not a dict"),
+        (
+            "epoch_numbers",
+            lambda *args: numbers(*args, up=int),
+            "batches of 8, accumulation over 2, rank 0: updates: returned 15",
+        ),
+        (
+            "epoch_numbers",
+            lambda *args: numbers(*args, times=False),
+            "schedule: returned 16, it is",
+        ),
         (
             "one_epoch",
             unprepared,

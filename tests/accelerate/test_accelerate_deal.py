@@ -1,12 +1,26 @@
-"""The picture of a deal: a box for each sample, repeats empty."""
+"""A deal: what a prepared loader gives each rank, and its picture, repeats empty."""
 
 import pytest
 
+import labkit as lab
 from labkit import accelerate as accelerated
-from labkit.pictures.sketch import Box
+from labkit.pictures.sketch import Box, Words
 
 PAIRS = [[[0, 1], [4, 0]], [[2, 3], [1, 2]]]
 EIGHT = [[[0, 1, 2, 3, 4, 5, 6, 7]]] * 2
+
+
+@pytest.mark.parametrize(("split", "right"), [(False, [[0, 1], [4, 0]]), (True, [[0], [2], [4]])])
+def test_batches_are_dealt_in_turn(split, right):
+    dealt = lab.launch(accelerated.deal, 5, 2, split, ranks=2)
+    assert dealt[0] == right
+
+
+def test_the_key_says_what_is_empty_where_something_is():
+    said = [shape.text for shape in accelerated.draw_deal({"a": PAIRS}, "en").only(Words)]
+    assert "dealt again" in said
+    said = [shape.text for shape in accelerated.draw_deal({"a": EIGHT[:1]}, "en").only(Words)]
+    assert "dealt again" not in said
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

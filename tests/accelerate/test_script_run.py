@@ -160,3 +160,23 @@ def test_what_chapter_04_says_of_a_machine_without_gpus(tmp_path):
 def test_what_chapter_04_says_of_a_misspelt_key_of_an_engine(engine, section, key, right):
     wrong = config(distributed_type=engine, mixed_precision="no", **{section: {key: 0.5}})
     assert right not in accelerated.environment(wrong)
+
+
+def test_what_differs_from_what_was_wanted_is_marked():
+    found = {"type": "NO", "batch": 32, "clips at": None}
+    assert accelerated.against(found, {"batch": 8, "type": "NO"}) == {**found, "batch": "32 ≠ 8"}
+    assert accelerated.against(found, {}) == found
+
+
+@pytest.mark.parametrize(("found", "wanted"), [(3, {}), ({}, 3), ({"a": 1}, {"b": 1})])
+def test_what_was_not_found_is_refused(found, wanted):
+    with pytest.raises(ValueError, match="has been found"):
+        accelerated.against(found, wanted)
+
+
+def test_a_script_hands_back_its_report(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert accelerated.start_script(script, 1, "3")["report"] is None
+    script.write_text(SCRIPT + "report = {'ranks': accelerator.num_processes}\n")
+    assert accelerated.start_script(script, 2, "3")["report"] == {"ranks": 2}
