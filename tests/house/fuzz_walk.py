@@ -79,6 +79,7 @@ REASONS = {
         "recovery.sealed_folder",
         "recovery.training_state",
         *("recovery.incremental", "recovery.killed_run", "recovery.restarted_run"),
+        "recovery.saving_run",
         "collectives.paced_run",
         "collectives.run.execute",
         "collectives.run.library",
