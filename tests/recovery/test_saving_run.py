@@ -1,56 +1,48 @@
-"""The clock of a training that saves: each second is a step or a gap; a save is drawn by its own
+"""The times of a training that saves: every second is a step or a gap; a save is drawn by its own
 parts."""
 
 import pytest
 
 import labkit as lab
-from labkit.recovery import checkpoint, saving_run
+from labkit.recovery import checkpoint
+from labkit.recovery.saving_run import Times, Training
 
 
 def trained(folder):
-    net, optimizer = saving_run.build(32)
-    checkpoint.save_async(folder, 0, net, optimizer).result()  # before the clock: not its own
-    clock = saving_run.Clock()
+    training = Training(32)
+    net, optimizer = training.net, training.optimizer
+    checkpoint.save_async(folder, 0, net, optimizer).result()  # before the times: not theirs
+    training.begin()
     for step in range(5):
-        with clock.step():
-            saving_run.one_step(net, optimizer, step)
+        training.step(step)
         if step in (1, 3):
             saving = checkpoint.save_async(folder, step, net, optimizer)
     saving.result()
-    return clock.stop()
+    return training.end()
 
 
 def test_every_second_is_a_step_or_a_gap(tmp_path):
-    for clock in lab.launch(trained, tmp_path, ranks=2, backend="gloo", timeout_s=40):
-        assert len(clock.steps_s) == 5 and list(clock.saves) == [1, 3]
-        assert clock.still_s > 0
-        assert clock.trained_s + clock.still_s == pytest.approx(clock.total_s)
-        assert sum(clock.gaps_s().values()) <= clock.still_s
-        for step, parts_s in clock.saves.items():
-            waited_s = parts_s["copy"][1] - parts_s["previous"][0]
-            assert 0 < waited_s <= clock.gaps_s()[step]
-        assert saving_run.typical([clock])._picture("zh").summary
+    for times in lab.launch(trained, tmp_path, ranks=2, backend="gloo", timeout_s=40):
+        assert len(times.steps_s) == 5 and list(times.saves) == [1, 3]
+        assert times.trained_s + times.still_s == pytest.approx(times.total_s)
+        waited_s = [parts_s["copy"][1] - parts_s["previous"][0] for parts_s in times.saves.values()]
+        assert min(waited_s) > 0 and sum(waited_s) <= times.still_s
+        assert [name for name, *_ in times.strip().lanes[0][1]] == ["1", "2", "3"]
+        assert times.picture(language="zh").summary
 
 
-def clock_with_gaps(*gaps_s):
-    clock = saving_run.Clock()
-    now_s = 10.0
-    for step, gap_s in enumerate(gaps_s):
-        clock.steps_s.append((now_s, now_s + 1))
-        now_s += 1 + gap_s
-        names = ("previous", "group", "list", "copy", "write", "seal")
-        clock.saves[step] = {name: (now_s - gap_s, now_s) for name in names}
-    clock.steps_s.append((now_s, now_s + 1))
-    clock.end_s = now_s + 1
-    return clock
-
-
-def test_the_typical_save_is_the_one_with_the_median_gap():
-    strip = saving_run.typical([clock_with_gaps(0.9, 0.1), clock_with_gaps(0.5)])
-    (_, steps), (_, waited), (_, thread) = strip.lanes
-    assert [name for name, *_ in steps] == ["0", "1"]
-    assert steps[1][1] - steps[0][2] == pytest.approx(0.5)
+def test_a_save_is_drawn_between_the_steps_beside_it():
+    names = ("previous", "group", "list", "copy", "write", "seal")
+    times = Times(
+        steps_s=[(10, 11), (11.5, 12), (12, 13)],
+        saves={0: dict.fromkeys(names, (11, 11.25)), 2: {}},
+        end_s=14,
+    )
+    assert (times.trained_s, times.still_s, times.total_s) == (2.5, 1.5, 4)
+    (_, steps), (_, waited), (_, thread) = times.strip().lanes
+    assert steps == [("0", 0, 1), ("1", 1.5, 2), ("2", 2, 3)]
     assert [span[0]["en"] for span in waited] == ["the save before", "look up", "copy"]
     assert [span[0]["en"] for span in thread] == ["write", "seal"]
+    assert {span[1:] for span in [*waited, *thread]} == {(1, 1.25)}
     with pytest.raises(ValueError, match="between two steps"):
-        saving_run.typical([saving_run.Clock()])
+        Times(steps_s=[(0, 1)], saves={0: {}}, end_s=2).strip()
