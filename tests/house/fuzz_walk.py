@@ -186,6 +186,7 @@ REASONS = {
         "planner.trust.validate.fit_memory",
     ),
     DRAWN: (
+        "recovery.strip_picture.Strip",
         "pictures.axes",
         "pictures.bar_groups",
         "pictures.figures",
