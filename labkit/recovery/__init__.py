@@ -6,7 +6,7 @@ another number of ranks or another engine. It has three parts, each of which can
 killed save does no harm (a hidden name, a digest of every file, one rename), ``incremental`` how
 nothing is written twice. All of these run in ranks. ``how_often`` is what saving and failing cost,
 with a board; ``Resharding`` draws who reads what, ``interval`` what a failure costs;
-``saving_run`` is a training that saves, with a clock; ``die_in_save`` kills a rank while it saves,
+``saving_run`` is a training that keeps its times; ``die_in_save`` kills a rank while it saves,
 and ``left_by_a_kill`` tells what is left then;
 ``restart_s`` is how long torchrun takes to come back.
 ``disturbed_check`` is a training whose ranks are killed at given moments, for the last exercise;

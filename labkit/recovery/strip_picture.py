@@ -3,6 +3,7 @@ interval between two checkpoints pays for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, said
@@ -37,13 +38,17 @@ class Strip(Shown):
     """whether its times are seconds; False where lengths mean nothing, and are not told"""
 
     def __post_init__(self) -> None:
-        spans = [span for _, lane in self.lanes for span in lane]
+        spans = self.spans()
         if not spans:
             raise ValueError("a Strip draws one span or more; got none")
         for name, start, end in spans:
             check_real(0.0, start=start, end=end)
             if start > end:
                 raise ValueError(f"a span ends after it begins; {name!r} is {start} to {end}")
+
+    def spans(self) -> list[Span]:
+        """Those of all lanes."""
+        return list(chain.from_iterable(lane for _, lane in self.lanes))
 
     def __repr__(self) -> str:
         return f"Strip({len(self.lanes)} lanes, {said(self.badge, 'en')})"
@@ -58,7 +63,9 @@ def interval() -> Strip:
     kinds = ("train", "save", "lost", "come back", "again", "train", "save")
     letters = ("T", "C", "", "R", "T/2 on average", "", "C")
     lengths = (8.0, 2.0, 4.0, 3.0, 4.0, 4.0, 2.0)
-    time, paid, at = [], [], 0.0
+    time: list[Span] = []
+    paid: list[Span] = []
+    at = 0.0
     for kind, letter, length in zip(kinds, letters, lengths, strict=True):
         time.append((_SAID[kind], at, at + length))
         if letter:
@@ -85,7 +92,7 @@ _SAID = {
 
 def _drawn(strip: Strip, words: dict[str, str]) -> Sketch:
     code = words["code"]
-    ends = [span[2] for _, lane in strip.lanes for span in lane]
+    ends = [end for *_, end in strip.spans()]
     scale = (WIDTH_PX - _LEFT_PX - _ROOM_PX) / max(*ends, 1e-9)
     top_px = _TOP_PX + _MARK_PX * bool(strip.marks)
     shapes: list[Shape] = []
@@ -103,7 +110,8 @@ def _drawn(strip: Strip, words: dict[str, str]) -> Sketch:
         x = _LEFT_PX + at * scale
         shapes.append(Line(((x, top_px - 6), (x, low_px - 8)), dash=(4, 3)))
         shapes.append(Words(x, top_px - 10, said(name, code), "middle"))
-    heading, badge = said(strip.title, code), said(strip.badge, code)
+    heading = said(strip.title, code)
+    badge = said(strip.badge, code)
     told = tuple(": ".join(row) for row in rows[1:])
     return Sketch(
         shapes=tuple(shapes),

@@ -5,7 +5,8 @@ import pytest
 
 import labkit as lab
 from labkit.recovery import checkpoint
-from labkit.recovery.saving_run import Times, Training
+from labkit.recovery.how_often import Times
+from labkit.recovery.saving_run import Training
 
 
 def trained(folder):
