@@ -15,7 +15,7 @@ Draw from (seed, step) what must not change.
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,14 @@ from torch.optim import Optimizer
 from labkit.recovery import sealed_folder, training_state
 from labkit.recovery.incremental import IncrementalWriter
 from labkit.recovery.sealed_folder import about, checkpoints, fault
-from labkit.timeline import COMPUTE, Timeline, from_rows
 
 __all__ = [
     "KINDS",
     "about",
-    "beside",
     "checkpoints",
     "fault",
     "load",
+    "parts_s",
     "save",
     "save_async",
     "spent_s",
@@ -48,9 +47,8 @@ __all__ = [
 
 KINDS = ("plain", "sharded", "incremental")
 REST = "rest.pt"
-_background: dict[str, Any] = {}  # of saves under way: their process "group", and the "last" one
-_parts_s: dict[str, tuple[float, float]] = {}
-"""when each part of this rank's latest asynchronous save began, and when it ended"""
+_background: dict[str, Any] = {}
+"""of saves under way: their process "group", the "last" one, and when its "parts" were"""
 
 
 def save(
@@ -101,22 +99,24 @@ def save_async(
     made here: ``dcp.async_save`` makes a deep copy of each DTensor first, its mesh included, which
     takes many times as long.)
     """
-    _settle(KINDS[1:], kind, keep)
-    _parts_s.clear()
-    with _spending("group"):
+    parts: dict[str, tuple[float, float]] = {}
+    with _spending(parts, "previous"):
+        _settle(KINDS[1:], kind, keep)
+    _background["parts"] = parts
+    with _spending(parts, "group"):
         group = thread_group()
-    with _spending("list"):
+    with _spending(parts, "list"):
         tensors, settings = training_state.collect(model, optimizer)
         own = training_state.own(extra)
         facts = {"kind": kind, "shapes": training_state.shapes(tensors)}
-    with _spending("copy"):
+    with _spending(parts, "copy"):
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
     def finish() -> Path:
-        with _spending("write"):
+        with _spending(parts, "write"):
             draft = sealed_folder.begin(Path(folder), step, group)
             dcp.save(copies, storage_writer=_writer(kind, draft), process_group=group)
-        with _spending("seal"):
+        with _spending(parts, "seal"):
             return _close(draft, facts, settings, own, keep, group)
 
     pool = ThreadPoolExecutor(1, "labkit-save")
@@ -135,36 +135,16 @@ def thread_group() -> Any:
 
 def spent_s() -> dict[str, float]:
     """Where the time of this rank's latest ``save_async`` went, in seconds by the clock. Training
-    stood still for "group" (the first save makes one for the thread's messages), "list" (the
-    tensors by their names) and "copy"; the thread took "write" and "seal" (digests, the disk, the
-    rename), which are there once the save is done."""
-    return {part: ended_s - began_s for part, (began_s, ended_s) in _parts_s.items()}
+    stood still for "previous" (the save before), "group" (the first save makes one for the thread's
+    messages), "list" (the tensors by their names) and "copy"; the thread took "write" and "seal"
+    (digests, the disk, the rename), which are there once the save is done."""
+    return {part: ended_s - began_s for part, (began_s, ended_s) in parts_s().items()}
 
 
-def beside(steps_s: Sequence[tuple[float, float]], first: int = 0) -> Timeline:
-    """This rank's steps, and under them its latest ``save_async``: the copy, in the gap for which
-    training stood still, and what the thread wrote.
-
-    ``steps_s``: when each step began and ended, in seconds of ``time.perf_counter``; ``first``: the
-    first one's number. Between them training stood still. Raises ValueError where no asynchronous
-    save has come to its end.
-    """
-    if "seal" not in _parts_s:
-        raise ValueError(
-            "the thread's lane needs an asynchronous save that is done: save_async(...).result()"
-        )
-    rows = [
-        (0, COMPUTE, COMPUTE, str(step), 1e6 * start_s, 1e6 * end_s, 0)
-        for step, (start_s, end_s) in enumerate(steps_s, first)
-    ]
-    copied = (_parts_s["list"][0], _parts_s["copy"][1])
-    for lane, part, (start_s, end_s) in (
-        ("save", "copy", copied),  # by the rank itself: training waits, so it is no compute
-        ("thread", "write", _parts_s["write"]),
-        ("thread", "seal", _parts_s["seal"]),
-    ):
-        rows.append((0, lane, "save", part, 1e6 * start_s, 1e6 * end_s, 0))
-    return from_rows(rows, num_ranks=1, origin="measured")
+def parts_s() -> dict[str, tuple[float, float]]:
+    """The parts of this rank's latest ``save_async``, when each began and ended by
+    ``time.perf_counter``: those of ``spent_s``. The thread's are added when they are done."""
+    return _background.setdefault("parts", {})
 
 
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Any]:
@@ -208,11 +188,11 @@ def whole(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, tor
 
 
 @contextlib.contextmanager
-def _spending(part: str) -> Iterator[None]:
-    """Notes when the block began and ended, for ``spent_s`` and ``beside``."""
+def _spending(parts: dict[str, tuple[float, float]], part: str) -> Iterator[None]:
+    """Notes when the block began and ended, for ``parts_s``."""
     began_s = time.perf_counter()
     yield
-    _parts_s[part] = (began_s, time.perf_counter())
+    parts[part] = (began_s, time.perf_counter())
 
 
 def _settle(kinds: tuple[str, ...] = KINDS, kind: str = "sharded", keep: int = 1) -> None:

@@ -1,0 +1,36 @@
+"""A strip: boxes as long as their times, words in them or beside them."""
+
+import pytest
+
+from labkit.pictures.sketch import Box, Words
+from labkit.recovery import Strip, interval
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_boxes_are_as_long_as_their_times(language):
+    lanes = [("steps", [("0", 0.0, 1.0), ("1", 1.5, 4.0)]), ("wait", [("copy", 1.0, 1.01)])]
+    drawn = Strip(title="T", badge="measured", lanes=lanes)._picture(language)
+    first, second, narrow = drawn.only(Box)
+    assert second.width_px / first.width_px == pytest.approx(2.5)
+    assert (first.texts, second.texts, narrow.texts) == (("0",), ("1",), ())
+    assert first.colour == second.colour != narrow.colour  # steps are one kind
+    assert "copy" in [words.text for words in drawn.only(Words)]
+    assert drawn.table[1:] == (("0", "1.00 s"), ("1", "2.50 s"), ("copy", "10.0 ms"))
+
+
+def test_an_interval_is_paid_for_under_what_it_costs():
+    (_, time), (_, paid) = interval().lanes
+    where = {(start, end): name["en"] for name, start, end in time}
+    under = [(where[start, end], name) for name, start, end in paid]
+    assert [what for what, _ in under] == ["train", "save", "come back", "again", "save"]
+    drawn = interval()._picture("en")
+    assert all(box.texts for box in drawn.only(Box))
+    assert all(not box.colour for box in drawn.only(Box)[len(time) :])
+    assert drawn.table[0] == ("",)
+
+
+def test_what_is_no_strip_is_refused():
+    with pytest.raises(ValueError, match="one span or more"):
+        Strip(title="T", badge="", lanes=[("steps", [])])
+    with pytest.raises(ValueError, match="ends after it begins"):
+        Strip(title="T", badge="", lanes=[("steps", [("0", 1.0, 0.5)])])
