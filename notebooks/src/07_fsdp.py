@@ -13,11 +13,10 @@
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
-# Fully sharded data parallelism (FSDP; ZeRO 3 in chapter 06) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
+# Fully sharded data parallelism (FSDP; ZeRO 3 in chapter 06) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step. The ranks of this page are four processes, since few machines have eight cards. Move the slider *moment* from left to right.
 
 # %%
 import math
-from functools import partial
 
 import labkit as lab
 import torch
@@ -28,11 +27,11 @@ from labkit.measure import memory, traffic
 from labkit.timeline import exposed_comm_us
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-lab.begin("en", deadline_s=120)
-sharding.Step(engine="fsdp", ranks=4).board()
+lab.begin("en", deadline_s=120, ranks=4)
+fsdp.moments()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, beside the gradients of the first.
+# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. A layer is gathered for its computation and freed after it; in the backward the next one comes early. So it goes on CPUs. On GPUs layers come early in the forward, too.
 #
 # **When you are done** you have read FSDP in fifty lines and written its step. You can train with torch's `fully_shard`, and say what it costs in memory and messages.
 
@@ -46,18 +45,24 @@ share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0,
 
 # %%
 full, ddp = (sharding.Step(engine=name, ranks=4) for name in ("fsdp", "ddp"))
-peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
-lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
+in_fsdp, in_ddp = (step.run()[0]["footprint"] for step in (full, ddp))
+share.score(in_fsdp.peak_bytes / in_ddp.peak_bytes)
 
 # %%
-share.score(peak_bytes[0] / peak_bytes[1])
+rows = [("FSDP", in_fsdp.peak_bytes), ("DDP", in_ddp.peak_bytes)]
+lab.table(rows, heads=["way", "measured peak_bytes"])
+
+# %%
+in_fsdp.picture(
+    title="Rank 0 in a second microbatch, beside the gradients of the first"
+)
 
 # %% [markdown] sections="8.4.1"
-# Not all is states. Look at `B3` in the opening picture. Three things lie above the states. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. Block 2, whole in the upper picture, still lies in a buffer. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has only four blocks. In our 7 B model, which has 32, a few blocks weigh far less.
+# Not all is states. At `B3` three things lie above them. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has only four blocks. In our 7 B model, which has 32, a few blocks weigh far less.
 #
 # <details><summary>Which blocks lie in <em>temporary</em></summary>
 #
-# In `B3`:
+# At `B3`:
 #
 # - Block 2: a gathered layer lands in a buffer, and is copied from there.
 # - The gradients of block 3 are whole.
@@ -70,10 +75,12 @@ share.score(peak_bytes[0] / peak_bytes[1])
 # A card computes with its slices of a layer in three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
 
 # %%
-fsdp.ThreeMoves(ranks=3)
+fsdp.ThreeMoves(ranks=4)
 
 # %% [markdown]
-# A row is a rank. The third move is the backward of the first, so we tell autograd just that. This gives the sum over the ranks; for the mean we divide.
+# A row is a rank. The optimizer's step sends nothing: it works number by number, and each rank has the weights and the gradients of its own slice.
+#
+# The third move is the backward of the first, so we tell autograd just that. A reduce-scatter gives the sum over the ranks; for the mean we divide.
 
 
 # %%
@@ -123,61 +130,17 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# We train it beside DDP, three steps of SGD on three ranks. `memory.watch` counts every byte that torch makes on a rank, `traffic.count` what is handed to collectives. How far apart do the weights end?
-
-
-# %%
-def train(wrap):
-    torch.manual_seed(0)
-    with memory.watch() as watched:
-        net = model.Transformer(4, 64, 4, max_len=32)
-        engine = wrap(net)
-        watched.layers(net.layers)  # a mark at each forward and backward
-        optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
-        for step in range(3):
-            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
-            with traffic.count() as counted:
-                model.loss(engine(tokens), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return fsdp.whole(net), watched.footprint(), counted
-
+# We train it beside DDP: three steps of SGD from the same weights, by `fsdp.train`. It watches each byte that torch makes on a rank, counts what is handed to collectives, and in the end gathers the slices to compare all weights. By how much do any two differ, at most?
 
 # %%
-RANKS = 3
-
-
-def by_hand(wrap, net):
-    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
-    return net
-
-
-def train_all(ways):
-    torch.manual_seed(0)
-    start = fsdp.whole(model.Transformer(4, 64, 4, max_len=32))  # untrained
-    return start, {name: train(wrap) for name, wrap in ways.items()}
-
-
-# %%
-ways = {
-    "DDP": torch.nn.parallel.DistributedDataParallel,
-    "Kept": partial(by_hand, Kept),
-}
-start, runs = lab.launch(train_all, ways, ranks=RANKS)[0]
-
-
-# %%
-def apart(weights):
-    return (weights - runs["DDP"][0]).abs().max().item()
-
-
-rows = [("Kept", apart(runs["Kept"][0])), ("untrained", apart(start))]
-lab.table(rows, heads=["way", "apart from DDP"])
+DDP = torch.nn.parallel.DistributedDataParallel
+ways = {"DDP": DDP, "Kept": fsdp.each_layer(Kept)}
+lab.table(fsdp.apart(lab.launch(fsdp.train, ways)[0]))
 
 # %% [markdown]
 # `Kept` is correct, up to rounding: *untrained* shows how far three steps moved the weights. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between.
 #
-# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills the storage again. This writes to saved tensors, for which the backward would raise an error. So the hook writes through `.data`, where autograd doesn't check.
+# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills the storage again. Each in-place write raises a tensor's version, and the backward refuses saved tensors whose version has changed. Writes through `.data` don't count, so the hook takes that way.
 
 
 # %%
@@ -213,24 +176,23 @@ def sharded(net, **options):
 
 
 # %%
-ways = {"Freed": partial(by_hand, Freed), "fully_shard": sharded}
-runs |= lab.launch(train_all, ways, ranks=RANKS)[0][1]
-rows = [(name, apart(runs[name][0])) for name in ways]
-lab.table(rows, heads=["way", "apart from DDP"])
+ways |= {"Freed": fsdp.each_layer(Freed), "fully_shard": sharded}
+runs = lab.launch(fsdp.train, ways)[0]
+lab.table(fsdp.apart(runs))
 
 # %% [markdown]
-# Rounding again. And the memory?
+# Rounding again. And the memory? At each moment we take the highest of the three steps.
 
 # %%
-peaks = {name: watched.totals for name, (_, watched, _) in runs.items()}
+moments = runs["DDP"].footprint.labels
 lab.curves(
-    measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment: F0 to F5, then B5 to B0",
+    measured={name: dict(enumerate(run.totals)) for name, run in runs.items()},
+    x="moment of a step",
     y="rank 0",
     unit="bytes",
     title="Memory over the moments of a step",
     joined=True,
-    at={"F0": 0, "F5": 5, "B4": 7, "B0": 11},
+    at={label: place for place, label in enumerate(moments)},
 )
 
 # %% [markdown]
@@ -244,7 +206,7 @@ lab.curves(
 #
 # </details>
 #
-# In torch's older names `Freed` and `fully_shard` are **FULL_SHARD**, and `Kept` is **SHARD_GRAD_OP**. You get it with `fully_shard(..., reshard_after_forward=False)`.
+# In torch's older names `Freed` and `fully_shard` are **FULL_SHARD**, and `Kept` is **SHARD_GRAD_OP**. torch's SHARD_GRAD_OP is `fully_shard(..., reshard_after_forward=False)`.
 #
 # ### Exercise 1. A step in slices
 #
@@ -312,8 +274,8 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
-counts = {name: counted for name, (_, _, counted) in runs.items()}
-sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
+counts = {name: run.counted for name, run in runs.items()}
+sent = {name: ring_bytes(each.payload_bytes, 4) for name, each in counts.items()}
 
 # %%
 ratio.score(sent["Freed"] / sent["DDP"])
@@ -325,7 +287,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer. `fully_shard` pads each parameter, `Freed` only the layer.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
 #
 # ## When messages hide
 #
@@ -347,13 +309,9 @@ lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 # %% [markdown]
 # In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work that runs beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation.
 #
-# <details><summary>Our record is from CPUs</summary>
+# Our record is from CPUs: it is the order in which Python asks. A GPU's Python runs far ahead of the card, and asks for `g1` while `F0` still computes. So in the forward gathers start early, too, at most two layers ahead, and those layers take memory as well.
 #
-# It is the order in which Python asks. On a GPU it asks far ahead: for `g1` after asking for `F0`, not after `F0` has ended. So in the forward gathers run early, too.
-#
-# </details>
-#
-# We replay this order on two simulated queues. All five layers get the durations of a block of our 7 B model: 0.2 B parameters, 0.4 GB in bf16. We assume a card of 200 TFLOP/s. A forward of 2,048 tokens is 2 × 0.2 B × 2,048 = 0.8 TFLOP and takes 4 ms, a backward 8. On a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
+# We replay this order on two simulated queues. All five layers get the durations of a block of our 7 B model: 0.2 B parameters, 0.4 GB in bf16, also for the gradients. We assume a card of 200 TFLOP/s. A forward of 2,048 tokens is 2 × 0.2 B × 2,048 = 0.8 TFLOP and takes 4 ms, a backward 8. On a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
 # %%
 alone = lab.guess("messages that stand alone", between=(0, 15))
@@ -368,19 +326,19 @@ queues
 # %% [markdown] sections="8.4.2"
 # <details><summary>Which ones, and why</summary>
 #
-# The first gather, the `g4` at the turn, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
+# The first gather, the second `g4`, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
 #
-# So at 200 GB/s, with 2,048 tokens, most messages hide in this replay. On a GPU they can slow the computation; the replay leaves that out.
+# So at 200 GB/s, with 2,048 tokens, most messages hide in this replay. The first `g4` waits until `F2` begins, at 10 ms: two buffers take turns, and layer 2 leaves its own then. On a GPU messages can slow the computation; the replay leaves that out.
 #
 # ## What is a unit?
 #
 # Until now each layer was gathered by itself. Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
 #
-# Here is a model of six blocks on two ranks, wrapped in four ways. How many times as high is the peak of *the root alone* as that of *each layer*?
+# Here is a model of six blocks, wrapped in four ways. Smaller units mean more messages, each with a fixed cost (chapter 02). We assume 20 us. How many times as high is the peak of *the root alone* as that of *each layer*?
 
 # %%
 WRAPS = {
@@ -407,7 +365,8 @@ def one_step(way):
         tokens, targets = model.story_tokens(1, 32, seed=dist.get_rank())
         model.loss(net(tokens), targets).backward()
     gathers = counted.calls["all_gather"]
-    return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
+    peak_bytes = watched.footprint().peak_bytes
+    return {"peak_bytes": peak_bytes, "all-gathers": gathers, "fixed_us": 20 * gathers}
 
 
 # %%
@@ -420,7 +379,7 @@ more.score(found["the root alone"]["peak_bytes"] / found["each layer"]["peak_byt
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time. But each message has a fixed cost (chapter 02), which this table leaves out. With *each Linear* the root, which keeps embeddings and norms, is gathered once. One unit for each block is usual.
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, and messages cost more. *Each Linear* pays three times as much as *each layer* for a peak that is XX % lower. So one unit for each block is usual.
 #
 # ### Exercise 2. Wrap within a budget
 #
@@ -500,26 +459,36 @@ def fsdp_loop(made):
 
 
 # %%
-two, one = (lab.launch(fsdp_loop, sharded_first, ranks=num) for num in (2, 1))
-wrong = lab.launch(fsdp_loop, optimizer_first, ranks=2)
+four, one = (lab.launch(fsdp_loop, sharded_first, ranks=num) for num in (4, 1))
+wrong = lab.launch(fsdp_loop, optimizer_first)
+first_loss, last_loss, *_ = wrong[0]
 
 # %%
-does.score(outcomes[wrong[0][0] == wrong[0][1]])
+does.score("the same loss" if first_loss == last_loss else "a falling loss")
 
 # %%
-rows = [
-    ("sharded first", 2, 0, *two[0]),
-    ("sharded first", 2, 1, *two[1]),
-    ("sharded first", 1, 0, *one[0]),
-    ("optimizer first", 2, 0, *wrong[0]),
-]
+rows = [("sharded first", 4, rank, *four[rank]) for rank in range(4)]
+rows += [("sharded first", 1, 0, *one[0]), ("optimizer first", 4, 0, *wrong[0])]
 heads = ["first loss", "last loss", "last norm", "tensors to save"]
 lab.table(rows, heads=["way", "ranks", "rank", *heads])
 
+
+# %%
+def root_first():
+    net = model.Transformer(2, 32, 2, max_len=32)
+    try:
+        for layer in [net, *net.layers]:
+            fully_shard(layer)
+    except TypeError as error:
+        return f"TypeError: {error}"
+
+
+lab.launch(root_first)[0]
+
 # %% [markdown] sections="8.4.4, S6"
-# *norm* is that of the whole gradient before clipping, the same on two ranks as on one. *loss* is that of a rank's own rows. And if you do one of the four wrong? We ran only the second.
+# *norm* is that of the whole gradient before clipping, the same on four ranks as on one. *loss* is that of a rank's own rows; the four average to that of one rank. All ranks take part in saving, and only rank 0 receives. And if you do one of the four wrong? We ran the first two.
 #
-# 1. With the root before its children, `fully_shard` raises a TypeError.
+# 1. With the root before its children, `fully_shard` raises the TypeError above, which doesn't name the cause.
 # 2. An optimizer made first holds the old, whole parameters, which never get a gradient. No error is raised, and fresh batches hide it. So test on one batch.
 # 3. If you clip by your own slices' norm, every rank clips by a factor of its own, without an error.
 # 4. Saving gathers. If only rank 0 calls it, it waits until the group's timeout ends the run.
@@ -569,7 +538,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # ## When is it worth it?
 #
-# Back to our eight cards of 80 GB. A step of the 7 B model, really 6.74 B parameters, has 64 sequences, on each card eight microbatches of one. ZeRO 1 (chapter 06) cuts only what the optimizer keeps: Adam's moments and the fp32 weights. ZeRO 2 cuts the gradients, too, and FSDP all. Which fit?
+# Back to our eight cards of 80 GB, in one machine with NVLink. The model, really 6.74 B parameters, takes 64 sequences in a step, on each card eight microbatches of one. ZeRO 1 (chapter 06) cuts only what the optimizer keeps: Adam's moments and the fp32 weights. ZeRO 2 cuts the gradients, too, and FSDP all. Which fit?
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
@@ -577,14 +546,39 @@ sharded_plan = before.but(zero=3)  # the planner's FULL_SHARD
 cut = {"ZeRO 1": before.but(zero=1), "ZeRO 2": before.but(zero=2)}
 lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan}))
 
+# %% [markdown]
+# All but DDP. And their messages? In eight microbatches ZeRO 2 sends gradients eight times, and weights once. FULL_SHARD sends both in each microbatch, weights twice: 8 × 3 = 24 times a whole model in place of 9. How many times as long does its step take?
+
+# %%
+longer = lab.guess("FULL_SHARD's step, over ZeRO 2's", unit="ratio")
+
+
+# %%
+def planned(plan):
+    return plan.memory().peak_bytes, plan.time().step_us
+
+
+zero_2 = before.but(zero=2, stack="fsdp-a100")  # computing as fast as FULL_SHARD's
+longer.score(planned(sharded_plan)[1] / planned(zero_2)[1])
+
+# %%
+once_bytes = 7 / 8 * 2 * before.shape.params  # a ring's, all weights in 16 bits
+network = {"per_node": 4, "nic_gb_per_s": 2 * 25 / 4}  # per card; half is reached
+rows = []
+for way, cost, plan, times in (
+    ("ZeRO 2", planned, zero_2, 8 + 1),
+    ("SHARD_GRAD_OP", fsdp.grad_op, sharded_plan, 8 * 2),
+    ("FULL_SHARD", planned, sharded_plan, 8 * 3),
+):
+    in_two_us = cost(plan.but(**network))[1]
+    rows.append((way, cost(plan)[0], times * once_bytes, cost(plan)[1], in_two_us))
+heads = ["memory_bytes", "sent_bytes", "one machine_us", "two machines_us"]
+lab.table(rows, heads=["way", *heads])
+
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# FULL_SHARD takes least, 27.8 GB. But ZeRO 1 and 2 fit, too. So take
+# All this is the planner's; *two machines* are joined by a network of 25 GB/s each. Inside one machine the messages hide: the three steps differ by less than 1 %, far less than a plan's error. So memory decides, and our eight cards take FULL_SHARD. It leaves 10 GB more than ZeRO 2, for longer sequences or larger microbatches. Between two machines it takes twice as long as ZeRO 2, because the messages stand alone there.
 #
-# - DDP, if all states fit on a card beside the activations;
-# - ZeRO 1 or 2, or SHARD_GRAD_OP (`reshard_after_forward=False`), if only whole weights fit: in one microbatch they send as much as DDP;
-# - FULL_SHARD, if whole weights don't fit either (those of a 70 B model are 140 GB in 16 bits), or activations need the room.
-#
-# FULL_SHARD sends half as much again in *every* microbatch, where DDP can send once a step. Our eight microbatches make that 8 × 1.5 = 12 times DDP's bytes. Inside a machine with NVLink most of them can hide. Before you rent a second one, read *How fast must the link be?*
+# So FULL_SHARD is for cards joined by a fast link, and for models whose whole weights leave no room: those of a 70 B model are 140 GB in 16 bits. ZeRO 2 is for slow links, if whole weights fit. SHARD_GRAD_OP takes the most memory here, slices beside whole weights; over a slow link it is what `fully_shard` has in place of ZeRO 2. DDP is for models whose states fit beside the activations.
 #
 # <details><summary>And if memory is still short?</summary>
 #
@@ -597,9 +591,9 @@ lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan})
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds its share of the states, and at the peak activations and a few units. Take FULL_SHARD when whole weights don't fit on a card; while they do, ZeRO 1 or 2, or SHARD_GRAD_OP.
+# - A rank holds its share of the states, and at the peak activations and a few units. Take FULL_SHARD inside a machine with fast links, or when whole weights leave no room on a card; over slow links, while they fit, ZeRO 1 or 2.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - In one type, each microbatch of FULL_SHARD sends 1.5 times DDP's bytes, of SHARD_GRAD_OP as many; DDP can send once a step. Link and tokens decide what hides.
+# - If all messages have one type, each microbatch of FULL_SHARD sends 1.5 times DDP's bytes, of SHARD_GRAD_OP as many; DDP can send once a step. Link and tokens decide what hides.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
@@ -617,7 +611,7 @@ lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan})
 #
 # In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
 #
-# On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
+# With four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -656,7 +650,7 @@ lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# On two ranks we divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
+# We divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
 
 
 # %%
@@ -687,7 +681,7 @@ found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items
 # %%
 rows = [{"types": name, **row} for name, row in found.items()]
 weights = model.Transformer(2, 64, 4, max_len=32).parameters()
-in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=2)
+in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=4)
 lab.table([*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}])
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
@@ -814,14 +808,14 @@ faster.score(step_us[8] / step_us[64])
 
 # %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients, in 16 bits
-parts = {
+lines = {
     "computing alone": {num: step_us[8] * 8 / num for num in range(8, 65, 2)},
     "messages alone": {num: 3 * whole_bytes / 25e3 for num in range(16, 65, 2)},
 }
 title = "A step of 131,072 tokens on more and more cards"
 axes = {"x": "cards", "unit": "us", "at": {"rule": 16, "crossing": 20}}
-step = {"the planner's step": step_us}
-lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axes)
+dots = {"the planner's step": step_us}
+lab.curves(predicted=lines, measured=dots, badge="predicted", title=title, **axes)
 
 # %% [markdown] sections="8.10"
 # With more cards each computes less, while its messages stay as long. The step follows the higher line. By the rule the messages take over at 131,072 / 8,000 = 16 cards, in the planner's lines at 20. From there the step takes the 1.6 s of its messages, however many cards you add. With a batch that grows along with the cards, the limit moves.
@@ -903,11 +897,11 @@ def all_four():
     return [(name, *step_on(*how), use) for name, (*how, use) in STRATEGIES.items()]
 
 
-rows = lab.launch(all_four, ranks=4)[0]
+rows = lab.launch(all_four)[0]
 
 # %%
-full, _, hybrid_row, _ = rows
-leaves.score(hybrid_row[3] / full[3])
+full_row, _, hybrid_row, _ = rows
+leaves.score(hybrid_row[3] / full_row[3])
 
 # %%
 heads = ["weights between steps_bytes", "peak_bytes", "would leave a machine_bytes"]
@@ -977,11 +971,11 @@ lab.table(
 print(two_machines.warnings()[0])
 
 # %% [markdown] sections="8.4.2, S6"
-# Both errors favour *one microbatch*: some of the all-reduce can hide, and gathers between machines may take longer. So HYBRID_SHARD is probably the quicker way, though only by 6 %.
+# Both errors favour *one microbatch*: some of the all-reduce can hide, and gathers between machines may take longer. So HYBRID_SHARD is the quicker way, by 6 % at least, if these are the only errors.
 #
 # <details><summary>And with gradients in fp32?</summary>
 #
-# HYBRID_SHARD's all-reduce then takes 4.5 s, and a step 3.97 + 4.5 = 8.5 s. The reduce-scatter of *one microbatch* grows by 13.5 × 7/8 / 6 = 2.0 s, none of which hides, and its step to 6.62 + 2.0 = 8.6 s. That is too close to call.
+# HYBRID_SHARD's all-reduce then takes 4.5 s, and a step 3.97 + 4.5 = 8.5 s. The reduce-scatter of *one microbatch* grows by 13.5 × 7/8 / 6 = 2.0 s, none of which hides, and its step to 6.62 + 2.0 = 8.6 s. HYBRID_SHARD is ahead by 1 % at least, by the same two errors.
 #
 # </details>
 #
