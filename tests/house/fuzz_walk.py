@@ -66,7 +66,7 @@ REASONS = {
         "large_batch.run.average_gradients",
         *(f"scaling.{each}" for each in ("input.feeding_run", "peak_run", "run")),
         "scaling.scalars_run.monitored",
-        *("sharding.engines", "sharding.deepspeed_engines", "fsdp.weights_run"),
+        *("sharding.engines", "sharding.deepspeed_engines", "fsdp.weights_run", "fsdp.training"),
         "measure.memory",
         "model",
         "measure.pace",
