@@ -53,9 +53,8 @@ rows = [("FSDP", in_fsdp.peak_bytes), ("DDP", in_ddp.peak_bytes)]
 lab.table(rows, heads=["way", "measured peak_bytes"])
 
 # %%
-in_fsdp.picture(
-    title="Rank 0 in a second microbatch, beside the gradients of the first"
-)
+title = "Rank 0 in a second microbatch, beside the gradients of the first"
+lab.show(in_fsdp.picture(title=title))
 
 # %% [markdown] sections="8.4.1"
 # Not all is states. At `B3` three things lie above them. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has four blocks. In our 7 B model, which has 32, a few weigh far less.
@@ -184,27 +183,28 @@ lab.table(fsdp.apart(runs))
 # And the memory? At each moment we take the highest of the three steps.
 
 # %%
-moments = runs["DDP"].footprint.labels
+labels = runs["Kept"].footprint.labels
+sharding_ways = ("Kept", "Freed", "fully_shard")
 lab.curves(
     measured={
-        name: dict(enumerate(run.footprint.totals)) for name, run in runs.items()
+        each: dict(enumerate(runs[each].footprint.totals)) for each in sharding_ways
     },
     x="moment of a step",
     y="rank 0",
     unit="bytes",
     title="Memory over the moments of a step",
     joined=True,
-    at={label: place for place, label in enumerate(moments)},
+    at={label: place for place, label in enumerate(labels)},
 )
 
 # %% [markdown]
 # `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies above `Freed`, by its buffers, and at both ends above `Kept`, too.
 #
-# <details><summary>How much higher, and why the opening picture peaks in <code>B3</code></summary>
+# <details><summary>How much higher, and why the bars peak in <code>B3</code></summary>
 #
 # In the forward `fully_shard` lies a block higher, the buffer through which it gathers. In the backward it is up to two blocks, because the next one is there early.
 #
-# In the opening picture, with another setting, `B3` is hardly higher than `B4`.
+# In the bars above, with Adam and a second microbatch, `B3` is hardly higher than `B4`.
 #
 # </details>
 #
