@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "moments_board": ["moments"],
         "moves": ["by_layer", "order"],
         "moves_picture": ["ThreeMoves"],
-        "training": ["apart", "each_layer", "train"],
+        "training": ["Trainings", "each_layer", "train"],
         "weights_run": ["whole"],
     },
 )

@@ -39,6 +39,21 @@ class Trained:
     """calls and payload of the last step"""
 
 
+class Trainings(dict[str, Trained]):
+    """Trainings from the same weights, by name."""
+
+    def apart(self, base: str = "DDP") -> list[dict[str, object]]:
+        """Rows for ``lab.table``: how far each way's weights lie from those of ``base``, at most;
+        last those before the training, to compare with. Raises ValueError if ``base`` is none of
+        the trainings."""
+        if base not in self:
+            raise ValueError(f"compared is with {base!r}; the trainings are {', '.join(self)}")
+        ends = {name: run.weights for name, run in self.items() if name != base}
+        ends[say("untrained")] = self[base].start
+        found = {name: (end - self[base].weights).abs().max().item() for name, end in ends.items()}
+        return [{say("way"): name, say("apart from DDP"): far} for name, far in found.items()]
+
+
 def each_layer(kind: Callable[[nn.Module], nn.Module]) -> Wrap:
     """A way that replaces every layer of a model by ``kind(layer)``, in place."""
     return partial(_replaced, kind)
@@ -49,10 +64,10 @@ def _replaced(kind: Callable[[nn.Module], nn.Module], net: nn.Module) -> nn.Modu
     return net
 
 
-def train(ways: Mapping[str, Wrap], *, steps: int = 3) -> dict[str, Trained]:
+def train(ways: Mapping[str, Wrap], *, steps: int = 3) -> Trainings:
     """Trains a transformer of four blocks by SGD in every way, on this rank's own batches; each
     rank has to call it. A way wraps a ``model.Transformer`` and gives back what is called."""
-    return {name: _trained(wrap, steps) for name, wrap in ways.items()}
+    return Trainings({name: _trained(wrap, steps) for name, wrap in ways.items()})
 
 
 def _trained(wrap: Wrap, steps: int) -> Trained:
@@ -70,15 +85,3 @@ def _trained(wrap: Wrap, steps: int) -> Trained:
             optimizer.step()
             optimizer.zero_grad()
     return Trained(start=start, weights=whole(net), footprint=watched.footprint(), counted=counted)
-
-
-def apart(runs: Mapping[str, Trained], *, base: str = "DDP") -> list[dict[str, object]]:
-    """Rows for ``lab.table``: how far each way's weights lie from those of ``base``, at most; last
-    those before the training, to compare with. Raises ValueError if ``base`` is none of the runs.
-    """
-    if base not in runs:
-        raise ValueError(f"compared is with {base!r}; the runs are {', '.join(runs)}")
-    ends = {name: run.weights for name, run in runs.items() if name != base}
-    ends[say("untrained")] = runs[base].start
-    found = {name: (each - runs[base].weights).abs().max().item() for name, each in ends.items()}
-    return [{say("way"): name, say("apart from DDP"): far} for name, far in found.items()]

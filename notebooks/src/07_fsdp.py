@@ -134,7 +134,7 @@ class Kept(torch.nn.Module):
 # %%
 DDP = torch.nn.parallel.DistributedDataParallel
 ways = {"DDP": DDP, "Kept": fsdp.each_layer(Kept)}
-lab.table(fsdp.apart(lab.launch(fsdp.train, ways)[0]))
+lab.table(lab.launch(fsdp.train, ways)[0].apart())
 
 # %% [markdown]
 # `Kept` is correct, up to rounding: *untrained* shows how far three steps moved the weights. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between.
@@ -177,7 +177,7 @@ def sharded(net, **options):
 # %%
 ways |= {"Freed": fsdp.each_layer(Freed), "fully_shard": sharded}
 runs = lab.launch(fsdp.train, ways)[0]
-lab.table(fsdp.apart(runs))
+lab.table(runs.apart())
 
 # %% [markdown]
 # And the memory? At each moment we take the highest of the three steps.

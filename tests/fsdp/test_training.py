@@ -38,7 +38,7 @@ def test_all_ways_train_the_same_model():
     torch.manual_seed(0)
     expected = fsdp.whole(model.Transformer(4, 64, 4, max_len=32))
     assert all(torch.equal(run.start, expected) for run in runs.values())
-    rows = {row["way"]: row["apart from DDP"] for row in fsdp.apart(runs)}
+    rows = {row["way"]: row["apart from DDP"] for row in runs.apart()}
     assert list(rows) == ["twice", "fully_shard", "untrained"]
     assert rows["fully_shard"] < 1e-6 < 1e-3 < rows["untrained"]
     assert rows["twice"] > 1e-4  # its gradients were not averaged
@@ -48,5 +48,5 @@ def test_all_ways_train_the_same_model():
 
 
 def test_compared_is_with_one_of_the_runs():
-    with pytest.raises(ValueError, match="'DDP'; the runs are Kept"):
-        fsdp.apart({"Kept": None})
+    with pytest.raises(ValueError, match="'DDP'; the trainings are Kept"):
+        fsdp.Trainings({"Kept": None}).apart()
