@@ -4,7 +4,7 @@
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
 run beside the computation, ``moves_picture`` draws a layer's step, ``weights_run`` joins slices,
 ``leaving`` says what would leave a machine, ``moments_board`` shows which layers are whole,
-``training`` trains a model in several ways, ``keeping`` plans SHARD_GRAD_OP, ``check`` grades the
+``training_run`` trains a model in several ways, ``keeping`` plans SHARD_GRAD_OP, ``check`` grades the
 exercises. The theory and the real runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
 """
 
@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "moments_board": ["moments"],
         "moves": ["by_layer", "order"],
         "moves_picture": ["ThreeMoves"],
-        "training": ["Trainings", "each_layer", "train"],
+        "training_run": ["Trainings", "each_layer", "train"],
         "weights_run": ["whole"],
     },
 )

@@ -66,7 +66,12 @@ REASONS = {
         "large_batch.run.average_gradients",
         *(f"scaling.{each}" for each in ("input.feeding_run", "peak_run", "run")),
         "scaling.scalars_run.monitored",
-        *("sharding.engines", "sharding.deepspeed_engines", "fsdp.weights_run", "fsdp.training"),
+        *(
+            "sharding.engines",
+            "sharding.deepspeed_engines",
+            "fsdp.weights_run",
+            "fsdp.training_run",
+        ),
         "measure.memory",
         "model",
         "measure.pace",
