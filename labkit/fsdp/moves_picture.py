@@ -23,6 +23,7 @@ _WORDS = catalogue(
         ("all_gather", "all-gather"),
         ("compute", "compute"),
         ("reduce_scatter", "reduce-scatter"),
+        ("step", "4 step: each rank updates its own slice, without a message"),
     ]
 )
 _MOVES = ("all_gather", "compute", "reduce_scatter")
@@ -92,7 +93,10 @@ def _sketch(num_ranks: int, words: dict[str, str]) -> Sketch:
         for rank in range(num_ranks)
     ]
     keys.append((tuple(striped(0, -7, 22, 14, range(num_ranks))), names["mean"]))
-    key_shapes, height_px = legend(keys, 0, _TOP_PX + 32 + _ROW_PX * num_ranks)
+    bottom_px = _TOP_PX + 40 + _ROW_PX * num_ranks
+
+    shapes.append(Words(WIDTH_PX, bottom_px, names["step"], "end", 11))
+    key_shapes, height_px = legend(keys, 0, bottom_px + 14)
     return Sketch(
         shapes=(*shapes, *key_shapes),
         height_px=height_px,

@@ -9,15 +9,14 @@
 # %% [markdown]
 # # FSDP
 #
-# *An hour, and 40 minutes for the optional end; the exercises add 85 minutes. You need chapters 02, 03 and 05, and no GPU.*
+# *50 minutes, and 50 for the optional end; the exercises add 85 minutes. You need chapters 02, 03 and 05, and no GPU.*
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
-# Fully sharded data parallelism (FSDP; ZeRO 3 in chapter 06) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider *moment* from left to right.
+# Fully sharded data parallelism (FSDP; ZeRO 3 in chapter 06) keeps one copy, an eighth of it on each card: 112 / 8 = 14 GB of states. But how can a card compute with an eighth of a layer? This page runs on four ranks, since few computers run eight. Here is one step: move the slider *moment*.
 
 # %%
 import math
-from functools import partial
 
 import labkit as lab
 import torch
@@ -28,36 +27,41 @@ from labkit.measure import memory, traffic
 from labkit.timeline import exposed_comm_us
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-lab.begin("en", deadline_s=120)
-sharding.Step(engine="fsdp", ranks=4).board()
+lab.begin("en", deadline_s=120, ranks=4)
+fsdp.moments()
 
 # %% [markdown]
-# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. In the upper picture a layer is whole only while it computes, and in the backward a little before. The bars are rank 0's bytes in a second microbatch, beside the gradients of the first.
+# `F3` is the forward of layer 3, `B3` its backward; 0 is the embedding, 5 the head. A layer is gathered for its computation and freed after it; in the backward the next one comes early, on GPUs in the forward, too.
 #
-# **When you are done** you have read FSDP in fifty lines and written its step. You can train with torch's `fully_shard`, and say what it costs in memory and messages.
+# **When you are done** you have written FSDP's step, can train with torch's `fully_shard`, and say what it costs in memory, messages and time.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Our 14 GB are [model states](GLOSSARY.md#model-states) alone: parameters, gradients, and Adam's two moments. Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps them all on every rank. FSDP cuts each into [shards](GLOSSARY.md#shard), one for each rank, so on four ranks each holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
+# Our 14 GB are [model states](GLOSSARY.md#model-states) alone: parameters, gradients, and Adam's two moments. Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps them all on every rank. FSDP cuts each into [shards](GLOSSARY.md#shard), so each of four ranks holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
 
 # %%
 full, ddp = (sharding.Step(engine=name, ranks=4) for name in ("fsdp", "ddp"))
-peak_bytes = [step.run()[0]["footprint"].peak_bytes for step in (full, ddp)]
-lab.table(zip(("FSDP", "DDP"), peak_bytes), heads=["way", "peak_bytes"])
+in_fsdp, in_ddp = (step.run()[0]["footprint"] for step in (full, ddp))
+share.score(in_fsdp.peak_bytes / in_ddp.peak_bytes)
 
 # %%
-share.score(peak_bytes[0] / peak_bytes[1])
+rows = [("FSDP", in_fsdp.peak_bytes), ("DDP", in_ddp.peak_bytes)]
+lab.table(rows, heads=["way", "measured peak_bytes"])
+
+# %%
+title = "Rank 0 in a second microbatch, beside the gradients of the first"
+lab.show(in_fsdp.picture(title=title))
 
 # %% [markdown] sections="8.4.1"
-# Not all is states. Look at `B3` in the opening picture. Three things lie above the states. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. Block 2, whole in the upper picture, still lies in a buffer. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has only four blocks. In our 7 B model, which has 32, a few blocks weigh far less.
+# Not all is states. At `B3` three things lie above them. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has four blocks. In our 7 B model, which has 32, a few weigh far less.
 #
 # <details><summary>Which blocks lie in <em>temporary</em></summary>
 #
-# In `B3`:
+# At `B3`:
 #
 # - Block 2: a gathered layer lands in a buffer, and is copied from there.
 # - The gradients of block 3 are whole.
@@ -67,13 +71,15 @@ share.score(peak_bytes[0] / peak_bytes[1])
 #
 # ## By hand
 #
-# A card computes with its slices of a layer in three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
+# A card computes with its slices of a layer in three moves: **[all-gather](GLOSSARY.md#all-gather)** them into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
 
 # %%
-fsdp.ThreeMoves(ranks=3)
+fsdp.ThreeMoves(ranks=4)
 
 # %% [markdown]
-# A row is a rank. The third move is the backward of the first, so we tell autograd just that. This gives the sum over the ranks; for the mean we divide.
+# A row is a rank. The optimizer works number by number, so in its step each rank needs its own slices alone.
+#
+# The third move is the backward of the first, so we tell autograd just that. It gives the sum over the ranks; for the mean we divide.
 
 
 # %%
@@ -96,7 +102,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part. It is the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights. So the layer's own can go to `meta`, a device of shapes without bytes.
+# Now we lay a layer's parameters into one flat tensor, pad it, and keep one part, the only parameter that the optimizer sees. `functional_call` runs the layer's code with the gathered weights. So the layer's own can go to `meta`, a device of shapes without bytes.
 
 
 # %%
@@ -123,61 +129,17 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# We train it beside DDP, three steps of SGD on three ranks. `memory.watch` counts every byte that torch makes on a rank, `traffic.count` what is handed to collectives. How far apart do the weights end?
-
-
-# %%
-def train(wrap):
-    torch.manual_seed(0)
-    with memory.watch() as watched:
-        net = model.Transformer(4, 64, 4, max_len=32)
-        engine = wrap(net)
-        watched.layers(net.layers)  # a mark at each forward and backward
-        optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
-        for step in range(3):
-            tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
-            with traffic.count() as counted:
-                model.loss(engine(tokens), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return fsdp.whole(net), watched.footprint(), counted
-
+# `fsdp.train` takes three steps of SGD with DDP and with ours, from the same weights. It counts each byte made on a rank or handed to collectives, and in the end gathers the slices. How far apart are two weights at most?
 
 # %%
-RANKS = 3
-
-
-def by_hand(wrap, net):
-    net.layers = torch.nn.ModuleList(map(wrap, net.layers))
-    return net
-
-
-def train_all(ways):
-    torch.manual_seed(0)
-    start = fsdp.whole(model.Transformer(4, 64, 4, max_len=32))  # untrained
-    return start, {name: train(wrap) for name, wrap in ways.items()}
-
-
-# %%
-ways = {
-    "DDP": torch.nn.parallel.DistributedDataParallel,
-    "Kept": partial(by_hand, Kept),
-}
-start, runs = lab.launch(train_all, ways, ranks=RANKS)[0]
-
-
-# %%
-def apart(weights):
-    return (weights - runs["DDP"][0]).abs().max().item()
-
-
-rows = [("Kept", apart(runs["Kept"][0])), ("untrained", apart(start))]
-lab.table(rows, heads=["way", "apart from DDP"])
+DDP = torch.nn.parallel.DistributedDataParallel
+ways = {"DDP": DDP, "Kept": fsdp.each_layer(Kept)}
+lab.table(lab.launch(fsdp.train, ways)[0].apart())
 
 # %% [markdown]
 # `Kept` is correct, up to rounding: *untrained* shows how far three steps moved the weights. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between.
 #
-# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills the storage again. This writes to saved tensors, for which the backward would raise an error. So the hook writes through `.data`, where autograd doesn't check.
+# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again. An in-place write raises a tensor's version, and the backward refuses saved tensors whose version has changed. Writes through `.data` don't count.
 
 
 # %%
@@ -201,7 +163,7 @@ class Freed(Kept):
 # %% [markdown]
 # ### Beside torch's own
 #
-# torch does it with one function, called on each part of the model and then on the whole. Each parameter becomes a `DTensor` in place: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
+# torch does it with one function, called on each part of the model and then on the whole. A call makes a **[unit](GLOSSARY.md#unit)**: all parameters that no inner call has taken, gathered by one message and freed together. Each parameter becomes a `DTensor` in place: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
 
 
 # %%
@@ -213,38 +175,40 @@ def sharded(net, **options):
 
 
 # %%
-ways = {"Freed": partial(by_hand, Freed), "fully_shard": sharded}
-runs |= lab.launch(train_all, ways, ranks=RANKS)[0][1]
-rows = [(name, apart(runs[name][0])) for name in ways]
-lab.table(rows, heads=["way", "apart from DDP"])
+ways |= {"Freed": fsdp.each_layer(Freed), "fully_shard": sharded}
+runs = lab.launch(fsdp.train, ways)[0]
+lab.table(runs.apart())
 
 # %% [markdown]
-# Rounding again. And the memory?
+# And the memory? At each moment we take the highest of the three steps.
 
 # %%
-peaks = {name: watched.totals for name, (_, watched, _) in runs.items()}
+labels = runs["Kept"].footprint.labels
+sharding_ways = ("Kept", "Freed", "fully_shard")
 lab.curves(
-    measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment: F0 to F5, then B5 to B0",
+    measured={
+        each: dict(enumerate(runs[each].footprint.totals)) for each in sharding_ways
+    },
+    x="moment of a step",
     y="rank 0",
     unit="bytes",
     title="Memory over the moments of a step",
     joined=True,
-    at={"F0": 0, "F5": 5, "B4": 7, "B0": 11},
+    at={label: place for place, label in enumerate(labels)},
 )
 
 # %% [markdown]
 # `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies above `Freed`, by its buffers, and at both ends above `Kept`, too.
 #
-# <details><summary>How much higher, and why the opening picture peaks in <code>B3</code></summary>
+# <details><summary>How much higher, and why the bars peak in <code>B3</code></summary>
 #
 # In the forward `fully_shard` lies a block higher, the buffer through which it gathers. In the backward it is up to two blocks, because the next one is there early.
 #
-# In the opening picture, with another setting, `B3` is hardly higher than `B4`.
+# In the bars above, with Adam and a second microbatch, `B3` is hardly higher than `B4`.
 #
 # </details>
 #
-# In torch's older names `Freed` and `fully_shard` are **FULL_SHARD**, and `Kept` is **SHARD_GRAD_OP**. You get it with `fully_shard(..., reshard_after_forward=False)`.
+# In torch's older names `Freed` and `fully_shard` are **FULL_SHARD**, and `Kept` is **SHARD_GRAD_OP**, today `fully_shard(..., reshard_after_forward=False)`.
 #
 # ### Exercise 1. A step in slices
 #
@@ -312,8 +276,8 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
-counts = {name: counted for name, (_, _, counted) in runs.items()}
-sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
+counts = {name: run.counted for name, run in runs.items()}
+sent = {name: ring_bytes(each.payload_bytes, 4) for name, each in counts.items()}
 
 # %%
 ratio.score(sent["Freed"] / sent["DDP"])
@@ -325,11 +289,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer. `fully_shard` pads each parameter, `Freed` only the layer.
+# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
 #
 # ## When messages hide
 #
-# More bytes need not cost time, if they travel while the card computes. In `Freed` nothing travels meanwhile: it gathers a layer when it is needed, so everybody waits. torch can ask for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# Bytes need not cost time, if they travel while the card computes. `Freed` gathers a layer when it is needed, so everybody waits. torch asks for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -345,15 +309,11 @@ moves = fsdp.order(lab.launch(fsdp_step, record=True).timeline())
 lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %% [markdown]
-# In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work that runs beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation.
+# In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream), a queue of work beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation.
 #
-# <details><summary>Our record is from CPUs</summary>
+# Our record, from CPUs, is the order in which Python asks. A GPU's Python runs far ahead of the card, and asks for `g1` while `F0` computes. So in the forward gathers start early, too, at most two layers ahead, which takes memory.
 #
-# It is the order in which Python asks. On a GPU it asks far ahead: for `g1` after asking for `F0`, not after `F0` has ended. So in the forward gathers run early, too.
-#
-# </details>
-#
-# We replay this order on two simulated queues. All five layers get the durations of a block of our 7 B model: 0.2 B parameters, 0.4 GB in bf16. We assume a card of 200 TFLOP/s. A forward of 2,048 tokens is 2 × 0.2 B × 2,048 = 0.8 TFLOP and takes 4 ms, a backward 8. On a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
+# We replay this order on two simulated queues, each layer as long as a block of our 7 B model: 0.2 B parameters, 0.4 GB of weights or gradients in bf16. On an assumed card of 200 TFLOP/s a forward of 2,048 tokens, 2 × 0.2 B × 2,048 = 0.8 TFLOP, takes 4 ms, a backward 8. On a link of 200 GB/s a message takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
 # %%
 alone = lab.guess("messages that stand alone", between=(0, 15))
@@ -368,88 +328,15 @@ queues
 # %% [markdown] sections="8.4.2"
 # <details><summary>Which ones, and why</summary>
 #
-# The first gather, the `g4` at the turn, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
+# The first gather, the second `g4`, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
+#
+# The first `g4` waits until `F2` begins, at 10 ms: two buffers take turns, and only then has layer 2 left its own.
 #
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
 #
-# So at 200 GB/s, with 2,048 tokens, most messages hide in this replay. On a GPU they can slow the computation; the replay leaves that out.
-#
-# ## What is a unit?
-#
-# Until now each layer was gathered by itself. Each call of `fully_shard` makes a **[unit](GLOSSARY.md#unit)** of a module, or of a list of them: all parameters that no inner call has taken. A unit is gathered with one message, and freed. So children come first, and the root, which is the model itself, comes last.
-#
-# Here is a model of six blocks on two ranks, wrapped in four ways. How many times as high is the peak of *the root alone* as that of *each layer*?
-
-# %%
-WRAPS = {
-    "the root alone": lambda net: [],
-    "pairs of layers": lambda net: [  # embedding, six blocks, head
-        list(net.layers[i : i + 2]) for i in range(0, 8, 2)
-    ],
-    "each layer": lambda net: list(net.layers),
-    "each Linear": lambda net: [m for m in net.modules() if type(m) is torch.nn.Linear],
-}
-
-# %%
-more = lab.guess("the peak of the root alone, over each layer's", unit="ratio")
-
-
-# %%
-def one_step(way):
-    """A step of the model in these units: its peak, and how often it gathers."""
-    with memory.watch() as watched, traffic.count() as counted:
-        net = model.Transformer(6, 64, 4, max_len=32)
-        for unit in [*WRAPS[way](net), net]:
-            fully_shard(unit)
-        watched.mark("step")
-        tokens, targets = model.story_tokens(1, 32, seed=dist.get_rank())
-        model.loss(net(tokens), targets).backward()
-    gathers = counted.calls["all_gather"]
-    return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
-
-
-# %%
-found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
-
-# %%
-more.score(found["the root alone"]["peak_bytes"] / found["each layer"]["peak_bytes"])
-
-# %%
-lab.table({"way": way, **row} for way, row in found.items())
-
-# %% [markdown]
-# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time. But each message has a fixed cost (chapter 02), which this table leaves out. With *each Linear* the root, which keeps embeddings and norms, is gathered once. One unit for each block is usual.
-#
-# ### Exercise 2. Wrap within a budget
-#
-# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes, each within `budget_bytes`. Call `fully_shard` so that no unit's whole parameters take more, with as few units as you can. Units are made of consecutive layers. The root comes last, and no layer is left to it.
-
-
-# %%
-def my_wrap(net, budget_bytes):
-    """Shards net in place."""
-    ### BEGIN SOLUTION
-    units, room = [], -1
-    for layer in net:
-        num_bytes = sum(weight.nbytes for weight in layer.parameters())
-        if num_bytes > room:
-            units.append([])
-            room = budget_bytes
-        units[-1].append(layer)
-        room -= num_bytes
-    for unit in units:
-        fully_shard(unit)
-    fully_shard(net)
-    ### END SOLUTION
-
-
-# %%
-check.wrap_within(my_wrap)
-
-# %%
-check.hint("wrap_within")
+# So at 200 GB/s, with 2,048 tokens, most messages hide in this replay. On a GPU messages can slow the computation; the replay leaves that out.
 
 # %% [markdown] sections="S6"
 # ## The training loop
@@ -500,31 +387,46 @@ def fsdp_loop(made):
 
 
 # %%
-two, one = (lab.launch(fsdp_loop, sharded_first, ranks=num) for num in (2, 1))
-wrong = lab.launch(fsdp_loop, optimizer_first, ranks=2)
+four, one = (lab.launch(fsdp_loop, sharded_first, ranks=num) for num in (4, 1))
+wrong = lab.launch(fsdp_loop, optimizer_first)
+first_loss, last_loss, *_ = wrong[0]
 
 # %%
-does.score(outcomes[wrong[0][0] == wrong[0][1]])
+does.score("the same loss" if first_loss == last_loss else "a falling loss")
 
 # %%
-rows = [
-    ("sharded first", 2, 0, *two[0]),
-    ("sharded first", 2, 1, *two[1]),
-    ("sharded first", 1, 0, *one[0]),
-    ("optimizer first", 2, 0, *wrong[0]),
-]
+rows = [("sharded first", 4, rank, *four[rank]) for rank in range(4)]
+rows += [("sharded first", 1, 0, *one[0]), ("optimizer first", 4, 0, *wrong[0])]
 heads = ["first loss", "last loss", "last norm", "tensors to save"]
 lab.table(rows, heads=["way", "ranks", "rank", *heads])
 
+
+# %%
+def root_first():
+    net = model.Transformer(2, 32, 2, max_len=32)
+    try:
+        for layer in [net, *net.layers]:
+            fully_shard(layer)
+    except TypeError as error:
+        return f"TypeError: {error}"
+
+
+lab.launch(root_first)[0]
+
 # %% [markdown] sections="8.4.4, S6"
-# *norm* is that of the whole gradient before clipping, the same on two ranks as on one. *loss* is that of a rank's own rows. And if you do one of the four wrong? We ran only the second.
+# *norm* is that of the whole gradient before clipping, the same on four ranks as on one. *loss* is that of a rank's own rows. In saving all ranks take part, and rank 0 alone receives. What if you do one of the four wrong? Two that we ran:
 #
-# 1. With the root before its children, `fully_shard` raises a TypeError.
-# 2. An optimizer made first holds the old, whole parameters, which never get a gradient. No error is raised, and fresh batches hide it. So test on one batch.
-# 3. If you clip by your own slices' norm, every rank clips by a factor of its own, without an error.
-# 4. Saving gathers. If only rank 0 calls it, it waits until the group's timeout ends the run.
+# - With the root before its children, `fully_shard` raises the TypeError above.
+# - An optimizer made first holds the old, whole parameters, which never get a gradient. No error is raised, and fresh batches hide it, so test on one batch.
 #
-# ### Exercise 3. Repair a training
+# <details><summary>The other two</summary>
+#
+# - If you clip by your own slices' norm, each rank clips by a factor of its own, without an error.
+# - If only rank 0 saves, it waits until the group's timeout ends the run.
+#
+# </details>
+#
+# ### Exercise 2. Repair a training
 #
 # About 20 minutes. The loop below has four mistakes, two of them new, and raises no error. `steps` holds, for each update, a list of this rank's microbatches, whose gradients add up. Write it right: the same SGD on the mean `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`.
 
@@ -569,7 +471,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # ## When is it worth it?
 #
-# Back to our eight cards of 80 GB. A step of the 7 B model, really 6.74 B parameters, has 64 sequences, on each card eight microbatches of one. ZeRO 1 (chapter 06) cuts only what the optimizer keeps: Adam's moments and the fp32 weights. ZeRO 2 cuts the gradients, too, and FSDP all. Which fit?
+# Back to our eight cards of 80 GB, in one machine with NVLink. The model, really 6.74 B parameters, takes 64 sequences in a step, on each card eight microbatches of one. ZeRO 1 (chapter 06) cuts only Adam's moments and the optimizer's fp32 weights, ZeRO 2 the gradients, too, and FSDP all. Which fit?
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64, recipe="mixed")
@@ -577,14 +479,39 @@ sharded_plan = before.but(zero=3)  # the planner's FULL_SHARD
 cut = {"ZeRO 1": before.but(zero=1), "ZeRO 2": before.but(zero=2)}
 lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan}))
 
+# %% [markdown]
+# All but DDP. ZeRO 2 sends gradients in each of eight microbatches, and weights once: 9 times a whole model. FULL_SHARD sends gradients, and weights twice, in each: 24 times. How many times as long does its step take?
+
+# %%
+longer = lab.guess("FULL_SHARD's step, over ZeRO 2's", unit="ratio")
+
+
+# %%
+def planned(plan):
+    return plan.memory().peak_bytes, plan.time().step_us
+
+
+zero_2 = before.but(zero=2, stack="fsdp-a100")  # computing as fast as FULL_SHARD's
+longer.score(planned(sharded_plan)[1] / planned(zero_2)[1])
+
+# %%
+once_bytes = 7 / 8 * 2 * before.shape.params  # a ring's, all weights in 16 bits
+network = {"per_node": 4, "nic_gb_per_s": 2 * 25 / 4}  # per card; half is reached
+rows = []
+for way, cost, plan, times in (
+    ("ZeRO 2", planned, zero_2, 8 + 1),
+    ("SHARD_GRAD_OP", fsdp.grad_op, sharded_plan, 8 * 2),
+    ("FULL_SHARD", planned, sharded_plan, 8 * 3),
+):
+    in_two_us = cost(plan.but(**network))[1]
+    rows.append((way, cost(plan)[0], times * once_bytes, cost(plan)[1], in_two_us))
+heads = ["memory_bytes", "sent_bytes", "one machine_us", "two machines_us"]
+lab.table(rows, heads=["way", *heads])
+
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# FULL_SHARD takes least, 27.8 GB. But ZeRO 1 and 2 fit, too. So take
+# All this is planned; each of the *two machines* has a network of 25 GB/s. Inside one machine the messages hide: the three steps differ by less than 1 %, far less than the planner may err. So memory decides, and our eight cards take FULL_SHARD, which leaves 10 GB more than ZeRO 2. Between two machines, with microbatches of one sequence, its step takes twice as long as ZeRO 2's.
 #
-# - DDP, if all states fit on a card beside the activations;
-# - ZeRO 1 or 2, or SHARD_GRAD_OP (`reshard_after_forward=False`), if only whole weights fit: in one microbatch they send as much as DDP;
-# - FULL_SHARD, if whole weights don't fit either (those of a 70 B model are 140 GB in 16 bits), or activations need the room.
-#
-# FULL_SHARD sends half as much again in *every* microbatch, where DDP can send once a step. Our eight microbatches make that 8 × 1.5 = 12 times DDP's bytes. Inside a machine with NVLink most of them can hide. Before you rent a second one, read *How fast must the link be?*
+# So FULL_SHARD is for cards on a fast link, and for models whose whole weights leave no room: those of a 70 B model are 140 GB in 16 bits. ZeRO 2 is for slow links while whole weights fit. torch's nearest is SHARD_GRAD_OP, which takes more memory: slices beside whole weights. DDP is for states that fit beside the activations.
 #
 # <details><summary>And if memory is still short?</summary>
 #
@@ -596,10 +523,10 @@ lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan})
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # ## Summary
 #
-# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient.
-# - A rank holds its share of the states, and at the peak activations and a few units. Take FULL_SHARD when whole weights don't fit on a card; while they do, ZeRO 1 or 2, or SHARD_GRAD_OP.
+# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. At the peak a rank also holds activations and a few units.
 # - `fully_shard` children first, the root last; then the optimizer; clip over all ranks.
-# - In one type, each microbatch of FULL_SHARD sends 1.5 times DDP's bytes, of SHARD_GRAD_OP as many; DDP can send once a step. Link and tokens decide what hides.
+# - If all messages have one type, FULL_SHARD sends 1.5 times DDP's bytes, in every microbatch.
+# - Inside a machine messages hide, and FULL_SHARD wins by memory. Over slow links take ZeRO 2, if whole weights fit.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch) and [payload](GLOSSARY.md#payload).
 #
@@ -608,7 +535,84 @@ lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan})
 # %% [markdown]
 # ---
 #
-# *Here ends what most people need. The rest is about what real trainings add and about slow links, and optional.*
+# *Here ends what most people need. The rest is about units, what real trainings add, and slow links, and optional.*
+
+# %% [markdown]
+# ## How large should a unit be?
+#
+# Until now each layer was a unit of its own. A call of `fully_shard` can also take a list of modules: they become one unit.
+#
+# Here is a model of six blocks, wrapped in four ways. Smaller units mean more messages, each with a fixed cost (chapter 02). We assume 20 us. How many times as high is the peak of *the root alone* as that of *each layer*?
+
+# %%
+WRAPS = {
+    "the root alone": lambda net: [],
+    "pairs of layers": lambda net: [  # embedding, six blocks, head
+        list(net.layers[i : i + 2]) for i in range(0, 8, 2)
+    ],
+    "each layer": lambda net: list(net.layers),
+    "each Linear": lambda net: [m for m in net.modules() if type(m) is torch.nn.Linear],
+}
+
+# %%
+more = lab.guess("the peak of the root alone, over each layer's", unit="ratio")
+
+
+# %%
+def one_step(way):
+    """A step of the model in these units: its peak, and how often it gathers."""
+    with memory.watch() as watched, traffic.count() as counted:
+        net = model.Transformer(6, 64, 4, max_len=32)
+        for unit in [*WRAPS[way](net), net]:
+            fully_shard(unit)
+        watched.mark("step")
+        tokens, targets = model.story_tokens(1, 32, seed=dist.get_rank())
+        model.loss(net(tokens), targets).backward()
+    gathers = counted.calls["all_gather"]
+    peak_bytes = watched.footprint().peak_bytes
+    return {"peak_bytes": peak_bytes, "all-gathers": gathers, "fixed_us": 20 * gathers}
+
+
+# %%
+found = lab.launch(lambda: {way: one_step(way) for way in WRAPS})[0]
+
+# %%
+more.score(found["the root alone"]["peak_bytes"] / found["each layer"]["peak_bytes"])
+
+# %%
+lab.table({"way": way, **row} for way, row in found.items())
+
+# %% [markdown]
+# With the root alone, all is gathered at once and stays, because a root is not freed after its forward. With smaller units less is whole at a time, and messages cost more. *Each Linear* pays three times as much as *each layer* for a peak that is 15 % lower. So one unit for each block is usual.
+#
+# ### Exercise 3. Wrap within a budget
+#
+# About 15 minutes. `net` is an `nn.Sequential` of layers of different sizes, each within `budget_bytes`. Call `fully_shard` so that no unit's whole parameters take more, with as few units as you can. Units are made of consecutive layers. The root comes last, and no layer is left to it.
+
+
+# %%
+def my_wrap(net, budget_bytes):
+    """Shards net in place."""
+    ### BEGIN SOLUTION
+    units, room = [], -1
+    for layer in net:
+        num_bytes = sum(weight.nbytes for weight in layer.parameters())
+        if num_bytes > room:
+            units.append([])
+            room = budget_bytes
+        units[-1].append(layer)
+        room -= num_bytes
+    for unit in units:
+        fully_shard(unit)
+    fully_shard(net)
+    ### END SOLUTION
+
+
+# %%
+check.wrap_within(my_wrap)
+
+# %%
+check.hint("wrap_within")
 
 # %% [markdown] sections="8.4.4"
 # ## In practice: accumulation, types, loading
@@ -617,7 +621,7 @@ lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan})
 #
 # In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync`. FSDP splits that in two: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced, and `set_reshard_after_backward(False)`, with `reshard_after_forward=False`, leaves the weights whole.
 #
-# On two ranks, four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
+# With four microbatches and five units: 20 reduce-scatters and 40 all-gathers. If we only put off the reducing to the last microbatch, how many of the 60 messages are left?
 
 # %%
 left = lab.guess("messages of four microbatches, reduced once", between=(0, 60))
@@ -656,7 +660,7 @@ lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)` names the type for gathering and computing, and the type for reducing. The slices keep the type in which the model was built: in fp32 they are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded.
 #
-# On two ranks we divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
+# We divide the loss by 1024, so that fp16 visibly fails, and count the gradients that are zero, in the embedding's table of tokens and elsewhere:
 
 
 # %%
@@ -687,11 +691,11 @@ found = lab.launch(lambda: {name: step_in(*types) for name, types in TYPES.items
 # %%
 rows = [{"types": name, **row} for name, row in found.items()]
 weights = model.Transformer(2, 64, 4, max_len=32).parameters()
-in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=2)
+in_ddp = ring_bytes({"all_reduce": sum(each.nbytes for each in weights)}, ranks=4)
 lab.table([*rows, {"types": "DDP, fp32", "sent_bytes": in_ddp}])
 
 # %% [markdown] sections="8.4.2, S6, 8.11.1"
-# In fp32 only tokens that did not occur have zeros: 11,904 / 64 = 186 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; two ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds only if all messages have one type.
+# In fp32 only tokens that did not occur have zeros: 11,008 / 64 = 172 of the table's 256 rows. bf16 loses hardly more. fp16 loses thousands, and needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05. The usual recipe is *bf16, fp32*, because a sum over many ranks rounds less in fp32; four ranks don't show that. It sends as much as DDP in fp32: the factor of 1.5 holds only if all messages have one type.
 #
 # ### Loading from rank 0
 #
@@ -814,14 +818,14 @@ faster.score(step_us[8] / step_us[64])
 
 # %%
 whole_bytes = 2 * sharded_plan.shape.params  # all weights, or gradients, in 16 bits
-parts = {
+lines = {
     "computing alone": {num: step_us[8] * 8 / num for num in range(8, 65, 2)},
     "messages alone": {num: 3 * whole_bytes / 25e3 for num in range(16, 65, 2)},
 }
 title = "A step of 131,072 tokens on more and more cards"
 axes = {"x": "cards", "unit": "us", "at": {"rule": 16, "crossing": 20}}
-step = {"the planner's step": step_us}
-lab.curves(predicted=parts, measured=step, badge="predicted", title=title, **axes)
+dots = {"the planner's step": step_us}
+lab.curves(predicted=lines, measured=dots, badge="predicted", title=title, **axes)
 
 # %% [markdown] sections="8.10"
 # With more cards each computes less, while its messages stay as long. The step follows the higher line. By the rule the messages take over at 131,072 / 8,000 = 16 cards, in the planner's lines at 20. From there the step takes the 1.6 s of its messages, however many cards you add. With a batch that grows along with the cards, the limit moves.
@@ -903,11 +907,11 @@ def all_four():
     return [(name, *step_on(*how), use) for name, (*how, use) in STRATEGIES.items()]
 
 
-rows = lab.launch(all_four, ranks=4)[0]
+rows = lab.launch(all_four)[0]
 
 # %%
-full, _, hybrid_row, _ = rows
-leaves.score(hybrid_row[3] / full[3])
+full_row, _, hybrid_row, _ = rows
+leaves.score(hybrid_row[3] / full_row[3])
 
 # %%
 heads = ["weights between steps_bytes", "peak_bytes", "would leave a machine_bytes"]
@@ -943,7 +947,7 @@ lab.table(rows, heads=["strategy", *heads, "for"])
 #
 # ### What helps our two machines
 #
-# There are two ways out: a card's whole share as *one microbatch*, or HYBRID_SHARD. All messages are in 16 bits. We estimate HYBRID_SHARD's all-reduce by hand, as if nothing of it hid:
+# FULL_SHARD has two ways out: a card's whole share as *one microbatch*, or HYBRID_SHARD. As whole weights fit, ZeRO 2 in one microbatch is a third. All messages are in 16 bits. We estimate HYBRID_SHARD's all-reduce by hand, as if nothing of it hid:
 
 
 # %%
@@ -961,27 +965,29 @@ def cost(plan, more_us=0):
     return plan.memory().peak_bytes, planned_us, more_us, planned_us + more_us
 
 
+one_of_eight = {"mbs": 8, "recompute": "full", "stack": "fsdp-a100"}
 rows = [
     ("FULL_SHARD", *cost(two_machines)),
-    ("one microbatch", *cost(two_machines.but(mbs=8, recompute="full"))),
+    ("one microbatch", *cost(two_machines.but(**one_of_eight))),
     ("HYBRID_SHARD", *cost(*hybrid(two_machines))),
+    ("ZeRO 2, one microbatch", *cost(two_machines.but(zero=2, **one_of_eight))),
 ]
 lab.table(
     rows, heads=["way out", "memory_bytes", "planned_us", "by hand_us", "step_us"]
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB. Both ways are predicted at 6 to 7 s instead of 46.7 s. But *one microbatch* gathers between machines. The planner says:
+# HYBRID_SHARD is a step of one machine, and an all-reduce of 13.5 GB. All three ways out are predicted at 6 to 7 s instead of 46.7 s. ZeRO 2 is the quickest, but wants whole weights on each card. Of the other two, *one microbatch* gathers between machines. The planner says:
 
 # %%
 print(two_machines.warnings()[0])
 
 # %% [markdown] sections="8.4.2, S6"
-# Both errors favour *one microbatch*: some of the all-reduce can hide, and gathers between machines may take longer. So HYBRID_SHARD is probably the quicker way, though only by 6 %.
+# Both errors favour *one microbatch*: some of the all-reduce can hide, and gathers between machines may take longer. So of these two HYBRID_SHARD is the quicker, by 6 % at least, if these are the only errors.
 #
 # <details><summary>And with gradients in fp32?</summary>
 #
-# HYBRID_SHARD's all-reduce then takes 4.5 s, and a step 3.97 + 4.5 = 8.5 s. The reduce-scatter of *one microbatch* grows by 13.5 × 7/8 / 6 = 2.0 s, none of which hides, and its step to 6.62 + 2.0 = 8.6 s. That is too close to call.
+# HYBRID_SHARD's all-reduce then takes 4.5 s, and a step 3.97 + 4.5 = 8.5 s. The reduce-scatter of *one microbatch* grows by 13.5 × 7/8 / 6 = 2.0 s, none of which hides, and its step to 6.62 + 2.0 = 8.6 s. HYBRID_SHARD is ahead by 1 % at least, by the same two errors.
 #
 # </details>
 #
@@ -994,7 +1000,7 @@ print(two_machines.warnings()[0])
 #
 # ### Exercise 4. Before you rent
 #
-# About 20 minutes. Find the quickest way that fits: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
+# About 20 minutes. Find the quickest of FULL_SHARD and HYBRID_SHARD that fits: strategy, sequences of a microbatch (`mbs`, a divisor of a card's `plan.batch // plan.gpus`), and `recompute`, "none" or "full".
 #
 # `plan` is FULL_SHARD on several machines, like `two_machines`. Ask `plan.but(mbs=..., recompute=...)` for `.fits` and `.time().step_us`. For HYBRID_SHARD ask the machine that `hybrid(plan)` gives, and add its microseconds.
 #
