@@ -16,12 +16,21 @@ from labkit.check import (
     wrong,
 )
 from labkit.precision.scaler_check import scaler_step
+from labkit.precision.survives_check import surviving
 from labkit.words import say, to_say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "scaled_step", "scaler_step", "status"]
+__all__ = [
+    "accumulate_tokens",
+    "checkpoint_blocks",
+    "hint",
+    "scaled_step",
+    "scaler_step",
+    "status",
+    "surviving",
+]
 
 
 class _Step(NamedTuple):

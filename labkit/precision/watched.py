@@ -1,0 +1,81 @@
+"""What a training of the chapter counts beside its work: weights that end where they began, weights
+that have just moved, and the memory of a step before and in its update."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, optim
+
+__all__ = ["Moved", "Peaks", "Still"]
+
+
+class Still:
+    """Counts, among the weights of an optimizer that got a gradient, those that end where they
+    began. Make it before the first step."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self._weights = [each for group in optimizer.param_groups for each in group["params"]]
+        self._began = _flat(self._weights)
+        self._reached = torch.zeros_like(self._began, dtype=torch.bool)
+        self._hook = optimizer.register_step_pre_hook(self._look)
+
+    def _look(self, *_: object) -> None:
+        grads = [
+            torch.zeros_like(each) if each.grad is None else each.grad for each in self._weights
+        ]
+        self._reached |= _flat(grads) != 0
+
+    def shares(self) -> tuple[float, float]:
+        """Of all weights, the share that got a gradient other than zero in any step; and of these
+        the share that are the number they were. Raises ValueError where none got one."""
+        if not self._reached.any():
+            raise ValueError("no weight got a gradient: take a step first")
+        still = (_flat(self._weights) == self._began)[self._reached]
+        return self._reached.float().mean().item(), still.float().mean().item()
+
+
+class Moved:
+    """Says whether any of some weights has changed."""
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        self._weights = list(weights)
+        self._before = _flat(self._weights)
+
+    def now(self) -> bool:
+        """Whether any has changed since the last call, or since it was made."""
+        before, self._before = self._before, _flat(self._weights)
+        return not torch.equal(before, self._before)
+
+
+class Peaks:
+    """The most bytes that this rank's device has allocated: until the last step's update began,
+    and in it. Needs a device that counts them (a GPU, a pretend device)."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self.before_bytes = 0
+        """until the update began"""
+        self.update_bytes = 0
+        """in the update"""
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._begins),
+            optimizer.register_step_post_hook(self._ends),
+        )
+        torch.accelerator.reset_peak_memory_stats()
+
+    def _begins(self, *_: object) -> None:
+        self.before_bytes = _highest_bytes()
+
+    def _ends(self, *_: object) -> None:
+        self.update_bytes = _highest_bytes()
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    """Many tensors as one long copy."""
+    return torch.cat([each.detach().flatten() for each in tensors])
+
+
+def _highest_bytes() -> int:
+    """The peak since the last call; the next one begins."""
+    found = torch.accelerator.max_memory_allocated()
+    torch.accelerator.reset_peak_memory_stats()
+    return found
