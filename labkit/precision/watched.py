@@ -1,12 +1,15 @@
 """What a training of the chapter counts beside its work: weights that end where they began, weights
 that have just moved, and the memory of a step before and in its update."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, optim
 
-__all__ = ["Moved", "Peaks", "Still"]
+__all__ = ["Moved", "Peaks", "Still", "beside"]
+
+Told = tuple[Tensor, float, float]
+"""of one run: the losses, of shape (steps,), and the shares that ``Still`` counts"""
 
 
 class Still:
@@ -67,6 +70,26 @@ class Peaks:
 
     def _ends(self, *_: object) -> None:
         self.update_bytes = _highest_bytes()
+
+
+def beside(
+    runs: Mapping[str, Sequence[Told]], base: str
+) -> tuple[dict[str, dict[int, float]], list[tuple]]:
+    """Runs of several seeds beside those called ``base``: {name: {step: mean loss above base's}} of
+    the others; and of all a row with the name, each seed's last loss above base's, and the means
+    of both shares."""
+    whole = {name: torch.stack([losses for losses, *_ in told]) for name, told in runs.items()}
+    above = {name: losses - whole[base] for name, losses in whole.items()}
+    lines = {
+        name: dict(enumerate(found.mean(0).tolist()))
+        for name, found in above.items()
+        if name != base
+    }
+    rows = []
+    for name, told in runs.items():
+        shares = torch.tensor([each for _, *each in told]).mean(0).tolist()
+        rows.append((name, *above[name][:, -1].tolist(), *shares))
+    return lines, rows
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

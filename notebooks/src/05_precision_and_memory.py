@@ -114,7 +114,7 @@ lab.curves(measured=lines, **axes, title="A weight and its master")
 moves.score((path[:, 0].diff() != 0).sum().item())
 
 # %% [markdown]
-# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. This is a step of training with masters:
+# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. This is a step with masters:
 
 # %%
 lab.show(picture.step("mixed"))
@@ -146,7 +146,7 @@ def flat(tensors):
 
 # %%
 def train(kind, seed, num_steps=36):
-    """Losses; the share of weights that got a gradient, and of these, that never moved."""
+    """Losses; the share of weights with a gradient; of these, that end where they began."""
     torch.manual_seed(seed)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
@@ -177,9 +177,7 @@ KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
 runs = {kind: lab.launch(seeds, kind)[0] for kind in KINDS}
 
 # %%
-losses = {kind: torch.stack([run[0] for run in runs[kind]]) for kind in KINDS}
-above = {kind: losses[kind] - losses["fp32"] for kind in KINDS}
-lines = {kind: dict(enumerate(above[kind].mean(0).tolist())) for kind in KINDS[1:]}
+lines, rows = watched.beside(runs, "fp32")
 axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
 lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 
@@ -187,15 +185,11 @@ lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 # That is rank 0's loss, the mean of three seeds. How far apart are the seeds at the last step, and how many weights that got a gradient end where they began?
 
 # %%
-rows = []
-for kind in KINDS:
-    reached, still = torch.tensor([run[1:] for run in runs[kind]]).mean(0).tolist()
-    rows.append((kind, *above[kind][:, -1].tolist(), reached, still))
-heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "never moved"]
+heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it began"]
 lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Without masters both ways fall behind with each seed. With fp32 moments it is nearly as far, so most of it comes from lost updates of weights. With masters the loss stays at that of fp32.
+# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although that way differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at that of fp32.
 #
 # Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier. (Weights without a gradient are rows of the embedding whose token never came.)
 #
@@ -220,7 +214,7 @@ check.surviving(my_surviving)
 check.hint("surviving")
 
 # %% [markdown]
-# Now ask yours for a 7 B model. Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. Of such weights in bf16, what share moves in a last step, if Adam's update is as large as its rate?
+# Now a 7 B model. Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate? (Ask yours, too.)
 
 # %%
 arrives = lab.guess("share of the weights that an update of 3e-5 moves", between=(0, 1))
@@ -307,7 +301,7 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes that are kept for the backward, again on a pretend device, in fp32, under autocast, and in a model that is bf16 as a whole. What share of fp32's bytes is kept under autocast?
+# We count the bytes that are kept for the backward, on a pretend device, in fp32, under autocast, and in a model that is bf16 as a whole. What share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
@@ -367,7 +361,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. The **error** is relative. Is it rounding or a bug? fp64 tells:
+# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. Is the (relative) **error** rounding or a bug? fp64 tells:
 
 
 # %%
@@ -450,7 +444,7 @@ x = torch.randn(8, 256, 256, requires_grad=True)
 lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# A block keeps 16 times its input (more, if its attention stored the scores of all pairs of tokens). All of it can be computed again from the input. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
+# A block keeps 16 times its input, all of which can be computed again from it. (An attention that stored its scores would keep more.) [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
 
 
 # %%
@@ -624,7 +618,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# Usually in this order:
+# In this order:
 #
 # - **bf16 with fp32 masters:** always, on hardware that has it, because its products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
 # - **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but its products are smaller.
@@ -651,7 +645,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 torch.tensor(1 / (8_192 * 32_000)).half()
 
 # %% [markdown]
-# It is below fp16's smallest number, so it is zero. The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? We try all powers of two on the toy, in fp16 and in bf16:
+# It is below fp16's smallest number, so it is zero. The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? We try every second power of two on the toy, in fp16 and in bf16:
 
 
 # %%
@@ -985,6 +979,7 @@ check.hint("scaled_step")
 # <details><summary>Further reading</summary>
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
+# - Touvron et al. 2023, *LLaMA*, the rates of its training, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
 # - Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*, [arXiv 2110.02861](https://arxiv.org/abs/2110.02861)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
