@@ -146,7 +146,7 @@ def flat(tensors):
 
 # %%
 def train(kind, seed, num_steps=36):
-    """Losses; the share of weights with a gradient; of these, that end where they began."""
+    """Losses; the share of weights with a gradient; of these, the share unmoved."""
     torch.manual_seed(seed)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
