@@ -214,7 +214,9 @@ check.surviving(my_surviving)
 check.hint("surviving")
 
 # %% [markdown]
-# Now a 7 B model. Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate? (Ask yours, too.)
+# ### And in a large model?
+#
+# Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate? (Ask yours, too.)
 
 # %%
 arrives = lab.guess("share of the weights that an update of 3e-5 moves", between=(0, 1))
