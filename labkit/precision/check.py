@@ -5,16 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit.check import (
-    exercise,
-    faults,
-    hint,
-    on_ranks,
-    over_budget,
-    status,
-    unlike,
-    wrong,
-)
+from labkit.check import exercise, faults, hint, on_ranks, over_budget, status, unlike, wrong
 from labkit.precision.scaler_check import scaler_step
 from labkit.precision.survives_check import surviving
 from labkit.words import say, to_say

@@ -1,9 +1,6 @@
 """How far apart the numbers of a format lie, and which updates they let through."""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import Tensor, dtype
+from typing import Any
 
 
 def gaps(info: Any) -> dict[float, float]:
@@ -22,9 +19,9 @@ def gaps(info: Any) -> dict[float, float]:
     return dict(sorted((found | ends).items()))
 
 
-def survives(weights: "Tensor", rate: float, dtype: "dtype") -> "Tensor":
-    """Whether a weight kept in ``dtype`` moves when ``rate`` is taken off it: a bool for each of
-    ``weights``, which are rounded to ``dtype`` first.
+def survives(weights: Any, rate: float, dtype: Any) -> Any:
+    """Whether a weight kept in ``dtype`` moves when ``rate`` is taken off it: a tensor of
+    bools, one for each of ``weights``, a tensor that is rounded to ``dtype`` first.
 
     Raises ValueError for a rate that is no finite number.
     """

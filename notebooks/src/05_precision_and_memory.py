@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from labkit.measure import memory
-from labkit.precision import check, formats, picture, watched
+from labkit.precision import check, formats, picture, watched_run
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
@@ -154,7 +154,7 @@ def train(kind, seed, num_steps=36):
     if kind in ("bf16, fp32 moments", "bf16 + masters"):
         masters = [weight.detach().float() for weight in weights]
     optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
-    still = watched.Still(optimizer)
+    still = watched_run.Still(optimizer)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
         ddp.zero_grad()
@@ -177,7 +177,7 @@ KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
 runs = {kind: lab.launch(seeds, kind)[0] for kind in KINDS}
 
 # %%
-lines, rows = watched.beside(runs, "fp32")
+lines, rows = watched_run.beside(runs, "fp32")
 axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
 lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 
@@ -588,7 +588,7 @@ def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
     net = model.Transformer(8, 96, 4, max_len=64)
     recompute_all(net.layers[1:-1] if recompute else ())
     ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters(), foreach=True)
-    peaks = watched.Peaks(optimizer)
+    peaks = watched_run.Peaks(optimizer)
     for step in range(num_steps):
         batch = model.story_tokens(16, 64, seed=2 * step + dist.get_rank())
         pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
@@ -706,7 +706,7 @@ def overflow(num_steps=6):
     torch.manual_seed(0)
     ddp, log = DDP(model.Transformer(2, 32, 2, max_len=32)), []
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    moved, device = watched.Moved(ddp.parameters()), torch.get_default_device().type
+    moved, device = watched_run.Moved(ddp.parameters()), torch.get_default_device().type
     scaler = torch.amp.GradScaler(device, init_scale=2.0**12, growth_interval=3)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())

@@ -17,7 +17,9 @@ class Still:
     began. Make it before the first step."""
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
-        self._weights = [each for group in optimizer.param_groups for each in group["params"]]
+        self._weights: list[Tensor] = []
+        for group in optimizer.param_groups:
+            self._weights += group["params"]
         self._began = _flat(self._weights)
         self._reached = torch.zeros_like(self._began, dtype=torch.bool)
         self._hook = optimizer.register_step_pre_hook(self._look)
@@ -46,7 +48,8 @@ class Moved:
 
     def now(self) -> bool:
         """Whether any has changed since the last call, or since it was made."""
-        before, self._before = self._before, _flat(self._weights)
+        before = self._before
+        self._before = _flat(self._weights)
         return not torch.equal(before, self._before)
 
 
@@ -78,18 +81,21 @@ def beside(
     """Runs of several seeds beside those called ``base``: {name: {step: mean loss above base's}} of
     the others; and of all a row with the name, each seed's last loss above base's, and the means
     of both shares."""
-    whole = {name: torch.stack([losses for losses, *_ in told]) for name, told in runs.items()}
-    above = {name: losses - whole[base] for name, losses in whole.items()}
-    lines = {
-        name: dict(enumerate(found.mean(0).tolist()))
-        for name, found in above.items()
-        if name != base
-    }
+    lines = {}
     rows = []
+    of_base = _losses(runs[base])
     for name, told in runs.items():
+        above = _losses(told) - of_base
+        if name != base:
+            lines[name] = dict(enumerate(above.mean(0).tolist()))
         shares = torch.tensor([each for _, *each in told]).mean(0).tolist()
-        rows.append((name, *above[name][:, -1].tolist(), *shares))
+        rows.append((name, *above[:, -1].tolist(), *shares))
     return lines, rows
+
+
+def _losses(told: Sequence[Told]) -> Tensor:
+    """The losses of some runs, of shape (runs, steps)."""
+    return torch.stack([losses for losses, *_ in told])
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:

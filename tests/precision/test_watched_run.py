@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit as lab
-from labkit.precision import watched
+from labkit.precision import watched_run as watched
 
 
 def test_still_counts_only_weights_that_got_a_gradient():
