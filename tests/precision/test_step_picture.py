@@ -18,11 +18,14 @@ def test_five_tensors_and_four_arrows_within_the_width(way, language):
     assert all(words.text for words in drawn.only(Words))
 
 
+def told(way):
+    """The table of a way: {tensor: (type, size)}."""
+    return {row[0]: row[1:] for row in picture.step(way, language="en").table}
+
+
 def test_both_ways_keep_sixteen_bytes_for_each_parameter():
-    mixed, autocast = (
-        {row[0]: row[1:] for row in picture.step(way, language="en").table}
-        for way in ("mixed", "autocast")
-    )
+    mixed = told("mixed")
+    autocast = told("autocast")
     each = "{} bytes for each parameter"
     assert mixed["master weights"] == autocast["master weights"] == ("fp32", each.format(4))
     assert mixed["gradients"] == ("bf16", each.format(2))
