@@ -5,23 +5,23 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit.check import (
-    exercise,
-    faults,
-    hint,
-    on_ranks,
-    over_budget,
-    status,
-    unlike,
-    wrong,
-)
+from labkit.check import exercise, faults, hint, on_ranks, over_budget, status, unlike, wrong
 from labkit.precision.scaler_check import scaler_step
+from labkit.precision.survives_check import surviving
 from labkit.words import say, to_say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "scaled_step", "scaler_step", "status"]
+__all__ = [
+    "accumulate_tokens",
+    "checkpoint_blocks",
+    "hint",
+    "scaled_step",
+    "scaler_step",
+    "status",
+    "surviving",
+]
 
 
 class _Step(NamedTuple):

@@ -1,4 +1,4 @@
-"""How far apart the numbers of a format lie."""
+"""How far apart the numbers of a format lie, and which updates they let through."""
 
 from typing import Any
 
@@ -17,3 +17,15 @@ def gaps(info: Any) -> dict[float, float]:
     found = {x: max(x * info.eps, smallest) for x in powers if smallest <= x <= info.max}
     ends = {min(2 * x - gap, info.max): gap for x, gap in found.items()}
     return dict(sorted((found | ends).items()))
+
+
+def survives(weights: Any, rate: float, dtype: Any) -> Any:
+    """Whether a weight kept in ``dtype`` moves when ``rate`` is taken off it: a tensor of
+    bools, one for each of ``weights``, a tensor that is rounded to ``dtype`` first.
+
+    Raises ValueError for a rate that is no finite number.
+    """
+    kept = weights.to(dtype).double()
+    if not abs(rate) < float("inf"):
+        raise ValueError(f"rate is a finite number; got {rate!r}")
+    return (kept - rate).to(dtype).double() != kept

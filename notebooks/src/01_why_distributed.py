@@ -654,7 +654,7 @@ check.hint("sharded_bytes")
 #
 # <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
 #
-# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Section *autocast* of chapter 05 counts what is sent: as many bytes as in fp32.
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Section *Messages in 16 bits* of chapter 05 counts what is sent: as many bytes as in fp32.
 #
 # </details>
 #

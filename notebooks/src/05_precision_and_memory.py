@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Precision and memory
 #
-# *About 95 minutes, in two halves; the last section is optional. You need chapters 01 and 03, and no GPU.*
+# *A good hour in two halves, half an hour more for the optional end. You need chapters 01 and 03, and no GPU.*
 #
 # To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16, and these 56 GB fit. But the small model that we train below learns a little worse that way.
 #
@@ -23,8 +23,8 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from labkit.measure import memory, traffic
-from labkit.precision import check, formats
+from labkit.measure import memory
+from labkit.precision import check, formats, picture, watched_run
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
@@ -39,7 +39,7 @@ lab.curves(predicted=lines, **axes, title="The gap to the next number")
 # %% [markdown]
 # Where a line is above the horizontal one, an update of 0.0001 is under half a gap. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
 #
-# **When you are done** you can choose a format for weights, sums and messages, train in 16 bits on several ranks, and cut the memory of a step.
+# **When you are done** you can choose a format for weights and sums, train in 16 bits on several ranks, and cut the memory of a step.
 #
 # ## The formats
 #
@@ -114,7 +114,13 @@ lab.curves(measured=lines, **axes, title="A weight and its master")
 moves.score((path[:, 0].diff() != 0).sum().item())
 
 # %% [markdown]
-# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. A training needs this:
+# The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. This is a step with masters:
+
+# %%
+lab.show(picture.step("mixed"))
+
+# %% [markdown]
+# The update, and the rounding after it, we write ourselves:
 
 
 # %%
@@ -135,20 +141,20 @@ def flat(tensors):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP: in fp32, in pure bf16, and in bf16 with masters. Each loss is rank 0's, the mean of three seeds.
+# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. In the third way each update ends with `master.copy_(weight)`, so that only the moments are fp32. The fourth keeps its masters.
 
 
 # %%
 def train(kind, seed, num_steps=36):
-    """The losses, and the share of weights that end where they began."""
+    """Losses; the share of weights with a gradient; of these, the share unmoved."""
     torch.manual_seed(seed)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
-    if kind == "bf16 + masters":
+    if kind in ("bf16, fp32 moments", "bf16 + masters"):
         masters = [weight.detach().float() for weight in weights]
     optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
-    began = flat(masters)
+    still = watched_run.Still(optimizer)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
         ddp.zero_grad()
@@ -156,37 +162,78 @@ def train(kind, seed, num_steps=36):
         loss.backward()
         losses.append(loss.detach())
         update(weights, masters, optimizer)
-    return torch.stack(losses), (flat(masters) == began).float().mean()
+        if kind == "bf16, fp32 moments":
+            for weight, master in zip(weights, masters):
+                master.copy_(weight.detach())
+    return torch.stack(losses), *still.shares()
 
 
 def seeds(kind):
-    losses, still = zip(*[train(kind, seed) for seed in range(3)])
-    return torch.stack(losses).mean(0).tolist(), torch.stack(still).mean().item()
+    return [train(kind, seed) for seed in range(3)]
 
 
 # %%
-KINDS = ("fp32", "pure bf16", "bf16 + masters")
+KINDS = ("fp32", "pure bf16", "bf16, fp32 moments", "bf16 + masters")
 runs = {kind: lab.launch(seeds, kind)[0] for kind in KINDS}
 
 # %%
-right = runs["fp32"][0]
-above = {
-    kind: {step: loss - right[step] for step, loss in enumerate(runs[kind][0])}
-    for kind in KINDS[1:]
-}
+lines, rows = watched_run.beside(runs, "fp32")
 axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
-lab.curves(measured=above, **axes, title="The loss above that of fp32")
+lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 
 # %% [markdown]
-# Pure bf16, in which Adam's moments are bf16 too, falls behind; with masters the loss stays at that of fp32. How many weights end where they began?
+# That is rank 0's loss, the mean of three seeds. How far apart are the seeds at the last step, and how many weights that got a gradient end where they began?
 
 # %%
-rows = [(kind, losses[-1], still) for kind, (losses, still) in runs.items()]
-heads = ["training", "last loss", "weights where they began"]
-lab.table(rows, heads=heads, units={heads[2]: "share"})
+heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it began"]
+lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier. (Among them is AdamW's decay of the rows of the embedding whose token never came.)
+# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although that way differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at that of fp32.
+#
+# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier. (Weights without a gradient are rows of the embedding whose token never came.)
+#
+# ### Exercise 1. Which updates survive?
+#
+# Weights are kept in `dtype`, without masters, and one update subtracts `rate` from each. Which of them are another number afterwards? `weights` is an fp32 tensor of both signs, so round it to `dtype` first. Return a tensor of bools, one for each weight.
+
+
+# %%
+def my_surviving(weights, rate, dtype):
+    """Which weights, kept in dtype, move when rate is subtracted."""
+    ### BEGIN SOLUTION
+    kept = weights.to(dtype)
+    return kept - rate != kept
+    ### END SOLUTION
+
+
+# %%
+check.surviving(my_surviving)
+
+# %%
+check.hint("surviving")
+
+# %% [markdown]
+# ### And in a large model?
+#
+# Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate? (Ask yours, too.)
+
+# %%
+arrives = lab.guess("share of the weights that an update of 3e-5 moves", between=(0, 1))
+
+# %%
+large = 0.02 * torch.randn(100_000)
+moved = {
+    rate: formats.survives(large, rate, torch.bfloat16).float().mean().item()
+    for rate in (3e-4, 1e-4, 3e-5)
+}
+lab.table(list(moved.items()), heads=["rate", "moved"], units={"moved": "share"})
+
+# %%
+arrives.score(moved[3e-5])
+
+# %% [markdown]
+# At 0.02 half a gap is 6.1e-5. An update of 3e-4 is larger; one of 3e-5 moves only weights below 0.0078. So the end of a training is where masters matter most.
 #
 # ### What masters cost
 #
@@ -208,9 +255,11 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and it falls behind. (There is more: our `update` holds gradients in fp32, 28 GB, until the next one, and autocast in a step its weights in 16 bits.) So [mixed precision](GLOSSARY.md#mixed-precision) doesn't save states. It saves [activations](GLOSSARY.md#activations), with some recipes messages, and on GPUs time, which we don't measure.
+# Only pure bf16 is half as large, and it falls behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states, because the masters cost what 16 bits save. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure.
 #
-# <details><summary>More: fp32 moments, when masters do not fit</summary>
+# <details><summary>More: what a step holds besides, fp32 moments, when masters do not fit</summary>
+#
+# The bill has states only. Our `update` makes gradients in fp32, another 28 GB, and drops them only when it makes the next ones; autocast casts weights to 16 bits within a step.
 #
 # Why are the moments in fp32? Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
 #
@@ -221,7 +270,13 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits. Of which ones? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
+# How much does it save? In torch's own way the weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of some operators to 16 bits:
+
+# %%
+lab.show(picture.step("autocast"))
+
+# %% [markdown]
+# Which operators? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
 
 
 # %%
@@ -248,170 +303,37 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes that are kept for the backward, and those that are sent, in four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which sends gradients in fp16; and a model in bf16. What share of fp32's bytes is kept under autocast?
+# We count the bytes that are kept for the backward, on a pretend device, in fp32, under autocast, and in a model that is bf16 as a whole. What share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
     "activations kept under autocast, as a share of fp32's", between=(0, 1)
 )
 
+
 # %%
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-
-def kept_and_sent(kind):
+def kept_bytes(kind):
     tokens, targets = model.story_tokens(8, 32)
     net = model.Transformer(2, 32, 2, max_len=32)
-    ddp = DDP(net.bfloat16() if kind == "bf16 model" else net)
-    if kind == "autocast, hook":
-        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    net = net.bfloat16() if kind == "bf16 model" else net
     held = memory.Activations(net.parameters())
-    with autocast(enabled=kind.startswith("autocast")), held.chunk("forward"):
-        loss = model.loss(ddp(tokens).float(), targets)
-    with traffic.count() as counted:
-        loss.backward()
-    sent = counted.payload_bytes["all_reduce"]
-    return {"way": kind, "kept_bytes": held.peak_bytes, "sent_bytes": sent}
+    with autocast(enabled=kind == "autocast"), held.chunk("forward"):
+        loss = model.loss(net(tokens).float(), targets)
+    return {"way": kind, "kept_bytes": held.peak_bytes}
 
 
 # %%
-kinds = ("fp32", "autocast", "autocast, hook", "bf16 model")
-rows = [lab.launch(kept_and_sent, kind)[0] for kind in kinds]
+kinds, one = ("fp32", "autocast", "bf16 model"), {"ranks": 1, "devices": lab.pretend()}
+rows = [lab.launch(kept_bytes, kind, **one)[0] for kind in kinds]
 lab.table(rows)
 
 # %%
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
-# %% [markdown] sections="S3, 19.2.3"
-# Why not half? All four ways keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. The casts don't grow with the batch, so a larger one comes nearer to the bf16 model. Its messages stay as large, because the gradients are fp32.
+# %% [markdown] sections="S3"
+# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. The casts don't grow with the batch, so a larger one comes nearer to the bf16 model.
 #
-# <details><summary>More: messages in fp16</summary>
-#
-# If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum. With NCCL take `bf16_compress_hook`; a torch built without NCCL refuses to register it.
-#
-# </details>
-#
-# ## The loss scale
-#
-# What if the 16 bits are fp16? The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. What falls below fp16's smallest number is zero.
-#
-# The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? Our **error** is relative, here and below:
-
-
-# %%
-def off(ours, theirs):
-    """The norm of the difference, over that of the right answer."""
-    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
-
-
-# %%
-torch.manual_seed(0)
-toy = model.Transformer(2, 32, 2, max_len=32)
-
-
-def gradient(tokens, targets, scale=1.0, fp16=False):
-    """The gradient of a batch with a loss scale, which is taken out again."""
-    toy.zero_grad()
-    with autocast(torch.float16, enabled=fp16):
-        loss = model.loss(toy(tokens), targets)
-    (loss * scale).backward()
-    return flat(weight.grad for weight in toy.parameters()) / scale
-
-
-# %%
-batch, powers = model.story_tokens(32, 32), range(-10, 31, 5)
-ours = {power: gradient(*batch, 2.0**power, fp16=True) for power in powers}
-errors = {power: off(grad, gradient(*batch)) for power, grad in ours.items()}
-finite = {power: error for power, error in errors.items() if math.isfinite(error)}
-at = {"no scale": 0, "infinities": min(set(errors) - set(finite))}
-axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined": True}
-lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
-
-# %% [markdown]
-# The scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy needs none. But with 1024 times as many tokens each has a gradient $2^{10}$ times smaller; by that estimate the dot at -10 would stand at `no scale`.
-#
-# Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step. bf16 has the range to do without.
-
-# %% [markdown] sections="S3, 19.2.3"
-# ### An overflow on one rank
-#
-# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Does rank 0 update its weights in this step?
-
-# %%
-takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
-
-
-# %%
-def overflow(num_steps=6):
-    torch.manual_seed(0)
-    ddp, log = DDP(model.Transformer(2, 32, 2, max_len=32)), []
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    device = next(ddp.parameters()).device.type
-    scaler = torch.amp.GradScaler(device, init_scale=2.0**12, growth_interval=3)
-    for step in range(num_steps):
-        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
-        bad = (step, dist.get_rank()) == (3, 1)
-        with autocast(torch.float16):
-            loss = model.loss(ddp(tokens), targets) * (1e6 if bad else 1)
-        scale, before = scaler.get_scale(), flat(ddp.parameters())
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        moved = not torch.equal(before, flat(ddp.parameters()))
-        log.append((scale, "yes" if moved else "no"))
-    return log
-
-
-# %%
-run = lab.launch(overflow)
-rows = [(step, *mine, *other) for step, (mine, other) in enumerate(zip(*run))]
-heads = ["loss scale, rank 0", "updated, rank 0", "loss scale, rank 1"]
-lab.table(rows, heads=["step", *heads, "updated, rank 1"])
-
-# %%
-takes.score(run[0][3][1])
-
-# %% [markdown] sections="19.2.3"
-# Infinity plus anything is infinity or NaN, so after the all-reduce every rank sees it, and `GradScaler` does the same on all. (Here it doubles the scale after three steps.)
-
-# %% [markdown] sections="S3, S9"
-# ### Clipping, once and at the right place
-#
-# Clip as in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every step would be clipped to next to nothing. Before the all-reduce each rank would clip by its own factor.
-#
-# ### Exercise 1. A scaler of your own
-#
-# Do what `GradScaler` does after a backward, on one rank. Some weights have no `.grad`; the other gradients are fp32, still multiplied by `scale`.
-#
-# - All finite: divide by `scale` and let the optimizer step.
-# - `num_good` counts such steps in a row; at `interval` double the scale.
-# - Otherwise skip the step and halve the scale.
-# - A new scale begins with `num_good` at 0.
-
-
-# %%
-def my_scaler_step(optimizer, scale, num_good, interval):
-    """Steps or skips; returns the next scale and the next num_good."""
-    ### BEGIN SOLUTION
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    grads = [weight.grad for weight in weights if weight.grad is not None]
-    if not all(grad.isfinite().all() for grad in grads):
-        return scale / 2, 0
-    for grad in grads:
-        grad.div_(scale)
-    optimizer.step()
-    return (scale * 2, 0) if num_good + 1 == interval else (scale, num_good + 1)
-    ### END SOLUTION
-
-
-# %%
-check.scaler_step(my_scaler_step)
-
-# %%
-check.hint("scaler_step")
+# In fp16 small gradients can become zero, so it takes a *loss scale*: see the optional end.
 
 # %% [markdown] sections="10.2.3, 19.4.2"
 # *Here the first half ends: time for a break.*
@@ -441,10 +363,15 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. Is an error rounding or a bug? fp64 tells:
+# Is it the same gradient? We take 16 sequences on two ranks, at once and in four microbatches, and compare with all 16 on a single rank. Is the (relative) **error** rounding or a bug? fp64 tells:
 
 
 # %%
+def off(ours, theirs):
+    """The norm of the difference, over that of the right answer."""
+    return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
+
+
 def compared(dtype, num_microbatches):
     whole, _ = lab.launch(accumulate, 1, dtype, ranks=1)[0]
     grad, kept = lab.launch(accumulate, num_microbatches, dtype)[0]
@@ -465,31 +392,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
 # 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
-# 3. The sum has too few digits. Here the gradients of 64 microbatches, rounded to bf16, are added up in bf16 or in fp32:
-
-# %%
-grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
-
-
-def sum_error(dtype, num):
-    """The error of a sum of num bf16 gradients, which is kept in dtype."""
-    total = torch.zeros_like(grads[0], dtype=dtype)
-    for grad in grads[:num]:
-        total += grad.bfloat16()
-    return off(total, sum(grad.double() for grad in grads[:num]))
-
-
-# %%
-nums = (1, 2, 4, 8, 16, 32, 64)
-lines = {
-    name: {num: sum_error(FORMATS[name], num) for num in nums}
-    for name in ("bf16", "fp32")
-}
-axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined": True}
-lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
-
-# %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. With autocast `.grad` is fp32 already. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
+# 3. The sum is kept in bf16 (measured in the optional end).
 #
 # ### Exercise 2. The mean over all real tokens
 #
@@ -543,7 +446,7 @@ x = torch.randn(8, 256, 256, requires_grad=True)
 lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# A block keeps 16 times its input, from which all of it can be computed again. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
+# A block keeps 16 times its input, all of which can be computed again from it. (An attention that stored its scores would keep more.) [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
 
 
 # %%
@@ -595,7 +498,7 @@ lab.curves(measured={"peak": peaks}, **axes, title="The peak of a step")
 best.score(min(peaks, key=peaks.get))
 
 # %% [markdown]
-# Why does it get no lower? Here is the whole step, with none and with all recomputed:
+# Why can't the peak fall further? Here is the whole step, with none and with all recomputed:
 
 # %%
 lab.curves(
@@ -609,7 +512,9 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing: its backward follows at once.
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here, where nothing comes after it: its backward follows at once.
+#
+# The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and also restores autocast and the random state, which ours forgets.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -638,65 +543,10 @@ check.checkpoint_blocks(my_blocks)
 # %%
 check.hint("checkpoint_blocks")
 
-# %% [markdown] sections="S4"
-# ### torch's way, and its argument
-#
-# torch's `checkpoint(block, x, use_reentrant=False)` does the same, and also restores autocast and the random state, which ours forgets. Why that argument? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
-
-# %%
-reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
-
-
-# %%
-def layers_with_gradient(way):
-    layers = [torch.nn.Linear(4, 4) for _ in range(5)]
-    x = torch.randn(2, 4)
-    for layer in layers[:-1]:
-        x = way(layer, x)
-    layers[-1](x).sum().backward()
-    return sum(layer.weight.grad is not None for layer in layers)
-
-
-# %%
-from functools import partial
-from torch.utils.checkpoint import checkpoint
-
-ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=False)}
-layers = {name: layers_with_gradient(way) for name, way in ways.items()}
-lab.table([layers])
-
-# %%
-reached_by.score(layers["ours"])
-
-# %% [markdown] sections="S4, 19.4.2"
-# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`; so `batch` above had `requires_grad=True`. Torch's old way (`use_reentrant=True`) has the same fault and only warns, so always write `use_reentrant=False`.
-#
-# ### The price
-#
-# One more forward; and a backward takes about two, so 3 should become 4. We count the products of the wide block, in multiples of a step that keeps all:
-
-
-# %%
-from torch.utils.flop_counter import FlopCounterMode
-
-
-def products(way):
-    with FlopCounterMode(display=False) as counted:
-        way(wide, x).sum().backward()
-    return counted.get_total_flops()
-
-
-# %%
-keep = products(lambda block, x: block(x))
-lab.table([{name: products(way) / keep for name, way in ways.items()}])
-
-# %% [markdown]
-# torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product. (Attention's own products are not counted.)
-
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# Does the step fit now? This is the one to copy, for bf16; fp16 needs the scaler. (For padded sequences take the loss of exercise 2.)
+# Say a device has 40 MB. Does a step of eight blocks fit? This is the step to copy, for bf16. (Padded sequences need the loss of exercise 2.)
 
 
 # %%
@@ -717,10 +567,14 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two pretend devices take sixteen sequences each, and report a peak before the update and one in it.
+# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. (A GPU holds more: its allocator leaves gaps.)
 
 
 # %%
+from functools import partial
+from torch.utils.checkpoint import checkpoint
+
+
 def recompute_all(blocks):
     """Lets each block run its forward again in the backward."""
     for block in blocks:
@@ -731,21 +585,15 @@ def recompute_all(blocks):
 def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
     """The device's peaks: until the update begins, and in the update."""
     torch.manual_seed(0)
-    net, device, peaks = model.Transformer(8, 96, 4, max_len=64), torch.accelerator, {}
+    net = model.Transformer(8, 96, 4, max_len=64)
     recompute_all(net.layers[1:-1] if recompute else ())
     ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters(), foreach=True)
-
-    def begins(*_):
-        peaks["forward, backward"] = device.max_memory_allocated()
-        device.reset_peak_memory_stats()
-
-    optimizer.register_step_pre_hook(begins)
+    peaks = watched_run.Peaks(optimizer)
     for step in range(num_steps):
-        device.reset_peak_memory_stats()
         batch = model.story_tokens(16, 64, seed=2 * step + dist.get_rank())
         pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
         train_step(ddp, optimizer, pieces, mixed)
-    return peaks | {"update": device.max_memory_allocated()}
+    return {"forward, backward": peaks.before_bytes, "update": peaks.update_bytes}
 
 
 # %%
@@ -772,25 +620,273 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # ## When is it worth it?
 #
-# Usually in this order:
+# In this order:
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it.
-# - **Accumulation:** when the batch doesn't fit.
+# - **bf16 with fp32 masters:** always, on hardware that has it, because its products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
+# - **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but its products are smaller.
 # - **Recomputation:** if it still doesn't fit, for up to a third more FLOPs in each step.
 #
-# <details><summary>More: speed in bf16, fp8</summary>
-#
-# NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
+# <details><summary>More: fp8</summary>
 #
 # fp8 is for large products, with a library such as torchao or Transformer Engine that keeps the scales. NVIDIA's GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 (4 bits of exponent, 3 of mantissa) ends at 448. The trick is a **scale** again, now one for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits.
 #
 # </details>
 #
-# And our 7 B model? Of the five recipes only pure bf16 fits one card, and it loses small updates. So the next chapter shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
+# And our 7 B model? Of the five recipes only pure bf16 fits one card, before any activation, and it loses small updates. So the next chapter shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
 #
 # ---
 #
-# *Here ends what most people need. The rest is about gradients that are sharded, and optional.*
+# *Here ends what most people need. The rest is about fp16, messages and sums in 16 bits, torch's way of recomputing and sharded gradients, and optional.*
+
+# %% [markdown] sections="S3, 19.2.3"
+# ## The loss scale
+#
+# What goes wrong in fp16? The loss is a mean over all tokens, and early in a training it spreads over the whole vocabulary. So the gradient of most logits is about one over tokens times vocabulary. For 8,192 tokens and a vocabulary of 32,000, in fp16:
+
+# %%
+torch.tensor(1 / (8_192 * 32_000)).half()
+
+# %% [markdown]
+# It is below fp16's smallest number, so it is zero. The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be? We try every second power of two on the toy, in fp16 and in bf16:
+
+
+# %%
+torch.manual_seed(0)
+toy = model.Transformer(2, 32, 2, max_len=32)
+
+
+def gradient(tokens, targets):
+    toy.zero_grad()
+    model.loss(toy(tokens), targets).backward()
+    return flat(weight.grad for weight in toy.parameters())
+
+
+# %%
+def scaled_gradient(batch, scale, dtype):
+    """The gradient of a batch with a loss scale, which is taken out again."""
+    toy.zero_grad()
+    with autocast(dtype):
+        loss = model.loss(toy(batch[0]), batch[1])
+    (loss * scale).backward()
+    return flat(weight.grad for weight in toy.parameters()) / scale
+
+
+# %%
+batch, powers, errors = model.story_tokens(32, 32), range(-16, 24, 2), {}
+right = gradient(*batch)
+for name in ("fp16", "bf16"):
+    ours = {p: scaled_gradient(batch, 2.0**p, FORMATS[name]) for p in powers}
+    errors[name] = {p: off(grad, right) for p, grad in ours.items()}
+
+# %%
+lines = {
+    name: {p: error for p, error in found.items() if math.isfinite(error)}
+    for name, found in errors.items()
+}
+at = {"no scale": 0, "fp16: infinities": max(lines["fp16"]) + 2}
+axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined": True}
+lab.curves(measured=lines, at=at, **axes, title="A gradient in 16 bits")
+
+# %% [markdown]
+# In fp16 the scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy, with 1024 tokens and a vocabulary of 256, hardly needs one. In bf16, with fp32's range, no scale matters; its error is larger, because it has fewer digits.
+#
+# Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step.
+
+# %% [markdown] sections="S3, 19.2.3"
+# ### An overflow on one rank
+#
+# Who skips, if there are several ranks? In step 3, rank 1 meets a bad batch: its loss is a million times too large. Does rank 0 update its weights in this step?
+
+# %%
+takes = lab.guess("rank 0 updates its weights in step 3", choices=("yes", "no"))
+
+
+# %%
+def overflow(num_steps=6):
+    torch.manual_seed(0)
+    ddp, log = DDP(model.Transformer(2, 32, 2, max_len=32)), []
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    moved, device = watched_run.Moved(ddp.parameters()), torch.get_default_device().type
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**12, growth_interval=3)
+    for step in range(num_steps):
+        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
+        bad = (step, dist.get_rank()) == (3, 1)
+        with autocast(torch.float16):
+            loss = model.loss(ddp(tokens), targets) * (1e6 if bad else 1)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
+        scaler.step(optimizer)
+        log.append((scaler.get_scale(), "yes" if moved.now() else "no"))
+        scaler.update()
+        optimizer.zero_grad()
+    return log
+
+
+# %%
+run = lab.launch(overflow)
+rows = [(step, *mine, *other) for step, (mine, other) in enumerate(zip(*run))]
+heads = ["loss scale, rank 0", "updated, rank 0", "loss scale, rank 1"]
+lab.table(rows, heads=["step", *heads, "updated, rank 1"])
+
+# %%
+takes.score(run[0][3][1])
+
+# %% [markdown] sections="19.2.3"
+# Infinity plus anything is infinity or NaN, so after the all-reduce every rank sees it, and `GradScaler` does the same on all. (Here it doubles the scale after three steps.)
+
+# %% [markdown] sections="S3, S9"
+# ### Where to clip
+#
+# Clip as in `overflow`, after the all-reduce and `unscale_`. Before `unscale_` the norm is too large by the scale, so every gradient would be clipped, and then divided by the scale. With SGD hardly an update would be left; Adam, which divides a constant factor out again, hides most of it. Before the all-reduce each rank would clip by its own factor.
+
+# %% [markdown] sections="S3"
+# ### Exercise 4. A scaler of your own
+#
+# Do what `GradScaler` does after a backward, on one rank. Some weights have no `.grad`; the other gradients are fp32, still multiplied by `scale`.
+#
+# - All finite: divide by `scale` and let the optimizer step.
+# - `num_good` counts such steps in a row; at `interval` double the scale.
+# - Otherwise skip the step and halve the scale.
+# - A new scale begins with `num_good` at 0.
+
+
+# %%
+def my_scaler_step(optimizer, scale, num_good, interval):
+    """Steps or skips; returns the next scale and the next num_good."""
+    ### BEGIN SOLUTION
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    if not all(grad.isfinite().all() for grad in grads):
+        return scale / 2, 0
+    for grad in grads:
+        grad.div_(scale)
+    optimizer.step()
+    return (scale * 2, 0) if num_good + 1 == interval else (scale, num_good + 1)
+    ### END SOLUTION
+
+
+# %%
+check.scaler_step(my_scaler_step)
+
+# %%
+check.hint("scaler_step")
+
+# %% [markdown] sections="S3"
+# ## Messages in 16 bits
+#
+# DDP sends gradients. What autocast casts are the inputs of operators, so its messages are as large as those of fp32. A [communication hook](GLOSSARY.md#communication-hook) can send them in fp16:
+
+# %%
+from labkit.measure import traffic
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+
+def sent_bytes(kind):
+    tokens, targets = model.story_tokens(8, 32)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    ddp = DDP(net.bfloat16() if kind == "bf16 model" else net)
+    if kind == "autocast, hook":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    with autocast(enabled=kind.startswith("autocast")):
+        loss = model.loss(ddp(tokens).float(), targets)
+    with traffic.count() as counted:
+        loss.backward()
+    return {"way": kind, "sent_bytes": counted.payload_bytes["all_reduce"]}
+
+
+# %%
+kinds = ("fp32", "autocast", "autocast, hook", "bf16 model")
+lab.table([lab.launch(sent_bytes, kind)[0] for kind in kinds])
+
+# %% [markdown] sections="S3"
+# If messages are in fp16, the sum of all ranks is, too, and fp16 ends at 65504: two gradients of 40000 add up to infinity. So DDP divides before it sums; but then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum. With NCCL take `bf16_compress_hook`; a torch built without NCCL refuses to register it.
+
+# %% [markdown] sections="10.2.3"
+# ## Sums in 16 bits
+#
+# What does a sum in 16 bits lose? The gradients of 64 microbatches, rounded to bf16, are added up in bf16 or in fp32:
+
+# %%
+grads = [gradient(*model.story_tokens(2, 32, seed=seed)) for seed in range(64)]
+
+
+def sum_error(dtype, num):
+    """The error of a sum of num bf16 gradients, which is kept in dtype."""
+    total = torch.zeros_like(grads[0], dtype=dtype)
+    for grad in grads[:num]:
+        total += grad.bfloat16()
+    return off(total, sum(grad.double() for grad in grads[:num]))
+
+
+# %%
+nums = (1, 2, 4, 8, 16, 32, 64)
+lines = {
+    name: {num: sum_error(FORMATS[name], num) for num in nums}
+    for name in ("bf16", "fp32")
+}
+axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined": True}
+lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
+
+# %% [markdown]
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. How much is it beside the noise of a batch? We take the gradient of half of the microbatches for that of all:
+
+# %%
+off(2 * sum(grads[:32]), sum(grads))
+
+# %% [markdown]
+# The noise is some twenty times larger than bf16's error at 64. But noise averages out over steps; whether this error does, we have not measured. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
+
+# %% [markdown] sections="S4"
+# ## torch's way of recomputing
+#
+# Why the argument `use_reentrant=False`? Here the first four of five layers are recomputed, and the input is data, which needs no gradient. With our class, how many layers get one?
+
+# %%
+reached_by = lab.guess("layers of five that get a gradient, with ours", between=(0, 5))
+
+
+# %%
+def layers_with_gradient(way):
+    layers = [torch.nn.Linear(4, 4) for _ in range(5)]
+    x = torch.randn(2, 4)
+    for layer in layers[:-1]:
+        x = way(layer, x)
+    layers[-1](x).sum().backward()
+    return sum(layer.weight.grad is not None for layer in layers)
+
+
+# %%
+ways = {"ours": Recompute.apply, "torch": partial(checkpoint, use_reentrant=False)}
+layers = {name: layers_with_gradient(way) for name, way in ways.items()}
+lab.table([layers])
+
+# %%
+reached_by.score(layers["ours"])
+
+# %% [markdown] sections="S4, 19.4.2"
+# Autograd calls our backward only if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`; so `batch` in *Recomputation* had `requires_grad=True`. Torch's old way (`use_reentrant=True`) has the same fault and only warns, so always write `use_reentrant=False`.
+
+# %% [markdown] sections="S4, 19.4.2"
+# And the price, should 3 become 4? We count the products of the wide block, in multiples of a step that keeps all:
+
+
+# %%
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def products(way):
+    with FlopCounterMode(display=False) as counted:
+        way(wide, x).sum().backward()
+    return counted.get_total_flops()
+
+
+# %%
+keep = products(lambda block, x: block(x))
+lab.table([{name: products(way) / keep for name, way in ways.items()}])
+
+# %% [markdown]
+# torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product. (Attention's own products are not counted.)
 
 # %% [markdown] sections="19.2.3"
 # ## Sharded gradients: the others must be told
@@ -798,7 +894,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 # With ZeRO and FSDP (chapters 06 and 07) a rank gets the sum of its own **slice** of the gradients only. Who sees an infinity now? The owner of its slice alone. If it alone skips the step, its slice stays behind the others; if it alone halves its scale, a later sum over the ranks means nothing.
 
 # %% [markdown] sections="10.7.4"
-# ### Exercise 4. One step of sharded mixed precision
+# ### Exercise 5. One step of sharded mixed precision
 #
 # Make one step of SGD.
 #
@@ -832,8 +928,9 @@ check.hint("scaled_step")
 # %% [markdown]
 # ## Summary
 #
-# - An update under half a gap is lost; an fp32 master keeps it. So mixed precision saves activations, but no states.
-# - fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one number must.
+# - An update under half a gap is lost; an fp32 master keeps it.
+# - Mixed precision saves activations, but no states, because the masters cost what 16 bits save.
+# - fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank, so all skip that step.
 # - The order: all microbatches, all-reduce, unscale, clip, step.
 # - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
 # - A recomputed block keeps only its input; the price is up to one more forward. Write `use_reentrant=False`.
@@ -884,6 +981,7 @@ check.hint("scaled_step")
 # <details><summary>Further reading</summary>
 #
 # - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
+# - Touvron et al. 2023, *LLaMA*, the rates of its training, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
 # - Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*, [arXiv 2110.02861](https://arxiv.org/abs/2110.02861)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)

@@ -120,7 +120,7 @@ REASONS = {
         "serving.run",
         *(f"zero.{each}_run" for each in ("by_hand", "config")),
         *(f"your_own.{each}" for each in ("run", "cut_run")),
-        "experiment.keep",
+        *("experiment.keep", "precision.watched_run", "precision.formats.survives"),
         "mesh.Mesh.device_mesh",
         "devices.place",
         "devices.mistakes",
