@@ -74,6 +74,9 @@ EXCUSED = {
     "widgets.kv_cache": "drawn by pictures.shards, where it is measured",
     "widgets.large_batch": "drawn by pictures.curves, where it is measured",
     "widgets.scaling": "drawn by pictures.curves and pictures.bars, where they are measured",
+    "widgets.moments": "a page for each moment, drawn by sharding.layers",
+    "precision.step": "each box's bytes stand beside it in digits, and no test reads heights off a "
+    "painting yet",
     "scaling.efficiency": "drawn by pictures.curves, where it is measured",
     "scaling.lost": "drawn by pictures.bars, where it is measured",
     "widgets.bottlenecks": "drawn by pictures.compare, where it is measured",

@@ -4,10 +4,10 @@
 engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
 what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell,
-compares and counts the weights of runs. ``picture`` draws an update, predicted and measured, and
-``dealing`` how samples are dealt out; ``board`` is the widget; ``check`` holds the exercises (an
-epoch's numbers, the same loop for every engine, accumulation with clipping, an exact accuracy).
-Chapter 04.
+compares and counts the weights of runs. ``dealing_run`` deals samples out and ``dealing_picture``
+draws it; ``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check``
+holds the exercises (an epoch's numbers, the same loop for every engine, accumulation with clipping,
+an exact accuracy). Chapter 04.
 """
 
 import lazy_loader
@@ -15,9 +15,11 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "dealing": [
-            "deal",
+        "dealing_picture": [
             "draw_deal",
+        ],
+        "dealing_run": [
+            "deal",
         ],
         "engines": [
             "ENGINES",

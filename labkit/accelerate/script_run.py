@@ -127,7 +127,7 @@ def against(found: dict, wanted: dict) -> dict:
         )
     marked = {name: f"{found[name]} ≠ {value}" for name, value in wanted.items()}
     return {
-        name: value if wanted.get(name, value) == value else marked[name]
+        name: value if name not in wanted or wanted[name] == value else marked[name]
         for name, value in found.items()
     }
 

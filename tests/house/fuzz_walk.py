@@ -85,7 +85,7 @@ REASONS = {
         "sharding.run.Trainer",
         "sharding.run.wrap",
         "accelerate.run",
-        "accelerate.dealing.deal",
+        "accelerate.dealing_run.deal",
         "accelerate.script_run.run_script",
         "accelerate.script_run.start_script",
         "communication.compressed_run.largest_with_feedback",

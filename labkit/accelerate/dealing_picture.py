@@ -1,4 +1,4 @@
-"""How a prepared loader deals its samples out to ranks: run, and drawn."""
+"""How samples are dealt out to ranks, drawn."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -22,21 +22,6 @@ _WORDS = (
 _FRESH = KINDS["F"].colour
 _SAMPLE_PX = 26.0
 _RANK_PX = 62.0
-
-
-def deal(num_samples: int, batch_size: int, split_batches: bool = False) -> list[list[int]]:
-    """One rank: the samples that it draws, batch by batch, from an unshuffled loader of so many,
-    prepared by Accelerate. With ``split_batches`` the batch size is that of all ranks together."""
-    from accelerate import DataLoaderConfiguration
-    from torch.utils.data import DataLoader
-
-    from labkit.accelerate.engines import accelerator
-
-    config = DataLoaderConfiguration(split_batches=split_batches)
-    loader = accelerator(dataloader_config=config).prepare(
-        DataLoader(range(num_samples), batch_size)
-    )
-    return [batch.tolist() for batch in loader]
 
 
 Hands = Sequence[Sequence[Sequence[int]]]
