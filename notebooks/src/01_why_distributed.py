@@ -80,7 +80,7 @@ dies_at.score(report.finding.where["text"])
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# So a card has to hold more than the weights. How many bytes is that for each parameter of a large model? A usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision) with weights and gradients in 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# How many bytes does a card hold for each parameter of a large model? A usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision) with weights and gradients in 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
 # In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
@@ -181,15 +181,8 @@ block_keeps = lab.guess("bytes a block keeps", between=(1, 100))
 # %%
 attention = {"input": 2, "norm": 2, "Q": 2, "K": 2, "V": 2}
 attention |= {"attended": 2, "product": 0, "mask": 1}
-mlp = {
-    "sum": 2,
-    "norm": 2,
-    "4 x wide": 8,
-    "GELU": 8,
-    "product": 0,
-    "mask": 1,
-    "sum, next": 0,
-}
+mlp = {"sum": 2, "norm": 2, "4 x wide": 8, "GELU": 8}
+mlp |= {"product": 0, "mask": 1, "next sum": 0}
 by_hand = sum(attention.values()) + sum(mlp.values())
 block_keeps.score(by_hand)
 
@@ -199,7 +192,7 @@ marked = {
     half: [(f"{name}: {size}", size > 0) for name, size in tensors.items()]
     for half, tensors in halves.items()
 }
-lab.show(your_own.operators(marked))
+lab.show(your_own.operators(marked, counted=True))
 
 # %% [markdown]
 # A box is a tensor with its bytes. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
@@ -282,7 +275,7 @@ apart.score(nothing if most == 0 else rounding if most < 1e-5 else more)
 lab.table(rows)
 
 # %% [markdown] sections="10.1.3"
-# The table compares the first two ranks. With averaging they train one model, since both get the same sums, bit for bit; without, they have two. The three lines from `if average` on are the heart of *data parallelism* (chapter 03).
+# The table compares the first two ranks. With averaging they train one model, since both get the same sums, bit for bit. The three lines from `if average` on are the heart of *data parallelism* (chapter 03).
 #
 # The payload is what a rank hands to `all_reduce`, the gradients of five steps. Of two ranks each sends as much, of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
 #
@@ -462,31 +455,27 @@ llama = planner.MODELS["LLaMA 7B"]
 peak_days = 6 * llama.params * llama.train_tokens / 312e12 / 3600 / 24
 card_days = {
     "computed, at the peak": peak_days,
-    "predicted by the plan": ending(8)["card-days"],
+    "predicted by the planner": ending(8)["card-days"],
+    "published by LLaMA": llama.a100_hours / 24,
 }
-card_days["published, LLaMA's paper"] = llama.a100_hours / 24
-lab.table(
-    [
-        {
-            "way": name,
-            "card-days": days,
-            "days, 8 cards": days / 8,
-            "MFU": peak_days / days,
-        }
-        for name, days in card_days.items()
-    ]
-)
+rows = [{"way": name, "card-days": days} for name, days in card_days.items()]
+for row in rows:
+    row |= {
+        "days, 8 cards": row["card-days"] / 8,
+        "mfu_share": peak_days / row["card-days"],
+    }
+lab.table(rows)
 
 # %% [markdown]
-# The share of the peak is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The plan's 66 % are probably too much. The runs behind its constants recomputed activations, all but the smallest cut layers among cards, and none came above 56 %. Our plan does neither, so it goes beyond them.
+# The share of the peak is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The planner's 66 % are probably too much. The runs behind its constants recomputed activations, all but the smallest cut layers among cards, and none came above 56 %. Our plan does neither, so it goes beyond them.
 #
 # LLaMA's run was really made, so we answer with its 43 %: about 3,400 card-days, 14 months on eight cards. The cost is 82,432 times the price of a card hour.
 #
-# <details><summary>What the plan counts otherwise</summary>
+# <details><summary>What the planner counts otherwise</summary>
 #
-# A card counts as 80 billion bytes here; on an A100 torch can use about 85 billion. The bill counts 6.7 billion parameters, as the paper rounds, and the plan 6.74 billion. A plan's own memory has 8.6 GB of activations where the bill has 9.1: LLaMA has no masks of dropout, and a fused MLP keeps three of its four wide tensors. The table takes memory from the bill, and only days from the plan. It sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
+# A card counts as 80 billion bytes here; on an A100 torch can use about 85 billion. The bill counts 6.7 billion parameters, as the paper rounds, and the planner 6.74 billion. Its own memory has 8.6 GB of activations where the bill has 9.1: LLaMA has no masks of dropout, and a fused MLP keeps three of its four wide tensors. The table takes memory from the bill, and only days from the planner. It sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
 #
-# The days use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the plan's 66 % are 70 %.
+# The days use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the planner's 66 % are 70 %.
 #
 # </details>
 #
