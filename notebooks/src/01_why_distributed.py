@@ -145,7 +145,7 @@ adam.step()
 {name: each.nbytes for name, each in adam.state[net.weight].items()}
 
 # %% [markdown]
-# For this model your bill is `{"parameters": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_004}`: Adam's count of steps is a tensor, too. The check tries other models.
+# For this model your bill is `{"parameters": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_004}`: Adam's count of steps is a tensor, too.
 
 
 # %%
@@ -195,7 +195,7 @@ marked = {
 lab.show(your_own.operators(marked, counted=True))
 
 # %% [markdown]
-# A box is a tensor with its bytes. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
+# A box is what an operator makes, with the bytes kept of it. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
 #
 # ## What autograd keeps
 #
@@ -227,7 +227,7 @@ def per_unit(kind, length):
 lab.table([{"by hand": by_hand, "kept": per_unit("gpt", 256)}])
 
 # %% [markdown]
-# The 0.2 more are statistics of the norms and of attention.
+# The 0.2 more are statistics of norms and attention.
 #
 # LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB.
 
@@ -343,7 +343,7 @@ check.hint("fewest_ranks")
 # %% [markdown] sections="8.1.2"
 # ## Four ways to run in parallel
 #
-# Data parallelism is one way to share the work. Here it is beside three others, for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or a rank's part of them. Orange boxes are its sequences, and lines show what travels:
+# Data parallelism is one way to share the work. Here are four, for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or a rank's part of them. Orange boxes are its sequences, and lines show what travels:
 
 # %%
 strategies = {
@@ -386,19 +386,19 @@ planner.costs(every | {"ZeRO 1": zero_1})
 # | way | activations of | the busiest rank sends |
 # | --- | --- | --- |
 # | data parallel | 1 sequence | 2 x 3/4 of 13.4 GB of gradients, once after all four sequences |
-# | by layers | 4 sequences, a quarter of the layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back (first and last: half) |
+# | by layers | 4 sequences, a quarter of the layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back (first and last rank: half) |
 # | hybrid of both | 2 sequences, half of the layers | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
 # | ZeRO 3 | 1 sequence | 3 x 3/4 of 13.4 GB for each of its four sequences: parameters twice, gradients once |
 # | ZeRO 1 | 1 sequence | as data parallel: summed gradients, new parameters |
 #
-# By layers holds and sends least. Yet we go on with ZeRO 1: it fits, no rank waits, and the model stays whole.
+# By layers sends least, and holds as little as ZeRO 3. Yet we take ZeRO 1: it fits, no rank waits, and the model stays whole.
 
 # %% [markdown]
 # ## Exercise 3. What a rank sends
 #
 # Write the rules as a function for LLaMA 7B: bytes that the busiest rank sends in a step. `way` is `"data"`, `"layers"` or `"sharded"` (ZeRO 3), and `sequences`, taken one by one, are those of all ranks together. In a pipeline of two, each rank has one neighbour.
 #
-# `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, even a single one.
+# `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, even one.
 
 
 # %%
@@ -427,7 +427,8 @@ check.hint("rank_sends")
 
 # %%
 more_kept = (per_unit("llama", 256) - by_hand) * 2048 * 4096 * 32
-left_out = {"fp32 gradients": 2 * 6.7e9, "LLaMA's block": more_kept, "process": 3.7e9}
+left_out = {"fp32 gradients": 2 * 6.7e9, "LLaMA's block": more_kept}
+left_out["process, logits"] = 3.7e9
 lab.bars(left_out, unit="bytes", badge="computed", title="What the bill leaves out")
 
 # %% [markdown]
@@ -436,7 +437,7 @@ lab.bars(left_out, unit="bytes", badge="computed", title="What the bill leaves o
 
 # %%
 def ending(cards):
-    zero = {"zero": 1, "recipe": "mixed", "precision": "fp16"}  # sends 16 bits
+    zero = {"zero": 1, "recipe": "mixed", "precision": "fp16"}  # gradients of 16 bits
     days = planner.Plan(model="LLaMA 7B", gpus=cards, batch=512, **zero).days(1e12)
     bill = sum(need.bill(cards, stage=1).values())
     held = {"bill_bytes": bill, "at worst_bytes": bill + sum(left_out.values())}
