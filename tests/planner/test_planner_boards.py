@@ -286,16 +286,6 @@ def test_one_by_one_every_way_keeps_one_sequence_and_sharded_states_travel_for_e
     assert grown == {way: 4 if way == "sharded" else 1 for way in single}
 
 
-def test_a_sharded_optimizer_is_held_in_parts_and_sends_as_much():
-    data = strategies.Strategy(recipe="mixed", one_by_one=True)
-    zero_1 = data.but(shard_optimizer=True)
-    assert zero_1.bill() == need.Need(model="LLaMA 7B").bill(4, stage=1)
-    assert zero_1.sent_bytes() == pytest.approx(data.sent_bytes())
-    assert zero_1.as_run() == data.as_run()
-    with pytest.raises(ValueError, match="shard_optimizer"):
-        data.but(strategy="layers", shard_optimizer=True)
-
-
 def test_the_fewest_cards_of_every_model_are_those_of_its_bill():
     told = {row[0]: row[1:] for row in need.cards().cells}
     assert list(told) == list(need.MODELS)
