@@ -3,7 +3,7 @@ inside each layer (tensor parallel). Who holds what and sends what: of a large m
 a small one to the byte."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +78,8 @@ class Strategy(Experiment):
     """whether a rank takes its sequences as microbatches of one, and begins each backward as soon
     as it can (1F1B in a pipeline); else it keeps the activations of all of them. A run does the
     latter."""
+    shard_optimizer: bool = False
+    """whether data parallel ranks share what the optimizer adds (ZeRO 1); a run doesn't"""
 
     def __post_init__(self) -> None:
         check_word(self.strategy, STRATEGIES, "a strategy")
@@ -85,6 +87,8 @@ class Strategy(Experiment):
         check_word(self.device, DEVICES, "a device")
         check_word(self.recipe, RECIPES, "a recipe")
         check_whole(1, 100_000, ranks=self.ranks, batch=self.batch)
+        if self.shard_optimizer and self.strategy != "data":
+            raise ValueError(f"shard_optimizer is of strategy 'data'; got {self.strategy!r}")
 
     @property
     def num_stages(self) -> int:
@@ -109,8 +113,8 @@ class Strategy(Experiment):
 
     @property
     def zero_stage(self) -> int:
-        """3 where the states are sharded, else 0."""
-        return 3 if self.strategy == "sharded" else 0
+        """3 where the states are sharded, 1 where the optimizer is, else 0."""
+        return 3 if self.strategy == "sharded" else int(self.shard_optimizer)
 
     @property
     def share(self) -> float:
@@ -185,7 +189,7 @@ class Strategy(Experiment):
 
     def as_run(self) -> "Strategy":
         """A run trains the small model, whatever stands here."""
-        return replace(self, model="LLaMA 7B", device="A100 80 GB", recipe="fp32")
+        return Strategy(strategy=self.strategy, ranks=self.ranks, batch=self.batch)
 
     def measured(self, run: "Run") -> list[dict]:
         """What each rank returned."""

@@ -28,9 +28,10 @@ _RIGHT_PX = 66.0
 """room for the counts"""
 
 
-def operators(ways: Mapping[str, Sequence[tuple[str, bool]]]) -> Sketch:
+def operators(ways: Mapping[str, Sequence[tuple[str, bool]]], *, counted: bool = False) -> Sketch:
     """For ``lab.show``: a row for each name -> what ``recorded`` returned of a function: its
-    operators, those marked whose results autograd keeps.
+    operators, those marked whose results autograd keeps. ``counted``: they were counted by hand,
+    not recorded.
 
     Raises ValueError for other things, or more than MOST operators.
     """
@@ -42,7 +43,8 @@ def operators(ways: Mapping[str, Sequence[tuple[str, bool]]]) -> Sketch:
     found = {str(name): list(row) for name, row in ways.items()}
 
     def build(words: dict[str, str]) -> Sketch:
-        return _drawn(found, WORDS[words["code"]], words)
+        badge = words["computed" if counted else "measured"]
+        return _drawn(found, WORDS[words["code"]], badge, words["code"])
 
     return speaking(None, build)
 
@@ -56,7 +58,7 @@ def _is_row(row: object) -> bool:
 
 
 def _drawn(
-    found: dict[str, list[tuple[str, bool]]], own: dict[str, str], words: dict[str, str]
+    found: dict[str, list[tuple[str, bool]]], own: dict[str, str], badge: str, code: str
 ) -> Sketch:
     left_px = 8 + max(text_px(name) for name in found)
     step_px = (WIDTH_PX - left_px - _RIGHT_PX) / max(map(len, found.values()))
@@ -82,9 +84,9 @@ def _drawn(
         shapes=(*shapes, *keys),
         height_px=end_px,
         heading=own["heading"],
-        badge=words["measured"],
+        badge=badge,
         table=tuple(table),
-        language=words["code"],
+        language=code,
         summary=f"{own['heading']}.",
     )
 

@@ -226,6 +226,8 @@ def test_operators_are_told_in_their_order_with_what_is_kept():
     drawn = your_own.operators({"a": bend, "b": [("x", False)]})
     assert drawn.table[1:] == (("a", "x addmm tanh mul", "x tanh"), ("b", "x", ""))
     assert [each.text for each in drawn.only(Words) if each.bold] == ["2 kept", "0 kept"]
+    badges = {your_own.operators({"a": bend}, counted=by_hand).badge for by_hand in (False, True)}
+    assert badges == {"measured", "computed"}
     for none in (3, {}, {"a": 3}, {"a": []}, {"a": [("x", True)] * 15}, {"a": ["xy"]}):
         with pytest.raises(ValueError, match="14 operators at most"):
             your_own.operators(none)
