@@ -38,7 +38,7 @@ lab.show(scene.timeline(small.predict(), title="A step of 64 sequences", **scale
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# That is one of the eight cards, to scale. It computes on the left, and then waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute the same 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
+# That is one of the eight cards, to scale. It computes on the left, and then waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute the same 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
 #
 # - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end.
 # - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
@@ -60,7 +60,7 @@ computing_s = small.time().step_us / 1e6 - messages_s
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It trains by real DDP, but it is [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
+# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It is real DDP, but [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
 
 # %%
 link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
@@ -70,9 +70,9 @@ step = data_parallel.Step(
 step.predict()
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
-# Each row is a rank: its forward, its backward, and in a thin strip its messages. They all come after the backward, and every card waits for them. But a backward makes the last layer's gradients first.
+# Each row is a rank: its forward, its backward, and in a thin strip its messages. They all come after the backward. But a backward makes the last layer's gradients first.
 #
-# So with overlap DDP sends each bucket as soon as it is complete. What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. By chapter 02 a ring of three ranks takes 4/3 × 1.05 MB / 80 MB/s + 4 × 0.5 ms for a bucket, 19.5 ms. How many milliseconds should a step take with overlap?
+# So with overlap DDP sends each bucket as soon as it is complete. What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. By chapter 02 a ring of three ranks takes 4/3 × 1.05 MB / 80 MB/s + 4 × 0.5 ms for a bucket, 19.5 ms. How many milliseconds is a step with overlap?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -97,7 +97,7 @@ lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 {kind: round((us - hidden.readings[kind]) / 1000) for kind, us in late.readings.items()}
 
 # %% [markdown] sections="19.1.3"
-# By the prediction overlap saves 98 ms, the time of five of the six buckets.
+# By the prediction overlap saves 97 ms, the time of five of the six buckets. The measured saving differs by what delayed the two runs.
 #
 # ### A link that can't keep up
 #
@@ -115,7 +115,7 @@ step.but(overlap=True, link=narrow).board()
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# Our run already exchanges once for 8 microbatches. By [gradient accumulation](GLOSSARY.md#gradient-accumulation) it can exchange once for m batches of 64 sequences (`no_sync()` in chapter 03). With m = 4, on the scale of the first picture:
+# Our run already exchanges once for 8 microbatches. By [gradient accumulation](GLOSSARY.md#gradient-accumulation) it can exchange once for m batches of 64 sequences (`no_sync()` in chapter 03). Here m = 4:
 
 # %%
 four_batches = scene.timeline(small.but(batch=256).predict(), title="m = 4", **scale)
@@ -206,11 +206,11 @@ gap = by_exchange["m = 1"][16] - by_exchange["m = 4"][16]
 lower.score(whose[1 - (gap > 0.1) + (gap < -0.1)])
 
 # %%
-axes = {"y": "loss of held-out text", "joined": True}
+axes = {"y": "loss of held-out text", "joined": True, "log_x": True}
 lab.curves(measured=by_exchange, x="exchanges", title="For each exchange", **axes)
 
 # %% [markdown]
-# At each rate the line of m = 4 ends close to that of m = 1 (one run each; at the higher rate they jump). The rate made a difference. Accumulation did not, and it took four times the computing:
+# At the rate 0.3 the points of m = 4 lie on the line of m = 1. At the higher rate they jump and end there, too (one run each). So accumulation bought nothing that we can see, for four times the computing:
 
 # %%
 by_batch = {
@@ -222,14 +222,14 @@ by_batch = {
 lab.curves(measured=by_batch, x="microbatches", title="For the same computing", **axes)
 
 # %% [markdown]
-# Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12 measures that). In this toy, so early in training, it seems not to.
+# Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12 measures that). In this toy, so early in training, it seems not to be so.
 #
 # If our 7 B model were like that, m = 4 would lose: an update would take 84 s instead of 74, and teach no more. But our batch is small. LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many of the 71 seconds are left?
+# Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many seconds are left?
 
 # %%
 in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
@@ -304,7 +304,7 @@ check.hint("break_even")
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## When is it worth it?
 #
-# On our cable bf16 saves 24 s, and the casting costs an A100 about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). Here is each way by itself, nothing hidden. The line is one card alone:
+# On our cable bf16 saves 24 s, and casting costs about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). Here is each way by itself, nothing hidden. The line is one card alone:
 
 
 # %%
@@ -327,7 +327,7 @@ forecast["marks"] = {"one card": 8 * computing_s}
 lab.bars(each_way, title="Time for each 64 sequences, each way", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# With bf16 alone eight cards are slower than one. The others are faster, those with m only **if** training uses the larger batch. With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
+# With bf16 alone eight cards are slower than one. The other ways are faster, those with m only **if** training uses the larger batch. With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
@@ -393,7 +393,7 @@ lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
 # %% [markdown]
 # ## Summary
 #
-# - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: at best, with a card's sequences in one microbatch, our 74 seconds become 71.
+# - Only exposed messages cost time. Overlap hides no more than there is computing: at best, with a card's sequences in one microbatch, our 74 seconds become 71.
 # - Accumulation divides the messages by m. It pays if training uses the larger batch; our toy did not.
 # - Gradients in bf16 leave 47 of the 71 seconds, because the parameters remain. With m = 24 they leave 2. A network twenty times as fast leaves 3.5.
 # - If nothing is hidden, compression pays where the link is slower than (bytes saved) / (time to compress).
