@@ -210,7 +210,7 @@ axes = {"y": "loss of held-out text", "joined": True, "log_x": True}
 lab.curves(measured=by_exchange, x="exchanges", title="For each exchange", **axes)
 
 # %% [markdown]
-# At the rate 0.3 the points of m = 4 lie on the line of m = 1. At the higher rate they jump and end there, too (one run each). So accumulation bought nothing that we can see, for four times the computing:
+# At the rate 0.3 the points of m = 4 lie close to the line of m = 1. At the higher rate they jump, and end close to its line, too (one run each). So accumulation bought nothing that we can see, for four times the computing:
 
 # %%
 by_batch = {
@@ -224,7 +224,7 @@ lab.curves(measured=by_batch, x="microbatches", title="For the same computing", 
 # %% [markdown]
 # Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12 measures that). In this toy, so early in training, it seems not to be so.
 #
-# If our 7 B model were like that, m = 4 would lose: an update would take 84 s instead of 74, and teach no more. But our batch is small. LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
+# If our 7 B model were like that, m = 4 would lose: an update would take 84 s instead of 74, and teach no more. But for such a model our batch is small. LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
