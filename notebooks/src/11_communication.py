@@ -337,7 +337,7 @@ enough = (m for m in range(1, 100) if step_s(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# (23.6 + 23.6)/m seconds are left. Now overlap. It hides the most if a card's 8 sequences are one microbatch. That fits only with recomputation, and computes for 4.0 s. Parameters hide under the forward, a quarter of it, and gradients under the rest.
+# (23.6 + 23.6)/m seconds are left. Overlap hides the most if a card's 8 sequences are one microbatch. That fits only with recomputation, and computes for 4.0 s. Parameters hide under the forward, a quarter of it, and gradients under the rest.
 
 # %%
 whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
