@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.9.2", "10.4.3", "10.7.3", "19.1.3", "19.2.2b", "19.8.2", "S10"]
 #     needs: ["chapters 02, 03 and 06"]
-#     minutes: 90
+#     minutes: 120
 # ---
 
 # %% [markdown]
 # # Communication: hide it, and send less
 #
-# *An hour with two exercises; half an hour more for the optional end. You need chapters 02, 03 and 06. No GPU is needed.*
+# *An hour with two exercises; another hour for all of the optional end. You need chapters 02, 03 and 06. No GPU is needed.*
 #
 # Our 7 B model trains on eight A100s in eight machines, joined by an Ethernet of 10 Gbit/s. A step of 64 sequences computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and by our planner's count that takes 71 seconds.
 #
@@ -24,6 +24,7 @@ import torch.distributed as dist
 import labkit as lab
 from labkit import collectives, data_parallel, planner
 from labkit.communication import check, compressed_run
+from labkit.pictures import scene
 
 lab.begin("en")
 small = planner.Plan(
@@ -31,31 +32,35 @@ small = planner.Plan(
 )
 
 # %%
+scale = {"span_us": 84e6, "messages": True}
+lab.show(scene.timeline(small.predict(), title="A step of 64 sequences", **scale))
+
+# %% [markdown] sections="19.8.2"
+# ## The bill
+#
+# That is one of the eight cards, to scale. It computes on the left, and then waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute the same 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
+#
+# - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end.
+# - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
+#
+# <details><summary>What the count assumes</summary>
+#
+# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s.
+# - **The cards** reach two thirds of an A100's peak, by constants fitted to published runs (`small.trust()`). For one sequence at a time that may be optimistic. At 40 % of the peak the computing takes 5.3 s instead of 3.2.
+#
+# </details>
+
+# %%
 by_call_us = small.time().data  # what each collective of a step takes
 gradients_s = by_call_us["reduce_scatter"] / 1e6
 parameters_s = by_call_us["all_gather"] / 1e6
 messages_s = gradients_s + parameters_s
 computing_s = small.time().step_us / 1e6 - messages_s
-bill_s = {
-    "computing": computing_s,
-    "gradients": gradients_s,
-    "parameters": parameters_s,
-}
-lab.bars(bill_s, unit="s", title="A step of 64 sequences", badge="predicted")
-
-# %% [markdown] sections="19.8.2"
-# ## The bill
-#
-# Of these 74 seconds the cards wait 96 %. A single card, if the model fitted, would compute the same 64 sequences in 26. The run uses ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather the parameters in bf16.
-#
-# - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end. We count on two thirds of an A100's peak.
-# - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
-# - **The cable:** these 0.5 GB/s are two fifths of 10 Gbit/s, a share fitted to runs over InfiniBand. For an Ethernet it is a guess. At the full 10 Gbit/s the messages take 28 s.
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It trains by real DDP, but it is [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
+# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It is real DDP, but [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
 
 # %%
 link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
@@ -65,9 +70,9 @@ step = data_parallel.Step(
 step.predict()
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
-# Each row is a rank: its forward, its backward, and in a thin strip its messages. They all come after the backward, and every card waits for them. But a backward makes the last layer's gradients first.
+# Each row is a rank: its forward, its backward, and in a thin strip its messages. They all come after the backward. But a backward makes the last layer's gradients first.
 #
-# So with overlap DDP sends each bucket as soon as it is complete (chapter 03). What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. A bucket takes 19.5 ms on this link. How many milliseconds should a step take with overlap?
+# So with overlap DDP sends each bucket as soon as it is complete. What lies under computing of the same rank is [hidden](GLOSSARY.md#overlap-to-hide-communication). The rest is [exposed](GLOSSARY.md#exposed-communication), and only the exposed part costs time. By chapter 02 a ring of three ranks takes 4/3 × 1.05 MB / 80 MB/s + 4 × 0.5 ms for a bucket, 19.5 ms. How many milliseconds is a step with overlap?
 
 # %%
 with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
@@ -80,7 +85,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer: it has gaps, and boxes that took longer than stated. What does overlap save?
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer: it has gaps, and boxes that [overran](GLOSSARY.md#overran). So compare the savings, not the steps:
 
 # %%
 late = step.compare()
@@ -88,59 +93,59 @@ saves = {"without overlap": late.readings, "with overlap": hidden.readings}
 where = "predicted / measured, paced links"
 lab.bars(saves, unit="us", title="A step of six layers", badge=where)
 
-# %% [markdown] sections="19.1.3"
-# By the prediction it saves 98 ms, the time of five of the six buckets. The measured saving differs: each measured step has its own delays.
+# %%
+{kind: round((us - hidden.readings[kind]) / 1000) for kind, us in late.readings.items()}
 
 # %% [markdown] sections="19.1.3"
+# By the prediction overlap saves 97 ms, the time of five of the six buckets. The measured saving differs by what delayed the two runs.
+#
 # ### A link that can't keep up
 #
-# There a bucket took a little less than a layer's backward. On our bill the gradients take 47 s, and the backward of all 8 microbatches about two. Here the link has 30 MB/s, and the buckets queue up. (Try other layers and buckets on the board.)
+# There a bucket took a little less than a layer's backward. On our bill gradients take 47 s, and all backwards about two. Here the link has 30 MB/s, and the buckets queue up. Which bucket size makes the shortest step?
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).board()
 
 # %% [markdown]
-# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link.
+# Overlap can hide no more than the backward that is left when the first bucket is full. Here that is five layers, 100 ms, however slow the link. A larger bucket fills later.
 #
-# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward (Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`). But a step cannot be shorter than its messages, so at best 74 seconds become 71. Less must go over the cable.
+# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward. With one sequence at a time these two take only 0.4 s. And a step is never shorter than its messages, so at best 74 seconds become 71. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# Our run already exchanges once for 8 microbatches. Can it exchange once for several batches? In chapter 03 several microbatches shared one all-reduce, by `no_sync()`. This is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A common mistake is to all-reduce by hand after each microbatch. Let two ranks do so; microbatch i adds 1 to entry i. If we divide by the two ranks only at the end, how often does the first microbatch count?
-
-
-# %%
-def counted(each_time=1, at_end=1):
-    """How often each of four microbatches is in the gradient"""
-    gradient = torch.zeros(4)
-    for number in range(4):
-        gradient[number] += 1  # the backward of this microbatch, under no_sync()
-        dist.all_reduce(gradient)
-        gradient /= each_time
-    return (gradient / at_end).tolist()
-
+# Our run already exchanges once for 8 microbatches. By [gradient accumulation](GLOSSARY.md#gradient-accumulation) it can exchange once for m batches of 64 sequences (`no_sync()` in chapter 03). Here m = 4:
 
 # %%
-first = lab.guess("how often the first microbatch counts", between=(0, 16))
+four_batches = scene.timeline(small.but(batch=256).predict(), title="m = 4", **scale)
+lab.show(four_batches)
 
-# %%
-both = lab.launch(lambda: (counted(at_end=2), counted(each_time=2)), ranks=2)[0]
-first.score(both[0][0])
-
-# %%
-for counts in both:
-    print(counts)
-
-# %% [markdown]
-# - **Divided at the end** (first line): wrong, because what was summed once is summed again in each later round.
-# - **Divided each time** (second line): right, because what was averaged before is equal on all ranks. But it sends four times as much as necessary.
+# %% [markdown] sections="8.9.2, 10.4.3"
+# Four batches take 84 s instead of 4 × 74. Each pays a quarter of the messages, 18 of the 71 seconds. But the four make one update instead of four.
 
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks. (*Over budget* is the check's word for right but wasteful.)
+# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks.
+#
+# <details><summary>An attempt that fails</summary>
+#
+# Let each `loss` be rightly weighted. Then this is still wrong:
+#
+# ```python
+# with ddp.no_sync():
+#     for loss in losses:
+#         loss.backward()
+#         for weight in ddp.parameters():
+#             dist.all_reduce(weight.grad)
+# for weight in ddp.parameters():
+#     weight.grad /= dist.get_world_size()
+# ```
+#
+# What was summed once is summed again in each later round. With two ranks the first of four microbatches counts 16 / 2 = 8 times. Divided after each all-reduce it is right, but it sends four times as much as necessary.
+#
+# </details>
 
 
 # %%
@@ -165,9 +170,15 @@ check.accumulate(my_accumulation)
 check.hint("accumulate")
 
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# ### What it saves, and what it costs
+# ### What does an exchange buy?
 #
-# Let m batches of 64 sequences share one exchange. Then each pays 1/m: with m = 4, 18 of our 71 seconds remain for each 64 sequences. But there are fewer updates. What does that cost? `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. A microbatch stands for one of our batches. Every run sees the same 64 of them, m in a step.
+# Does an update by four batches teach more than one by a single batch? `compressed_run.launch` trains a small transformer (30,000 parameters, SGD) on two ranks. A microbatch stands for one of our batches. Each run sees 64 of them, m for each exchange. A larger batch is often given a higher rate, so we try two.
+#
+# At the rate 0.3, after 16 exchanges, m = 1 has seen 16 microbatches, and m = 4 all 64. Whose loss is lower?
+
+# %%
+whose = ["m = 4, by more than 0.1", "neither", "m = 1, by more than 0.1"]
+lower = lab.guess("the lower loss after 16 exchanges", choices=whose)
 
 
 # %%
@@ -176,42 +187,49 @@ def trained(m, rate):
     return compressed_run.launch(num_steps=64 // m, accumulate=m, learning_rate=rate)
 
 
-def losses(run):
-    """Of held-out text, after 8, 16, ... 64 microbatches"""
-    return dict(zip(range(8, 65, 8), run[0]["loss"].values()))
+def losses(run, every):
+    """Of held-out text, read once in so many exchanges or microbatches"""
+    readings = run[0]["loss"].values()
+    return {number * every: loss for number, loss in enumerate(readings, start=1)}
 
 
 # %%
-plain = trained(1, 0.3)
-by_batch = {
-    "m = 1": losses(plain),
-    "m = 4": losses(trained(4, 0.3)),
-    "m = 4, 4 times the rate": losses(trained(4, 4 * 0.3)),
+plain, fewer = trained(1, 0.3), trained(4, 0.3)
+fast, fewer_fast = trained(1, 4 * 0.3), trained(4, 4 * 0.3)
+by_exchange = {
+    "m = 1": losses(plain, 8),
+    "m = 4": losses(fewer, 2),
+    "m = 1, 4 times the rate": losses(fast, 8),
+    "m = 4, 4 times the rate": losses(fewer_fast, 2),
 }
-axes = {"x": "microbatches", "y": "loss of held-out text"}
-lab.curves(measured=by_batch, joined=True, title="Fewer updates", **axes)
+gap = by_exchange["m = 1"][16] - by_exchange["m = 4"][16]
+lower.score(whose[1 - (gap > 0.1) + (gap < -0.1)])
+
+# %%
+axes = {"y": "loss of held-out text", "joined": True, "log_x": True}
+lab.curves(measured=by_exchange, x="exchanges", title="For each exchange", **axes)
 
 # %% [markdown]
-# With fewer updates training gets less far. With 4 times the rate it jumps (one run). Where does m = 8 end, with 8 times the rate? A model that knows nothing has a loss of ln 256 = 5.5.
+# At the rate 0.3 the points of m = 4 lie close to the line of m = 1. At the higher rate they jump, and end close to its line, too (one run each). So accumulation bought nothing that we can see, for four times the computing:
 
 # %%
-ends = ["below m = 1", "between m = 1 and 5.5", "above 5.5"]
-eight = lab.guess("the last loss with m = 8 and 8 times the rate", choices=ends)
-
-# %%
-last_loss = trained(8, 8 * 0.3)[0]["last_loss"]
-eight.score(ends[(last_loss > plain[0]["last_loss"]) + (last_loss > 5.5)])
-
-# %%
-round(last_loss, 1)
+by_batch = {
+    "m = 1": losses(plain, 8),
+    "m = 4": losses(fewer, 8),
+    "m = 1, 4 times the rate": losses(fast, 8),
+    "m = 4, 4 times the rate": losses(fewer_fast, 8),
+}
+lab.curves(measured=by_batch, x="microbatches", title="For the same computing", **axes)
 
 # %% [markdown]
-# That is above 5.5, so the run has diverged. (One run, without warm-up: see chapter 12.) One need not scale the rate, but then training gets less far, as m = 4 shows. So training decides how large m may be. Where your limit is this toy can't say.
+# Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12 measures that). In this toy, so early in training, it seems not to be so.
+#
+# If our 7 B model were like that, m = 4 would lose: an update would take 84 s instead of 74, and teach no more. But for such a model our batch is small. LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# What must be sent can still be made smaller. Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many of the 71 seconds are left?
+# Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many seconds are left?
 
 # %%
 in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
@@ -220,11 +238,11 @@ in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
 in_bf16.score(gradients_s / 2 + parameters_s)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# That is 47.2 / 2 + 23.6, because the parameters travel in bf16 already. Even with no gradients at all, 23.6 seconds would remain.
+# The gradients' 47.2 s are halved. The parameters' 23.6 s stay, because they travel in bf16 already.
 #
 # ### Does training bear the rounding?
 #
-# Try it, in plain DDP (the bill's ZeRO 1 has no all-reduce to replace). DDP lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients. It returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
+# Try it, in plain DDP. It lets a [communication hook](GLOSSARY.md#communication-hook) replace its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients, and returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
@@ -236,21 +254,32 @@ def bf16(state, bucket):
 
 
 # %% [markdown]
-# *Handed in* is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on the sockets, headers included. With more than two ranks a ring sends more than it is handed.
+# *Handed in* is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on the sockets, headers included.
 
 # %%
 runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and no difference beyond chance: eight seeds of the all-reduce, where this was written, ended at 3.29 to 3.37. But the model is small, with 64 steps of SGD and two ranks, and Megatron-LM reduces gradients in fp32 unless you ask for bf16. So try it on your own model.
+# The bytes are halved, and in this one run the loss ends where that of the all-reduce does. But a ring of eight ranks rounds seven times instead of once, so try it on your own model.
 
 # %% [markdown] sections="10.4.3"
 # ### Exercise 2. Up to which link?
 #
-# Fewer bytes have a price: compressing occupies the processor, and we count all of its time. And **where the link keeps up, to shrink a hidden message saves no time**. (Where messages queue, every byte saved makes the queue shorter.) In our first step of six layers, halving the first five buckets would save nothing, and halving the last one about 9 ms.
+# Compressing takes time, and **where the link keeps up, to shrink a hidden message saves none**. So compression pays only up to a speed of the link. Find this speed, in GB/s: there a step takes as long with compression as without. You are given
 #
-# So compression pays only up to a speed of the link. Find the speed, in GB/s, at which a step takes as long with compression as without. Of a message's time on the link only what exceeds `hidden_ms` costs. A message has `before_mb`, compressed `after_mb`. `times_ms` is what compressing took, measured: the first few are slow, and now and then one is disturbed. (An example: 10 MB become 5, in 5 ms, and nothing is hidden. That pays up to 1 GB/s.)
+# - `times_ms`, what compressing took, measured often. The first few are slow, and now and then one is disturbed. All of this time costs.
+# - `before_mb` and `after_mb`, the message without and with compression.
+# - `hidden_ms`, the computing that it can hide under. Of its time on the link only what exceeds this costs.
+#
+# By hand: 10 MB become 5, in 5 ms, with 8 ms to hide under. At 0.77 GB/s, or MB per ms, both cost the same:
+#
+# | | on the link | exposed | compressing |
+# | --- | --- | --- | --- |
+# | 10 MB | 13 ms | 13 - 8 = 5 ms | 0 |
+# | 5 MB | 6.5 ms | 0 | 5 ms |
+#
+# If nothing could be hidden, the answer would be 1 GB/s.
 
 
 # %%
@@ -275,93 +304,99 @@ check.hint("break_even")
 # %% [markdown] sections="10.7.3, 19.8.2"
 # ## When is it worth it?
 #
-# On our cable bf16 pays. An A100 casts the 27 GB and back in about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). That saves a rank 7/8 of 13.5 GB, so it pays on any link below 11.8 / 0.04, some 300 GB/s (exercise 2). Ours carries 0.5.
-#
-# Now each way by itself, counted. To hide the most, a card's 8 sequences must be a single microbatch, which makes the computing longer, 4.0 s.
-#
-# <details><summary>Why that takes longer, and what it can hide</summary>
-#
-# By the planner one microbatch of 8 sequences fits with recomputation only, in 63 GB instead of 128. Recomputing adds a third, but the larger microbatch is faster. A quarter of the computing is the forward, which can hide parameters; the rest can hide gradients.
-#
-# </details>
+# On our cable bf16 saves 24 s, and casting costs about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). Here is each way by itself, nothing hidden. The line is one card alone:
+
 
 # %%
-whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
-recomputing_s = whole.time().step_us / 1e6 - messages_s
-
-
-def seconds(m=1, gradients=1.0, speed=1.0, computing=computing_s, under=0.0):
+def step_s(m=1, gradients=1.0, speed=1.0):
     """For each 64 sequences, if m such batches share one exchange"""
-    # it hides under so many seconds of computing, a quarter of them the forward
-    after_backward = max(0, gradients * gradients_s / speed - 3 / 4 * under)
-    after_forward = max(0, parameters_s / speed - 1 / 4 * under)
-    return {"computing": computing, "waiting": (after_backward + after_forward) / m}
+    messages = (gradients * gradients_s + parameters_s) / speed / m
+    return {"computing": computing_s, "waiting": messages}
 
 
 # %%
-at_best = dict(computing=recomputing_s, under=recomputing_s)
-steps = {
-    "as it is": seconds(),
-    "overlap, at best": seconds(**at_best),
-    "gradients in bf16": seconds(gradients=1 / 2),
-    "16 times the batch": seconds(m=16),
-    "200 Gbit/s": seconds(speed=20),
+each_way = {
+    "as it is": step_s(),
+    "gradients in bf16": step_s(gradients=1 / 2),
+    "m = 4": step_s(m=4),
+    "m = 16": step_s(m=16),
+    "200 Gbit/s": step_s(speed=20),
 }
 forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
-lab.bars(steps, title="Time for each 64 sequences, each way", **forecast)
+forecast["marks"] = {"one card": 8 * computing_s}
+lab.bars(each_way, title="Time for each 64 sequences, each way", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# Only two bars are short. A batch 16 times as large does nearly as much as a network twenty times as fast, **if** training bears it. LLaMA 7B was trained with 4 million tokens in a step, twice as many as this batch has.
-#
-# <details><summary>What the chart leaves out</summary>
-#
-# - **200 Gbit/s** are also filled to two fifths.
-# - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
-#
-# </details>
-#
-# ### In which order?
-#
-# The ways can be combined. Begin with what costs least:
-#
-# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` (nccl-tests) prints its speed as *busbw*. All that follows hangs on it. Put yours in: `seconds(speed=busbw / 0.5)`.
-# 2. **Leave overlap on.** It loses nothing. A larger microbatch hides more, but may have to recompute: that pays on the faster network, whose 3.5 s then hide almost whole, and not here.
-# 3. **Send gradients in bf16**, if your loss stays the same: 47 s. Megatron-LM has `--grad-reduce-in-bf16`, FSDP has `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`. Our hook rounds before the exchange, and each addition on a ring rounds again: once with two ranks, seven times with eight. With its switch Megatron-LM also adds up the microbatches in bf16.
-# 4. **Accumulate as far as training allows.** This divides the 47 s by m. (Not under FSDP's full sharding, which gathers the parameters for each microbatch.)
-# 5. **Compress further, or get a faster network**, if the cards still wait.
-#
-# With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
+# With bf16 alone eight cards are slower than one. The other ways are faster, those with m only **if** training uses the larger batch. With bf16, which is the smallest m that leaves at most 2 seconds for each 64 sequences?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
 
 # %%
-enough = (m for m in range(1, 100) if seconds(m, 1 / 2)["waiting"] <= 2)
+enough = (m for m in range(1, 100) if step_s(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
-# %% [markdown]
-# For each 64 sequences (23.6 + 23.6)/m seconds are left. Beside the other short steps:
+# %% [markdown] sections="10.7.3, 19.8.2"
+# (23.6 + 23.6)/m seconds are left. Overlap hides the most if a card's 8 sequences are one microbatch. That fits only with recomputation, and computes for 4.0 s. Parameters hide under the forward, a quarter of it, and gradients under the rest.
 
 # %%
-shortest = {
-    "16 times the batch": seconds(m=16),
-    "200 Gbit/s": seconds(speed=20),
-    "bf16, 24 times the batch": seconds(m=24, gradients=1 / 2),
-    "the same, with overlap": seconds(m=24, gradients=1 / 2, under=computing_s / 8),
-    "200 Gbit/s, overlap at best": seconds(speed=20, **at_best),
+whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
+under_s = whole.time().step_us / 1e6 - messages_s
+
+
+def overlapped_s(speed=1.0):
+    """The same at m = 1, if messages hide under all of the computing"""
+    gradients = max(0, gradients_s / speed - 3 / 4 * under_s)
+    parameters = max(0, parameters_s / speed - 1 / 4 * under_s)
+    return {"computing": under_s, "waiting": gradients + parameters}
+
+
+# %%
+combined = {
+    "overlap, at best": overlapped_s(),
+    "bf16, m = 24": step_s(24, 1 / 2),
+    "200 Gbit/s, overlap at best": overlapped_s(speed=20),
+    "200 Gbit/s, m = 4": step_s(4, speed=20),
+    "200 Gbit/s, bf16, m = 4": step_s(4, 1 / 2, speed=20),
 }
-lab.bars(shortest, title="Time for each 64 sequences, the shortest", **forecast)
+lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# So on our cable bf16 and 24 times the batch leave 2 of the 71 seconds, and 64 sequences take 5.2 s instead of 74. The cards still wait 38 % of the time. Overlap hardly helps: one sequence hides little of an exchange for 24 batches. That batch has 3.1 million tokens, fewer than LLaMA's; but unlike our toy, LLaMA had Adam and a warm-up. If training does not bear it, the faster network with overlap takes 4.2 s, the shortest of these five. At the full 10 Gbit/s ten times the batch would do. All this is predicted, not timed.
+# On our cable bf16 and m = 24 leave 2 of the 71 seconds. Then 64 sequences take 5.2 s, and eight cards are worth five. But this rests on a batch 24 times as large, 3.1 million tokens, and our toy got nothing from a fourfold one. LLaMA's was larger still. The fast network needs none: with overlap it takes 4.2 s at m = 1. All this is predicted, not timed.
+#
+# ### In which order?
+#
+# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` prints its speed as *busbw*. Put yours in: `step_s(speed=busbw / 0.5)`.
+# 2. **Leave overlap on.** It usually costs little.
+# 3. **Send gradients in bf16**, if your loss stays the same.
+# 4. **Accumulate, if a larger batch still helps training** (chapter 12). Then sum in fp32, and cast once for the exchange.
+# 5. **Get a faster network, or compress further**, if the cards still wait.
+#
+# <details><summary>The switches, and two that don't go together</summary>
+#
+# - **Overlap:** Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`. Messages and matmuls share a GPU's processors and its memory bandwidth, which our count leaves out.
+# - **bf16:** Megatron-LM's `--grad-reduce-in-bf16`. FSDP2 does it already if `MixedPrecisionPolicy` names `param_dtype=torch.bfloat16` and no `reduce_dtype`; ask for `reduce_dtype=torch.float32` if you don't want it.
+# - **bf16 with accumulation:** by its switch Megatron-LM also adds up the microbatches in bf16. At m = 24 these are 8 × 24, 192 terms, and one below about 1/256 of the sum is lost. So don't combine the two there unchecked.
+# - **Accumulation under FSDP's full sharding** gathers the parameters for each microbatch all the same.
+#
+# </details>
+#
+# <details><summary>What the charts leave out</summary>
+#
+# - **200 Gbit/s** are also filled to two fifths.
+# - **Slower cards:** with 5.3 s of computing the 5.2 s become 7.3, and the wait is a smaller share.
+# - **One microbatch of 8 sequences** takes 63 GB with recomputation, instead of 128. Recomputing adds a third, but the larger microbatch is faster.
+# - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary
 #
-# - Only exposed messages cost time. Overlap hides no more than there is computing to hide under: our 74 seconds become 71.
-# - Accumulation divides the messages by m, and means fewer updates. 16 times the batch leaves 4.4 of the 71 seconds for each 64 sequences.
-# - Gradients in bf16 leave 47, because the parameters remain; with 24 times the batch, 2. A network twenty times as fast leaves 3.5.
-# - If nothing is hidden, compression pays on links slower than the bytes it saves, divided by the time it takes.
+# - Only exposed messages cost time. Overlap hides no more than there is computing: at best, with a card's sequences in one microbatch, our 74 seconds become 71.
+# - Accumulation divides the messages by m. It pays if training uses the larger batch; our toy did not.
+# - Gradients in bf16 leave 47 of the 71 seconds, because the parameters remain. With m = 24 they leave 2. A network twenty times as fast leaves 3.5.
+# - If nothing is hidden, compression pays where the link is slower than (bytes saved) / (time to compress).
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload).
 #
@@ -726,9 +761,9 @@ in_bytes.score(gradients_s / 4 + parameters_s)
 
 # %%
 further = {
-    "gradients in bf16": seconds(gradients=1 / 2),
-    "gradients in 8 bits": seconds(gradients=1 / 4),
-    "top-1 %, choosing not counted": seconds(gradients=0.02),
+    "gradients in bf16": step_s(gradients=1 / 2),
+    "gradients in 8 bits": step_s(gradients=1 / 4),
+    "top-1 %, choosing not counted": step_s(gradients=0.02),
 }
 lab.bars(further, title="Time for each 64 sequences, compressed further", **forecast)
 
@@ -792,7 +827,7 @@ lab.bars(further, title="Time for each 64 sequences, compressed further", **fore
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside: `counted(at_end=2)`, the first line of the two. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside: the failing attempt of exercise 1. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) The all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
 # </details>
 #
