@@ -126,7 +126,7 @@ lab.table(
 print(your_own.bottleneck(was_us[1:], now_us[1:], readers=4))
 
 # %% [markdown]
-# A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace: until 48 ms, divided by their number, are shorter than the rest.
+# A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
 
 # %% [markdown]
 # Did the rest stay what it was? Here are its parts, for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
@@ -137,7 +137,7 @@ rests_us = {name: dict([*us.items()][:-1]) for name, us in parts_us.items()}
 lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its parts")
 
 # %% [markdown]
-# Computing hardly changes, because our readers mostly sleep. Readers that decode on the CPU need the cores, and may make it slower. What changes are the waits. (The first bar is an average of only eight steps, so a single message that was held up shows in it.)
+# Computing hardly changes, because our readers mostly sleep. Readers that decode on the CPU need the cores, and may make it slower. What changes are the waits.
 #
 # ### Who waits for whom?
 #
@@ -361,7 +361,7 @@ forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6
 your_own.judged(forecasts, clock_us[:6], again_us=again_us)
 
 # %% [markdown]
-# Where the formula misses the fitted steps by more than the clock's error, it isn't true, but it may still be useful. The last row is the plan with a GPU's constants, and the second with your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
+# The last row is the plan with a GPU's constants, and the second with your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
 #
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
