@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NEAR = 0.1
 """as a share: how far off a clock or a fit may be"""
+HOLDS = 0.05
+"""as a share: how far off a forecast may be, unless the clock itself is farther off"""
 MOST_US = 1e15
 MOST = 1_000_000
 """layers or sequences of a step"""
@@ -93,13 +95,13 @@ def one_factor(ratios: Sequence[float], *, again: float) -> str:
     told = {"apart": format_share(apart), "noise": format_share(noise)}
     if apart > SURE * noise:
         return say(
-            "The ratios lie up to {apart} apart, and the clock is off by {noise}: no single "
-            "factor mends this plan.",
+            "The ratios lie up to {apart} apart, and two clockings of one step differ by {noise}: "
+            "no single factor mends this plan.",
             **told,
         )
     return say(
-        "The ratios lie up to {apart} apart, and the clock is off by {noise}: too close to refute "
-        "that one factor does.",
+        "The ratios lie up to {apart} apart, and two clockings of one step differ by {noise}: too "
+        "close to refute that one factor does.",
         **told,
     )
 
@@ -187,7 +189,7 @@ def fitted(
         after = getattr(own, name)
         row = {say("constant"): name, say("before"): before, say("after"): after}
         told = _says(name, before, after) if noise <= NEAR else "-"
-        rows.append(row | {say("what it says"): told})
+        rows.append(row | {say("what the plan now assumes"): told})
     return own, table(rows, title=_clock_again(noise) if noise > NEAR else "")
 
 
@@ -308,23 +310,22 @@ def _verdict(name: str, noise: float, worst: float, last: float) -> str:
             noise=format_share(noise),
             worst=format_share(worst),
         )
-    told = {"name": name, "last": format_share(last), "worst": format_share(worst)}
-    if last <= worst:
+    limit = max(HOLDS, noise)
+    told = {
+        "name": name,
+        "last": format_share(last),
+        "worst": format_share(worst),
+        "limit": format_share(limit),
+    }
+    if last <= limit:
         return say(
-            "{name}: {last} off on the larger step, and up to {worst} on the steps of the fit. "
-            "The forecast holds.",
-            **told,
-        )
-    if last <= noise:
-        return say(
-            "{name}: {last} off on the larger step, no more than the clock, which is off by "
-            "{noise}. The forecast holds.",
-            noise=format_share(noise),
+            "{name}: {last} off on the larger step, within the limit of {limit}: the forecast "
+            "holds. It is up to {worst} off on the steps of the fit.",
             **told,
         )
     return say(
-        "{name}: {last} off on the larger step, but only up to {worst} on the steps of the fit. "
-        "Further out expect more.",
+        "{name}: {last} off on the larger step, more than the limit of {limit}; up to {worst} on "
+        "the steps of the fit. Further out expect more.",
         **told,
     )
 

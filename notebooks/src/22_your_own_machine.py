@@ -11,7 +11,7 @@
 #
 # *Fifty minutes; twenty more for the optional end. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? This page clocks the machine that runs it, so end what else runs there.
+# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? This page clocks the machine that runs it, so close other programs first.
 #
 # We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
@@ -63,7 +63,7 @@ found = record(script, ranks=2, show=False)
 lab.show(found.advice.as_drawn)
 
 # %% [markdown]
-# Under it stands the reading, in brown: while a rank reads its next batch, it has nothing to compute. A long red bar on both ranks at once is a message that was held up.
+# Under it stands the reading, in brown: while a rank reads its next batch, it has nothing to compute.
 #
 # **When you are done** you can find what a script of yours waits for, prove that a change helps, and forecast a larger step from small ones.
 
@@ -129,7 +129,7 @@ print(your_own.bottleneck(was_us[1:], now_us[1:], readers=4))
 # A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
 
 # %% [markdown]
-# Which part of the rest changed most? The bars show it for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
+# Did the rest stay what it was? Here are its parts, for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
 
 # %%
 parts_us = {"as it was": found.parts_us(), "four readers": again.parts_us()}
@@ -137,13 +137,11 @@ rests_us = {name: dict([*us.items()][:-1]) for name, us in parts_us.items()}
 lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its parts")
 
 # %% [markdown]
-# The first bar is an average of only eight steps. One message that was held up can be most of it, and readers don't cure that.
-#
-# Our readers mostly sleep. Readers that decode on the CPU need the cores, and may make computing slower.
+# Computing hardly changes, because our readers mostly sleep. Readers that decode on the CPU need the cores, and may make it slower. What changes are the waits.
 #
 # ### Who waits for whom?
 #
-# Both ranks do the same work. Why does one wait for the other at all? Here is the longest red bar, with the time before it. What does the other rank do meanwhile?
+# Both ranks do the same work. Why does one wait for the other at all? Here is the longest red bar of all steps, with the time before it. What does the other rank do meanwhile?
 
 # %%
 drawn = again.advice.as_drawn
@@ -153,7 +151,7 @@ from_us, to_us = sent.start_us[longest] - 20e3, sent.end_us[longest]
 lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < to_us)))
 
 # %% [markdown]
-# Brown beside the red: it reads. Blue: it computes. An all-reduce ends only when both ranks have brought their gradients. So the rank that comes first waits in it for the other, however fast the network is: **a slow reader on one rank looks like a slow network on the other.**
+# Brown beside the red: it reads. Blue: it computes. An all-reduce ends only when both ranks have brought their gradients. So the rank that comes first waits in it for the other, however fast the network is. Here neither reader is slower on average: each rank's batches come in bursts, and probably the bursts of the two don't coincide. But **a slow reader on one rank looks like a slow network on the other.**
 
 # %% [markdown]
 # ## Exercise 1. Another script
@@ -282,7 +280,7 @@ lab.table(rows[:5] + rows[6:])  # without the largest
 print(your_own.one_factor(ratios[:5], again=ratios[6]))
 
 # %% [markdown]
-# If it says to stop, wait until the machine is quiet, and run the cells from the clock on again.
+# On a busy machine the line says to stop. Then wait until it is quiet, and run the cells from the clock on again.
 #
 # ### Three times in place of one factor
 #
@@ -334,11 +332,11 @@ twice_us = clock_us[0], clock_us[6]
 print(your_own.beside_fit(three_us, planned_us, twice_us=twice_us))
 
 # %% [markdown]
-# That is between 0 and 12 sequences. A factor that mends the plan must mend both the beginning of its line and the slope.
+# That is between 0 and 12 sequences. One factor would have to lift the beginning of the plan's line and its slope alike.
 #
 # ### With the library
 #
-# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants to bring the plan nearer to the five runs. Which, and what does each change say? One that hardly moves says little.
+# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants to bring the plan nearer to the five runs. Which, and what does the plan assume now? One that hardly moves says little.
 
 # %%
 again_us = clock_us[6]
@@ -352,7 +350,9 @@ constants
 #
 # </details>
 #
-# Which forecast is nearest to the larger step? With a minus it is too short. The sentence above the table judges the first row, which holds if it is no farther off than the fitted steps, or than the clock.
+# A fitted constant need not be a cause. `matmul` is always moved, and may take up errors of other kinds. So we judge by the kept step alone, with a limit set beforehand: a forecast holds if it is at most 5 % off, or no more than the clock's own error.
+#
+# Which forecast is nearest? With a minus it is too short. The sentence above the table judges the first row.
 
 # %%
 fit_us = (parts_of[:6] @ torch.tensor(three_us)).tolist()
@@ -361,7 +361,7 @@ forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6
 your_own.judged(forecasts, clock_us[:6], again_us=again_us)
 
 # %% [markdown]
-# Unless the sentence says to stop, this is how near a plan came on one step: the last row has a GPU's constants, and the second your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
+# The last row is the plan with a GPU's constants, and the second with your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
 #
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
