@@ -139,13 +139,15 @@ still.score(held_bytes / 1e9)
 lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes}))
 
 # %% [markdown] sections="8.10"
-# **The spare tenth covers a plan's usual error, not a part counted four times too small**, as the gradients were on eight cards. While the Trainer accumulates, nothing here fits on 40 GB, and on 80 GB it is too close to call. Without accumulation (`gradient_accumulation_steps=1`) nothing stays whole, but then each of eight cards takes 16 sequences at once for 128: 44 GB by the plan. The option in the table's second row keeps microbatches small:
+# **The spare tenth covers a plan's usual error, not a part counted four times too small**, as the gradients were on eight cards. While the Trainer accumulates, no plan of FSDP fits on 40 GB, and on 80 GB it is too close to call.
+#
+# The option in the table's second row helps:
 #
 # ```python
 # accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 # ```
 #
-# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds. DeepSpeed by itself keeps only shards, in bf16.
+# With it the ranks add up after each microbatch, and keep only their shards, in fp32. Then the picture of the four cures holds, but for "bf16 throughout", where it counts gradients of 2 bytes. DeepSpeed by itself keeps only shards, in bf16.
 #
 # ### What does it cost?
 #
@@ -155,7 +157,7 @@ lab.show(planner.memory_bars(by_fsdp, spare=0.1, found={"gradients": whole_bytes
 lab.table(case_studies.llama.with_option(cures["eight cards"]))
 
 # %% [markdown] sections="8.10"
-# The planner can't time the first row, since it counts messages in every microbatch. It assumes NVLink. Then computing hides nearly all messages, and the option costs at most this wait, in a step of 9.8 s. We did not time it; over PCIe, plan it anew.
+# The planner can't time the first row, since it counts messages in every microbatch. It assumes NVLink. Then computing hides nearly all messages, and by the plan the option costs at most this wait, in a step of 9.8 s. We did not time it.
 #
 # ### What makes it fit
 #
@@ -200,7 +202,7 @@ lab.table(case_studies.llama.with_option(cures["eight cards"]))
 # - Adam goes to the host only where nothing fits without.
 # - The step, the host's part included, is at most a quarter longer than the fastest that keeps the first two rules.
 #
-# The quarter is this exercise's rule.
+# The quarter is this exercise's rule. Planned times may be 20 % off, so what you find is worth measuring first; it doesn't rank the programs.
 #
 # The layout decides the program: `zero` 3 means FSDP with the option, `zero` 3 with `offload` means DeepSpeed, anything else Megatron-LM. Leave out `zero` 3 with `offload` where `tp` or `pp` cuts as well.
 #
@@ -265,7 +267,7 @@ one_card.score(small_plans[0].held_bytes / 1e9)
 lab.show(case_studies.drawn(small_plans))
 
 # %% [markdown] sections="10.7.5"
-# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. With up to four cards Adam lies on the host. On one and two, DeepSpeed's ZeRO 3 moves the gradients there too.
+# Only the weights: 2 bytes for 6.7 billion parameters are 13.5 GB. (One card has nobody to gather from, but the planner counts "gathered" for any ZeRO 3.) With up to four cards Adam lies on the host. On one and two, DeepSpeed's ZeRO 3 moves the gradients there too.
 #
 # ### What does that cost?
 #
@@ -284,11 +286,11 @@ title = {"title": "A step of 64 sequences", "badge": "predicted"}
 lab.bars(waits, stacked=True, unit="us", **title)
 
 # %% [markdown] sections="10.7.5"
-# One card sends all gradients to the host, and fetches their sums, in each of 16 microbatches. Two cards do so twice, each with half of them. So PCIe's 18.9 s become 1.9. The microbatches' 17.3 s shrink to a sixteenth, and the 1.6 s of what crosses once to a half.
+# By our count one card sends all gradients to the host, and fetches their sums, in each of 16 microbatches. Two cards do so twice, each with half of them. So PCIe's 18.9 s become 1.9. The microbatches' 17.3 s shrink to a sixteenth, and the 1.6 s of what crosses once to a half.
 #
 # Computing only halves. Its times assume that these cards reach an A100's shares of their peak.
 #
-# From two cards to four, computing falls from 18.3 to 6.7 s, mostly because nothing is recomputed; with recomputation the plan says 8.8 s. The program changes too, from DeepSpeed to Megatron-LM.
+# From two cards to four, computing falls from 18.3 to 6.7 s. With recomputation it would be 8.8 s, about half, as for twice the cards; the rest is saved because nothing is recomputed. The program changes too, from DeepSpeed to Megatron-LM.
 #
 # For eight cards we choose the last bar: it waits less between cards, and such waits are planned too short, since RTX 4090s [have no peer-to-peer](https://github.com/NVIDIA/nccl/issues/1127).
 #
@@ -298,7 +300,7 @@ lab.bars(waits, stacked=True, unit="us", **title)
 #
 # Four cards can't hold Adam: by FSDP the states alone would be 16 x 6.7 / 4 = 27 GB on each. They hold a pipeline, whose gradients go to the host once a step.
 #
-# The planner counts "gathered" for any ZeRO 3, though one card has nobody to gather from. The host's part is assumed as in case 1, with 25 GB/s a card. The cards send to each other at PCIe's full 32 GB/s. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
+# The host's part is assumed as in case 1, with 25 GB/s a card. The cards send to each other at PCIe's full 32 GB/s. One card's PCIe takes 16 x 2 x 13.5 / 25 = 17.3 s for microbatches, and (27 + 13.5) / 25 = 1.6 s for what crosses once.
 #
 # </details>
 #
@@ -372,7 +374,7 @@ for step, title in ((together, "Together, 4 ranks"), (copied, "Copied, 4 ranks")
 lab.table(case_studies.placed(slowed=3))
 
 # %% [markdown] sections="19.6.1, 19.6.2"
-# The order holds. Each way takes longer than predicted, probably because the ranks share this machine's cores.
+# The order holds. Each way takes longer than predicted; we have not found out why.
 #
 # **Verdict.** At these costs, and with one microbatch a step, the textbook's way isn't a good idea. Copy a net that fits on each rank, as long as its message is short; cut what is too large. For another net, count as in the table by hand.
 #
