@@ -324,7 +324,7 @@ collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
 # |way|steps|bytes of a message|time|
 # |---|---|---|---|
 # |server|$2(N-1)$|$S$|$2(N-1)\,(\alpha + S/B)$|
-# |ring|$2(N-1)$|$S/N$|$2(N-1)\,\left(\alpha + \frac{S}{N B}\right)$|
+# |ring|$2(N-1)$|$S/N$|$2(N-1)\,(\alpha + S/(N B))$|
 # |tree|$2\lceil\log_2 N\rceil$|$S$|$2\lceil\log_2 N\rceil\,(\alpha + S/B)$|
 #
 # **Guess**: four ranks, 4 MB. By prediction, how many times as long as the ring does the server take?
