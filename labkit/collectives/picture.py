@@ -17,9 +17,9 @@ from labkit.pictures.style import CYCLE, KINDS
 from labkit.units import format_bytes, format_us
 from labkit.words import called, speaking
 
-_LEFT_PX = 82.0  # where the first rank's column begins
+_LEFT_PX = 88.0  # where the first rank's column begins
 _TOP_PX = 162.0  # where the chunks begin
-_GAP_PX = 8.0  # between two columns
+_GAP_PX = 15.0  # between two columns: room for an arrow
 _FIRST = 4  # the colour of chunk 0: those before it are of ranks, in other pictures
 _DASHES = {"add": (), "copy": (5.0, 3.0)}  # of arrows
 
@@ -157,10 +157,10 @@ def _names(plan: Plan, words: dict[str, str]) -> list[Shape]:
     shapes = []
     for row in range(0, grid.num_rows, int(np.ceil(13 / grid.row_px))):
         y = _TOP_PX + (row + 0.5) * grid.row_px + 3
-        shapes.append(Words(_LEFT_PX - 8, y, name.format(row), "end", 11))
+        shapes.append(Words(_LEFT_PX - _GAP_PX - 3, y, name.format(row), "end", 11))
     is_wide = grid.pitch_px > 60
     if not is_wide:
-        shapes.append(Words(_LEFT_PX - 8, 66, "rank", "end", bold=True))
+        shapes.append(Words(_LEFT_PX - _GAP_PX - 3, 66, "rank", "end", bold=True))
     for rank in range(plan.num_ranks):
         text = f"rank {rank}" if is_wide else str(rank)
         shapes.append(Words(grid.middle_px(rank), 66, text, "middle", bold=True))
@@ -233,7 +233,7 @@ def _chunk_look(plan: Plan, chunk: int) -> tuple[str, str]:
 
 
 def _arrows(seen: _Seen, words: dict[str, str]) -> list[Shape]:
-    """The messages of the last step, each with what it carries."""
+    """The messages of the last step, each with what it carries, and the boxes it goes into."""
     if not seen.step:
         return [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)]
     grid = _grid(seen.plan)
@@ -241,19 +241,29 @@ def _arrows(seen: _Seen, words: dict[str, str]) -> list[Shape]:
     shapes = []
     for src, dst, chunks, op in seen.messages:
         start_px = grid.middle_px(src)
-        end_px = grid.middle_px(dst)
         look = _chunk_look(seen.plan, chunks[0]) if len(chunks) == 1 else ("", "")
         text = _carried(seen.plan, chunks)
         is_one = len(chunks) == 1 and not _is_exchange(seen.plan)
         named = words["chunk_n"].format(text) if is_one else text
         sign = "+ " if op == "add" else ""
         texts = (sign + named, sign + text, text)
-        points = ((start_px, 92), (end_px, _TOP_PX - 5))
-        shapes += [
-            Box(start_px - width / 2, 74, width, 17, *look, texts),
-            Line(points, look[0], 2.0, _DASHES[op], arrow=True),
-        ]
+        shapes.append(Box(start_px - width / 2, 74, width, 17, *look, texts))
+        for points in _ways_in(seen.plan, (start_px, 92), dst, chunks):
+            shapes.append(Line(points, look[0], 2.0, _DASHES[op], arrow=True))
     return shapes
+
+
+def _ways_in(
+    plan: Plan, start_px: tuple[float, float], dst: int, chunks: Sequence[int]
+) -> list[tuple[tuple[float, float], ...]]:
+    """The points of its arrows: down the gap before the receiver, into each box it changes."""
+    grid = _grid(plan)
+    if _is_exchange(plan):
+        return [(start_px, (grid.middle_px(dst), _TOP_PX - 5))]
+    gap_px, end_px = (grid.left_px(dst) - share * _GAP_PX for share in (0.8, 0.05))
+    rows_px = [_TOP_PX + (chunk + 0.5) * grid.row_px - 1 for chunk in sorted(chunks)]
+    *others, lowest = [((gap_px, y_px), (end_px, y_px)) for y_px in rows_px]
+    return [(start_px, (gap_px, _TOP_PX - 5), *lowest), *others]
 
 
 def _carried(plan: Plan, chunks: Sequence[int]) -> str:

@@ -65,17 +65,19 @@ def test_every_collective_is_drawn_with_all_its_chunks_and_messages(
             assert changed == sum(len(move.chunks) for move in moves)
 
 
-def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
+def test_messages_go_from_the_senders_column_to_the_box_that_they_change() -> None:
     steps = plan("all_reduce", "ring", 4)
     drawn = picture.collective(steps, 2)
     middle = {
         words.text: words.x_px for words in drawn.only(Words) if words.text.startswith("rank ")
     }
+    boxes = chunk_boxes(drawn, steps)[:, 0]
     for line, move in zip(arrows(drawn), steps.steps[1], strict=True):
-        assert [x for x, _ in line.points_px] == [
-            middle[f"rank {move.src}"],
-            middle[f"rank {move.dst}"],
-        ]
+        start, *_, end = line.points_px
+        changed = boxes[move.dst, move.chunks[0]]
+        assert start[0] == middle[f"rank {move.src}"]
+        assert 0 < changed.x_px - end[0] < 3
+        assert end[1] == pytest.approx(changed.y_px + changed.height_px / 2)
     assert (
         {line.dash for line in arrows(drawn)}
         == {()}
@@ -87,6 +89,14 @@ def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
     for step in range(7):
         words = [each.text for each in picture.collective(steps, step).only(Words)]
         assert any("nothing" in text for text in words) == (step == 0)
+
+
+def test_a_message_of_several_chunks_has_an_arrow_into_each() -> None:
+    steps = plan("all_reduce", "hierarchical", 4)
+    drawn = picture.collective(steps, 1)
+    ends = [line.points_px[-1][1] for line in drawn.only(Line) if line.arrow and not line.colour]
+    for chunk, box in enumerate(chunk_boxes(drawn, steps)[0, 0]):
+        assert ends.count(box.y_px + box.height_px / 2) == 2, f"chunk {chunk} goes to two ranks"
 
 
 def test_a_chunk_says_how_many_contributions_it_holds_and_shows_it_in_the_pixels() -> None:
