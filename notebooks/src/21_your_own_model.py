@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Your own model
 #
-# *An hour with our model, and then again with yours. Needs chapters 05 to 09 and 18, and no GPU.*
+# *Forty minutes with our model, and then again with yours; half an hour more for the optional end. Needs chapters 05 to 09 and 18, and no GPU.*
 #
-# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself. Our example is GPT-2 XL of transformers, with 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time? All of this page is in fp32, without autocast, on cards joined by NVLink.
+# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself. Our example is GPT-2 XL of transformers, with 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time? This page is in fp32, without autocast, on cards joined by NVLink.
 
 # %%
 from functools import partial
@@ -62,7 +62,7 @@ lab.show(planner.memory_bars({"copies": whole}))
 #
 # For this the planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. It put what it counted into the formulas of [chapter 18](18_which_layout.ipynb).
 #
-# **When you are done** you can plan a module that nobody has written formulas for, run it in shards and in two stages, and say which of a plan's numbers you still have to measure.
+# **When you are done** you can plan a module that nobody has written formulas for, make it keep less, run it in shards, and say which of a plan's numbers you still have to measure.
 
 # %% [markdown] sections="8.12"
 # ## Plan it without running it
@@ -139,16 +139,46 @@ lab.table(your_own.kept(your_own.Step(make=large)))
 #
 # $$\text{GELU}(x) = 0.5\,x\,\bigl(1 + \tanh(c\,(x + 0.0447\,x^3))\bigr), \qquad c = \sqrt{2/\pi}$$
 #
-# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Here are both, with the matrix product behind them, addmm. A box is yellow if a backward needs its result:
+# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Behind both stands a matrix product, `down`. How many tensors does each way keep?
 
 # %%
 from torch.nn import GELU, Linear, Sequential
 from transformers.activations import NewGELUActivation
 
 down = Linear(8, 8)
-ways = {"as it is": your_own.recorded(Sequential(NewGELUActivation(), down))}
-ways["one operator"] = your_own.recorded(Sequential(GELU("tanh"), down))
-lab.show(your_own.operators(ways))
+both_gelus = {
+    "as it is": Sequential(NewGELUActivation(), down),
+    "one operator": Sequential(GELU("tanh"), down),
+}
+
+# %% [markdown]
+# By hand: autograd calls a hook for each tensor that it keeps. We count each storage once, and leave out the weight of `down`:
+
+
+# %%
+def num_kept(function):
+    found = {}
+
+    def keep(tensor):
+        found[tensor.untyped_storage().data_ptr()] = tensor  # held, so no address twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        function(torch.randn(4, 8, requires_grad=True))
+    return len(found.keys() - {down.weight.untyped_storage().data_ptr()})
+
+
+lab.table([{name: num_kept(way) for name, way in both_gelus.items()}])
+
+# %% [markdown]
+# As it is five, as one operator two. Which are they? A box is yellow if a backward needs its result; the product is called addmm:
+
+# %%
+lab.show(
+    your_own.operators(
+        {name: your_own.recorded(way) for name, way in both_gelus.items()}
+    )
+)
 
 # %% [markdown]
 # GELU's result is kept in both rows, because the addmm behind it needs it. In the large model each yellow box of the upper row takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
@@ -266,130 +296,6 @@ lab.table(your_own.beside(sharded, "backward"))
 # - **0.5 are activations**. The run has let some go by then, and the rest we have not traced.
 #
 # Trust a plan's parameters and optimizer, but measure the peak: call `torch.cuda.max_memory_allocated()` after the third step.
-#
-# ### Is a plan of copies as far off?
-#
-# In shards the run reached 0.81 of the plan. Now we run the same module in copies (`engine="ddp"`). How much is it here?
-
-# %%
-reached = lab.guess("measured peak of copies, over their plan", between=(0.5, 1.5))
-
-# %%
-copies = step.but(engine="ddp").compare()
-reached.score(copies.measured.peak_bytes / copies.predicted.peak_bytes)
-
-# %% [markdown]
-# Here are both runs beside their plans, and a third in copies with `leaner`:
-
-# %%
-copies_leaner = step.but(engine="ddp", make=partial(small, **leaner)).compare()
-found = {"shards": sharded, "copies": copies, "copies, leaner": copies_leaner}
-looks = {"title": "The highest point of a step", "badge": "predicted / measured"}
-lab.bars(your_own.peaks(found), unit="bytes", **looks)
-
-# %% [markdown]
-# Copies gather nothing, and DDP keeps all gradients all the time, so both causes are gone. `leaner` saves about as much in the run as in the plan.
-#
-# The plan of copies is close in sum. In the backward its activations are too low and its temporary tensors too high. Whether the run counts one tensor under another name, we have not traced:
-
-# %%
-lab.table(your_own.beside(copies, "backward"))
-
-# %% [markdown]
-# <details><summary>Gradients twice</summary>
-#
-# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it you need their bytes once more.
-#
-# </details>
-
-# %% [markdown]
-# ## Cut it in two
-#
-# Next we cut the small module into two [stages](GLOSSARY.md#stage). But GPT-2's embedding and its output layer are one table of 1,000 x 128 numbers ("tied weights"), and they lie at opposite ends. The whole module has 0.93 million parameters. How many do both stages hold together, as a multiple of that?
-
-# %%
-both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
-
-# %%
-cut = step.but(engine="pipeline", optimizer="sgd")
-halves = cut.run()  # an entry for each rank
-in_stages = sum(rank["parameters_bytes"] for rank in halves)
-in_shards = sum(rank["parameters_bytes"] for rank in sharded.run)  # the whole, once
-both.score(in_stages / in_shards)
-
-# %% [markdown]
-# Each stage has the table, so what is its gradient? We compute it for the whole module first, and then with the two ends untied, as they are after the cut. A bar is the norm of the whole gradient less one stage's, and the last bar less both:
-
-# %%
-module, batch = small()
-table = module.lm_head.weight  # and module.transformer.wte.weight
-next_token(module(**batch).logits, batch).backward()
-whole_grad = table.grad
-
-# %%
-module.zero_grad()
-module.lm_head.weight = torch.nn.Parameter(table.detach().clone())  # untied
-next_token(module(**batch).logits, batch).backward()
-first, second = table.grad, module.lm_head.weight.grad
-missing = {"stage 0, embedding": (whole_grad - first).norm().item()}
-missing["stage 1, output layer"] = (whole_grad - second).norm().item()
-missing["both, added"] = (whole_grad - first - second).norm().item()
-lab.bars(missing, title="Norm of what is missing of the table's gradient")
-
-# %% [markdown]
-# Added, both parts are the whole gradient up to rounding, so what one stage lacks is the other's part. Before each update they have to be added. Torch leaves that to you, and labkit's cut does it.
-#
-# <details><summary>Two stages in your script</summary>
-#
-# Here `tokens` is the tensor of the batch, `table` this stage's copy of the table, `losses` an empty list, and `loss` takes the output and tokens:
-#
-# ```python
-# point = {"transformer.h.2": SplitPoint.BEGINNING}
-# pipe = pipeline(module, (), {"input_ids": tokens[:2]}, split_spec=point)
-# stage = pipe.build_stage(rank, device)
-# schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss)
-# if rank == 0:
-#     schedule.step(input_ids=tokens)
-# else:
-#     schedule.step(target=tokens, losses=losses)
-# dist.all_reduce(table.grad)  # before each optimizer.step()
-# ```
-#
-# </details>
-
-# %% [markdown]
-# ### Is it still the same module?
-#
-# From the same seed, shards and stages should have the losses of one process. A wrong gradient only shows after an update, so we look at three losses. We train with SGD. Adam would hide gradients that are all twice as large, because it divides each gradient by its size.
-
-# %%
-sgd = step.but(optimizer="sgd")
-one = sgd.but(engine="ddp", ranks=1).run()[0]
-one["losses"]
-
-# %% [markdown]
-# How far are the other runs from that? In the last row we don't add the two parts:
-
-# %%
-ran = {"one process": one, "shards": sgd.run()[0]}  # shards: the mean over both ranks
-ran["stages"] = halves[1]  # only the last stage has a loss
-ran["stages, not added"] = cut.but(add_tied=False).run()[1]
-lab.table(your_own.losses(ran), title="Losses, less those of one process")
-
-# %% [markdown]
-# The first two rows agree up to rounding. Between 4 and 8, neighbouring numbers of fp32 are 4.77e-07 apart, and a mean of two halves can lie half of that off. So it is the same module, as far as three losses can show.
-#
-# In the last row the first loss is right as well, but after an update it is off by far more than rounding. The third is closer only because the difference changes its sign.
-#
-# <details><summary>What if yours differ by more?</summary>
-#
-# Look for one of these causes; exercise 2 asks for a fourth.
-#
-# 1. Something in your module is random, as dropout is without `eval()`.
-# 2. The loss leaves padding out, so that halves with unequal numbers of tokens count alike.
-# 3. The cut has lost something, such as a counter that one half changes and the other reads.
-#
-# </details>
 
 # %% [markdown]
 # ## So can it be trained?
@@ -535,6 +441,150 @@ check.keep_less(my_layer)
 check.hint("keep_less")
 
 # %% [markdown]
+# ## Summary
+#
+# - You plan a module from one forward with fake tensors, before you rent anything.
+# - You trust a plan's parameters and optimizer, leave a tenth of the card free, and measure the peak.
+# - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
+# - From the optional end: when you shard or cut a module, you compare its losses with one process's, after updates too, and with SGD.
+#
+# **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+#
+# **Next:** [your own machine](22_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
+#
+# *Section 8.12 of the source material.*
+
+# %% [markdown]
+# ---
+#
+# *Here ends what most people need. The rest is about copies and about two stages, and optional.*
+
+# %% [markdown]
+# ## Is a plan of copies as far off?
+#
+# In shards the run reached 0.81 of the plan. Now we run the same module in copies (`engine="ddp"`). How much is it here?
+
+# %%
+reached = lab.guess("measured peak of copies, over their plan", between=(0.5, 1.5))
+
+# %%
+copies = step.but(engine="ddp").compare()
+reached.score(copies.measured.peak_bytes / copies.predicted.peak_bytes)
+
+# %% [markdown]
+# Here are both runs beside their plans, and a third in copies with `leaner`:
+
+# %%
+copies_leaner = step.but(engine="ddp", make=partial(small, **leaner)).compare()
+found = {"shards": sharded, "copies": copies, "copies, leaner": copies_leaner}
+looks = {"title": "The highest point of a step", "badge": "predicted / measured"}
+lab.bars(your_own.peaks(found), unit="bytes", **looks)
+
+# %% [markdown]
+# Copies gather nothing, and DDP keeps all gradients all the time, so both causes are gone. `leaner` saves about as much in the run as in the plan.
+#
+# The plan of copies is close in sum. In the backward its activations are too low and its temporary tensors too high. Whether the run counts one tensor under another name, we have not traced:
+
+# %%
+lab.table(your_own.beside(copies, "backward"))
+
+# %% [markdown]
+# <details><summary>Gradients twice</summary>
+#
+# DDP sends gradients in buckets, which always stay. With `gradient_as_bucket_view=True`, as labkit sets it, the gradients are these buckets. Without it you need their bytes once more.
+#
+# </details>
+
+# %% [markdown]
+# ## Cut it in two
+#
+# We cut the small module into two [stages](GLOSSARY.md#stage). But GPT-2's embedding and its output layer are one table of 1,000 x 128 numbers ("tied weights"), and they lie at opposite ends. The whole module has 0.93 million parameters. How many do both stages hold together, as a multiple of that?
+
+# %%
+both = lab.guess("parameters of both stages, over the whole", between=(0.5, 2))
+
+# %%
+cut = step.but(engine="pipeline", optimizer="sgd")
+halves = cut.run()  # an entry for each rank
+in_stages = sum(rank["parameters_bytes"] for rank in halves)
+in_shards = sum(rank["parameters_bytes"] for rank in sharded.run)  # the whole, once
+both.score(in_stages / in_shards)
+
+# %% [markdown]
+# Each stage has the table, so what is its gradient? We compute it for the whole module first, and then with the two ends untied, as they are after the cut. A bar is the norm of the whole gradient less one stage's, and the last bar less both:
+
+# %%
+module, batch = small()
+table = module.lm_head.weight  # and module.transformer.wte.weight
+next_token(module(**batch).logits, batch).backward()
+whole_grad = table.grad
+
+# %%
+module.zero_grad()
+module.lm_head.weight = torch.nn.Parameter(table.detach().clone())  # untied
+next_token(module(**batch).logits, batch).backward()
+first, second = table.grad, module.lm_head.weight.grad
+missing = {"stage 0, embedding": (whole_grad - first).norm().item()}
+missing["stage 1, output layer"] = (whole_grad - second).norm().item()
+missing["both, added"] = (whole_grad - first - second).norm().item()
+lab.bars(missing, title="Norm of what is missing of the table's gradient")
+
+# %% [markdown]
+# Added, both parts are the whole gradient up to rounding, so what one stage lacks is the other's part. Before each update they have to be added. Torch leaves that to you, and labkit's cut does it.
+#
+# <details><summary>Two stages in your script</summary>
+#
+# Here `tokens` is the tensor of the batch, `table` this stage's copy of the table, `losses` an empty list, and `loss` takes the output and tokens:
+#
+# ```python
+# point = {"transformer.h.2": SplitPoint.BEGINNING}
+# pipe = pipeline(module, (), {"input_ids": tokens[:2]}, split_spec=point)
+# stage = pipe.build_stage(rank, device)
+# schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss)
+# if rank == 0:
+#     schedule.step(input_ids=tokens)
+# else:
+#     schedule.step(target=tokens, losses=losses)
+# dist.all_reduce(table.grad)  # before each optimizer.step()
+# ```
+#
+# </details>
+
+# %% [markdown]
+# ### Is it still the same module?
+#
+# From the same seed, shards and stages should have the losses of one process. A wrong gradient only shows after an update, so we look at three losses. We train with SGD. Adam would hide gradients that are all twice as large, because it divides each gradient by its size.
+
+# %%
+sgd = step.but(optimizer="sgd")
+one = sgd.but(engine="ddp", ranks=1).run()[0]
+one["losses"]
+
+# %% [markdown]
+# How far are the other runs from that? In the last row we don't add the two parts:
+
+# %%
+ran = {"one process": one, "shards": sgd.run()[0]}  # shards: the mean over both ranks
+ran["stages"] = halves[1]  # only the last stage has a loss
+ran["stages, not added"] = cut.but(add_tied=False).run()[1]
+lab.table(your_own.losses(ran), title="Losses, less those of one process")
+
+# %% [markdown]
+# The first two rows agree up to rounding. Between 4 and 8, neighbouring numbers of fp32 are 4.77e-07 apart, and a mean of two halves can lie half of that off. So it is the same module, as far as three losses can show.
+#
+# In the last row the first loss is right as well, but after an update it is off by far more than rounding. The third is closer only because the difference changes its sign.
+#
+# <details><summary>What if yours differ by more?</summary>
+#
+# Look for one of these causes; exercise 2 asks for a fourth.
+#
+# 1. Something in your module is random, as dropout is without `eval()`.
+# 2. The loss leaves padding out, so that halves with unequal numbers of tokens count alike.
+# 3. The cut has lost something, such as a counter that one half changes and the other reads.
+#
+# </details>
+
+# %% [markdown]
 # ## Exercise 2. A module whose loss changes in two stages
 #
 # Two stages get the batch in halves. For GPT-2 that changed nothing, because it treats each sample by itself, and its loss is a mean. Write a module whose first loss in two stages differs from that in one process by more than rounding:
@@ -606,20 +656,6 @@ check.hint("which_fault")
 # With the same samples on both ranks, gradients that nobody averaged are right anyway, and only the sum shows. With samples of their own such gradients show too. And Adam would hide the factor.
 #
 # </details>
-
-# %% [markdown]
-# ## Summary
-#
-# - You plan a module from one forward with fake tensors, before you rent anything.
-# - You trust a plan's parameters and optimizer, leave a tenth of the card free, and measure the peak.
-# - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
-# - When you shard or cut a module, you compare its losses with one process's, after updates too, and with SGD.
-#
-# **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
-#
-# **Next:** [your own machine](22_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
-#
-# *Section 8.12 of the source material.*
 
 # %%
 check.status()
