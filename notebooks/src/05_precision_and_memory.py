@@ -40,7 +40,7 @@ axes |= {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
 lab.curves(predicted=lines, **axes, title="The gap to the next number")
 
 # %% [markdown]
-# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. At 0.1 only that of bf16 is.
+# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. At 0.1 only bf16's line is above.
 #
 # **When you are done** you can choose a format for weights, train in 16 bits on several ranks, and cut the memory of a step.
 #
