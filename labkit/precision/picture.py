@@ -40,6 +40,8 @@ _TOP_PX = 64.0
 _BOX_PX = 152.0
 _ARROW_PX = (WIDTH_PX - 4 * _BOX_PX) / 3
 _BYTE_PX = 13.0
+_UP_PX = 26.0
+"""where the update goes up, left of what stands under a box"""
 
 
 class _Held(NamedTuple):
@@ -88,12 +90,14 @@ def _sketch(way: str, words: dict[str, str]) -> Sketch:
             y = _TOP_PX + _BYTE_PX
             shapes.append(Words(sum(ends) / 2, y - 7, text, "middle"))
             shapes.append(Line(tuple((x, y) for x in ends), arrow=True))
-    low_px = _TOP_PX + 4 * _BYTE_PX + 28
+    low_px = _TOP_PX + 4 * _BYTE_PX + 38
     shapes += _drawn(_MOMENTS, 0, low_px, names)
     right = WIDTH_PX - _BOX_PX / 2
     under_px = low_px + 4 * _BYTE_PX
     path = ((right, low_px - 6), (right, under_px), (_BOX_PX + 8, under_px))
     shapes.append(Line(path, arrow=True))
+    up = ((_UP_PX, low_px - 5), (_UP_PX, _TOP_PX + 4 * _BYTE_PX + 5))
+    shapes.append(Line(up, arrow=True))  # by the moments to the masters
     shapes.append(Words((right + _BOX_PX) / 2, under_px - 7, names["update"], "middle"))
     types = dict.fromkeys(held.type for held in _STEPS[way])
     samples = [((Box(0, -7, 22, 14, *_LOOKS[each]),), names[each]) for each in types]
@@ -109,13 +113,20 @@ def _sketch(way: str, words: dict[str, str]) -> Sketch:
 
 
 def _drawn(held: _Held, left_px: float, top_px: float, names: dict[str, str]) -> list[Shape]:
-    """A tensor: its name in a box of its type's colour, and under it its bytes."""
+    """A tensor: its name in a box of its type's colour, and under it its bytes; dashed where it
+    has no fixed size."""
     height_px = _BYTE_PX * (held.num_bytes or 4)
     texts = (names[held.name],)
     box = Box(left_px, top_px, _BOX_PX, height_px, *_LOOKS[held.type], texts)
     middle_px = left_px + _BOX_PX / 2
     size = _size(held, names, "few")
-    return [box, Words(middle_px, top_px + height_px + 15, size, "middle", 11, opacity=0.85)]
+    words = Words(middle_px, top_px + height_px + 15, size, "middle", 11, opacity=0.85)
+    if held.num_bytes:
+        return [box, words]
+    right_px = left_px + _BOX_PX
+    end_px = top_px + height_px
+    corners = ((left_px, top_px), (right_px, top_px), (right_px, end_px), (left_px, end_px))
+    return [box, Line((*corners, corners[0]), dash=(6.0, 4.0), width_px=2), words]
 
 
 def _size(held: _Held, names: dict[str, str], unit: str) -> str:

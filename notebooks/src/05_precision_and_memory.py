@@ -31,15 +31,18 @@ torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
 
 # %%
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-lines = {name: formats.gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
+lines = {}
+for name, dtype in FORMATS.items():
+    gaps = formats.gaps(torch.finfo(dtype))
+    lines[name] = {x: gap for x, gap in gaps.items() if 2**-10 <= x < 8}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 axes |= {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
 lab.curves(predicted=lines, **axes, title="The gap to the next number")
 
 # %% [markdown]
-# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. fp16 ends inside the picture: on the right at its largest number, on the left at 6e-8, below which there is only zero.
+# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. At 0.1 only bf16's line is above.
 #
-# **When you are done** you can choose a format for weights and sums, train in 16 bits on several ranks, and cut the memory of a step.
+# **When you are done** you can choose a format for weights, train in 16 bits on several ranks, and cut the memory of a step.
 #
 # ## The formats
 #
@@ -48,7 +51,6 @@ lab.curves(predicted=lines, **axes, title="The gap to the next number")
 # %%
 import math
 
-FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
 layout = {}
 for name, dtype in FORMATS.items():
     info = torch.finfo(dtype)
@@ -58,7 +60,7 @@ for name, dtype in FORMATS.items():
 lab.bars(layout, stacked=True, badge="torch.finfo", title="The bits of a number")
 
 # %% [markdown]
-# bf16 has about fp32's range but few digits; fp16 has more digits, but a small range.
+# bf16 has about fp32's range but few digits; fp16 has more digits, but ends at 65504, and has only zero below 6e-8.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in fp16?
 
@@ -134,26 +136,28 @@ def update(weights, masters, optimizer):
         weight.copy_(master)  # rounded to its type
 
 
-# %%
-def flat(tensors):
-    """Many tensors as one long copy."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
 # %% [markdown]
 # We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. In the third way each update ends with `master.copy_(weight)`, so that only the moments are fp32. The fourth keeps its masters.
 
 
 # %%
-def train(kind, seed, num_steps=36):
-    """Losses; the share of weights with a gradient; of these, the share unmoved."""
-    torch.manual_seed(seed)
+def make(kind):
+    """A net, its weights, and the masters that its optimizer updates."""
     net = model.Transformer(1, 32, 2, max_len=32)
-    ddp = DDP(net if kind == "fp32" else net.bfloat16())
+    net = net if kind == "fp32" else net.bfloat16()
     weights = masters = list(net.parameters())
     if kind in ("bf16, fp32 moments", "bf16 + masters"):
         masters = [weight.detach().float() for weight in weights]
-    optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
+    return net, weights, masters
+
+
+# %%
+def train(kind, seed, num_steps=36):
+    """Losses; the share of masters with a gradient; of these, the share unmoved."""
+    torch.manual_seed(seed)
+    net, weights, masters = make(kind)
+    ddp, losses = DDP(net), []
+    optimizer = torch.optim.AdamW(masters, lr=5e-4)
     still = watched_run.Still(optimizer)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
@@ -182,20 +186,26 @@ axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
 lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 
 # %% [markdown]
-# That is rank 0's loss, the mean of three seeds. How far apart are the seeds at the last step, and how many weights that got a gradient end where they began?
+# That is rank 0's loss, the mean of three seeds; in fp32 it falls from 5.7 to 5.1. How far apart are the seeds at the last step, and how many masters that got a gradient end where they began?
 
 # %%
 heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it began"]
 lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although that way differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at that of fp32.
+# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although that way differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at fp32's.
 #
-# Adam moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost; smaller steps are lost earlier. (Weights without a gradient are rows of the embedding whose token never came.)
+# Adam usually moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost. Most of the unmoved weights are that large: those of embeddings and norms.
+#
+# <details><summary>More: weights without a gradient</summary>
+#
+# They are rows of the embedding whose token never came.
+#
+# </details>
 #
 # ### Exercise 1. Which updates survive?
 #
-# Weights are kept in `dtype`, without masters, and one update subtracts `rate` from each. Which of them are another number afterwards? `weights` is an fp32 tensor of both signs, so round it to `dtype` first. Return a tensor of bools, one for each weight.
+# Weights are kept in `dtype`, without masters, and one update subtracts `rate` from each. Which are another number afterwards? `weights` is an fp32 tensor of both signs, so round it to `dtype` first. Return a tensor of bools, one for each weight.
 
 
 # %%
@@ -216,7 +226,7 @@ check.hint("surviving")
 # %% [markdown]
 # ### And in a large model?
 #
-# Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate? (Ask yours, too.)
+# Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate?
 
 # %%
 arrives = lab.guess("share of the weights that an update of 3e-5 moves", between=(0, 1))
@@ -233,7 +243,7 @@ lab.table(list(moved.items()), heads=["rate", "moved"], units={"moved": "share"}
 arrives.score(moved[3e-5])
 
 # %% [markdown]
-# At 0.02 half a gap is 6.1e-5. An update of 3e-4 is larger; one of 3e-5 moves only weights below 0.0078. So the end of a training is where masters matter most.
+# At 0.02 half a gap is 6.1e-5, and 3e-5 moves only weights below 0.0078. So if trained weights are still about as large, most such updates are lost at the end of a training.
 #
 # ### What masters cost
 #
@@ -244,7 +254,6 @@ RECIPES = {
     "fp32": {"moments": 8, "weights": 4, "gradients": 4},
     "pure bf16": {"moments": 4, "weights": 2, "gradients": 2},
     "mixed": {"moments": 8, "masters": 4, "weights": 2, "gradients": 2},
-    "megatron": {"moments": 8, "masters": 4, "weights": 2, "gradients": 4},
     "autocast": {"moments": 8, "weights": 4, "gradients": 4},
 }
 bill = {
@@ -255,11 +264,11 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and it falls behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states, because the masters cost what 16 bits save. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure.
+# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states, because the masters cost what 16 bits save. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure.
 #
 # <details><summary>More: what a step holds besides, fp32 moments, when masters do not fit</summary>
 #
-# The bill has states only. Our `update` makes gradients in fp32, another 28 GB, and drops them only when it makes the next ones; autocast casts weights to 16 bits within a step.
+# The bill has states only. Our `update` makes gradients in fp32, another 28 GB, and drops them only when it makes the next ones.
 #
 # Why are the moments in fp32? Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
 #
@@ -276,7 +285,9 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 lab.show(picture.step("autocast"))
 
 # %% [markdown]
-# Which operators? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
+# The bill leaves out the cast weights, up to 14 GB for 7 B: they live only until the backward is done, so we count them with the activations.
+#
+# Which operators are cast? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
 
 
 # %%
@@ -303,7 +314,7 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes that are kept for the backward, on a pretend device, in fp32, under autocast, and in a model that is bf16 as a whole. What share of fp32's bytes is kept under autocast?
+# We count the bytes kept for the backward in fp32, under autocast, and in a model that is all bf16. What share of fp32's does autocast keep?
 
 # %%
 kept = lab.guess(
@@ -331,21 +342,25 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3"
-# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. The casts don't grow with the batch, so a larger one comes nearer to the bf16 model.
-#
-# In fp16 small gradients can become zero, so it takes a *loss scale*: see the optional end.
+# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. With a larger batch the casts weigh less, and the share falls towards 66 %.
 
 # %% [markdown] sections="10.2.3, 19.4.2"
-# *Here the first half ends: time for a break.*
+# *Here the first half ends.*
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory: how does a batch fit that is too large? By [gradient accumulation](GLOSSARY.md#gradient-accumulation), which chapter 03 used to save messages: [microbatches](GLOSSARY.md#microbatch) one after the other, each loss divided by their number, all but the last in `no_sync`, and one update.
+# How does a batch fit that is too large? By [gradient accumulation](GLOSSARY.md#gradient-accumulation), which chapter 03 used to save messages: [microbatches](GLOSSARY.md#microbatch) one after the other, each loss divided by their number, all but the last in `no_sync`, and one update.
 
 # %%
 import contextlib
 
 
+def flat(tensors):
+    """Many tensors as one long copy."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+# %%
 def accumulate(num_microbatches, dtype=torch.float32):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
@@ -384,15 +399,16 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large as it was, so it is rounding. And the activations fall with the size of a microbatch.
+# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large, so it is rounding. And the activations fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
-# In three common cases the result differs:
+# In four common cases the result differs:
 #
 # 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
 # 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
 # 3. The sum is kept in bf16 (measured in the optional end).
+# 4. Dropout draws other masks.
 #
 # ### Exercise 2. The mean over all real tokens
 #
@@ -446,7 +462,7 @@ x = torch.randn(8, 256, 256, requires_grad=True)
 lab.table([{"input_bytes": x.nbytes, "kept_bytes": kept_by(wide, x)}])
 
 # %% [markdown]
-# A block keeps 16 times its input, all of which can be computed again from it. (An attention that stored its scores would keep more.) [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
+# A block keeps 16 times its input, all of which can be computed again from it. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again in the backward:
 
 
 # %%
@@ -512,7 +528,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last one first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here, where nothing comes after it: its backward follows at once.
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here: its backward follows at once.
 #
 # The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and also restores autocast and the random state, which ours forgets.
 #
@@ -546,7 +562,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# Say a device has 40 MB. Does a step of eight blocks fit? This is the step to copy, for bf16. (Padded sequences need the loss of exercise 2.)
+# Say a device has 40 MB. Does a step of eight blocks fit? This is the step to copy, for bf16.
 
 
 # %%
@@ -567,7 +583,10 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. (A GPU holds more: its allocator leaves gaps.)
+# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. The bill of autocast has 16 bytes for each parameter. How many do we find in the update?
+
+# %%
+most = lab.guess("bytes for each parameter in the update", between=(0, 40))
 
 
 # %%
@@ -607,12 +626,18 @@ peaks = {k: lab.launch(on_device, *plan, devices=free)[0] for k, plan in plans.i
 marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
+# %%
+weights = model.Transformer(8, 96, 4, max_len=64).parameters()
+most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
+
 # %% [markdown] sections="10.7.4"
-# With autocast alone the step does not fit; if it accumulates or recomputes as well, it does. But all lower the first peak only; with all three the update's is higher.
+# Beside the states lie DDP's buckets and AdamW's temporaries, 4 bytes each, which no bill has.
 #
-# <details><summary>More: the update's peak, <em>selective</em> recomputation</summary>
+# Autocast alone does not fit; with accumulation or recomputation it does. But all lower only the first peak; with all three the update's is higher.
 #
-# In the update lie six times the weights (3.8 MB): weights, gradients, two moments, DDP's buckets and AdamW's temporaries. Two of the six can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
+# <details><summary>More: padding, the two peaks, <em>selective</em> recomputation</summary>
+#
+# Padded sequences need the loss of exercise 2. A GPU holds more, because its allocator leaves gaps. Buckets and temporaries can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
 #
 # For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
 #
@@ -622,21 +647,38 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # In this order:
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it, because its products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
-# - **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but its products are smaller.
-# - **Recomputation:** if it still doesn't fit, for up to a third more FLOPs in each step.
+# - **bf16 with fp32 masters:** always, on hardware that has it, because its products are faster.
+# - **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but its products are smaller, and use a GPU less well.
+# - **Recomputation:** if it still doesn't fit, for one more forward.
 #
-# <details><summary>More: fp8</summary>
+# <details><summary>More: how much faster, fp8</summary>
+#
+# NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
 #
 # fp8 is for large products, with a library such as torchao or Transformer Engine that keeps the scales. NVIDIA's GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 (4 bits of exponent, 3 of mantissa) ends at 448. The trick is a **scale** again, now one for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits.
 #
 # </details>
 #
-# And our 7 B model? Of the five recipes only pure bf16 fits one card, before any activation, and it loses small updates. So the next chapter shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
+# And our 7 B model? Chapter 06 shards its masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
+#
+# What do activations add? A layer keeps $34\,sbh$ bytes (chapter 01). We have 32 layers, s = h = 4096, and one sequence, b = 1.
+
+# %%
+added = lab.guess("activations of one sequence in the 7 B model, in GB", unit="gb")
+
+# %%
+unit = 32 * 4096 * 4096
+lab.table([{"kept_bytes": 34 * unit, "input_bytes": 2 * unit}])
+
+# %%
+added.score(34 * unit / 1e9)
+
+# %% [markdown]
+# At most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full.
 #
 # ---
 #
-# *Here ends what most people need. The rest is about fp16, messages and sums in 16 bits, torch's way of recomputing and sharded gradients, and optional.*
+# *Here ends what most people need. The rest is about fp16 and its loss scale, messages and sums in 16 bits, torch's way of recomputing and sharded gradients, and optional.*
 
 # %% [markdown] sections="S3, 19.2.3"
 # ## The loss scale
@@ -835,7 +877,7 @@ lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 off(2 * sum(grads[:32]), sum(grads))
 
 # %% [markdown]
-# The noise is some twenty times larger than bf16's error at 64. But noise averages out over steps; whether this error does, we have not measured. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: the two bytes more of its recipe.
+# The noise is some twenty times larger than bf16's error at 64. But noise averages out over steps; whether this error does, we have not measured. Megatron's weights are bf16, so it keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32: two bytes more than `mixed` for each parameter.
 
 # %% [markdown] sections="S4"
 # ## torch's way of recomputing
@@ -930,12 +972,12 @@ check.hint("scaled_step")
 #
 # - An update under half a gap is lost; an fp32 master keeps it.
 # - Mixed precision saves activations, but no states, because the masters cost what 16 bits save.
-# - fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank, so all skip that step.
-# - The order: all microbatches, all-reduce, unscale, clip, step.
-# - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch.
+# - (Optional end) fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank, so all skip that step.
+# - (Optional end) The order: all microbatches, all-reduce, unscale, clip, step.
+# - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch or draws masks.
 # - A recomputed block keeps only its input; the price is up to one more forward. Write `use_reentrant=False`.
 #
-# **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing).
+# **Words learned**: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing); in the optional end [loss scale](GLOSSARY.md#loss-scale), [main gradient](GLOSSARY.md#main-gradient).
 #
 # **Next**: chapter 06 shards the states.
 

@@ -8,14 +8,32 @@ from labkit.precision import picture
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("way", ["mixed", "autocast"])
-def test_five_tensors_and_four_arrows_within_the_width(way, language):
+def test_five_tensors_and_five_arrows_within_the_width(way, language):
     drawn = picture.step(way, language=language)
     kinds = len({row[1] for row in drawn.table[1:]})
     boxes = drawn.only(Box)
-    assert len(boxes) == 5 + kinds and len(drawn.only(Line)) == 4
+    arrows = [line for line in drawn.only(Line) if line.arrow]
+    assert len(boxes) == 5 + kinds and len(arrows) == 5
     assert max(box.x_px + box.width_px for box in boxes) <= 900
     assert max(box.y_px + box.height_px for box in boxes) <= drawn.height_px
     assert all(words.text for words in drawn.only(Words))
+
+
+@pytest.mark.parametrize("way", ["mixed", "autocast"])
+def test_the_update_goes_from_the_moments_up_to_the_masters(way):
+    drawn = picture.step(way, language="en")
+    masters, *_, moments = [box for box in drawn.only(Box) if box.texts]
+    (from_x, from_y), (to_x, to_y) = drawn.only(Line)[-1].points_px
+    assert masters.texts == ("master weights",) and moments.texts == ("two moments",)
+    assert from_x == to_x and masters.x_px < to_x < masters.x_px + masters.width_px
+    assert masters.y_px + masters.height_px < to_y < from_y < moments.y_px
+
+
+def test_only_what_grows_with_the_batch_is_dashed():
+    drawn = picture.step("mixed", language="en")
+    (dashed,) = [line for line in drawn.only(Line) if line.dash]
+    activations = next(box for box in drawn.only(Box) if box.texts == ("activations",))
+    assert dashed.points_px[0] == dashed.points_px[-1] == activations[:2]
 
 
 def told(way):
