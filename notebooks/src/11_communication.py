@@ -203,7 +203,7 @@ axes = {"x": "exchanges", "y": "loss of held-out text", "log_x": True, "log_y": 
 lab.curves(measured=by_exchange, joined=True, title="For each exchange", **axes)
 
 # %% [markdown]
-# The points of m = 4 lie close to the line of m = 1 (one run each). So for equal computing m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3.
+# After 8 and 16 exchanges both stand at nearly the same loss (one run each). So for equal computing m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3.
 #
 # Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12). In this toy, so early in training, it seems not to. For a 7 B model our batch is small, though: LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
 
