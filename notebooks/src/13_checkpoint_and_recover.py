@@ -498,7 +498,7 @@ lab.bars(seconds, stacked=True, unit="s", title="8 steps and two saves, rank 0")
 sorted(runs["a thread writes"], key=lambda run: run.still_s)[1]  # the median
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# This is the first save of the median run. The gap between steps 0 and 1 has three parts: the rank looks up its tensors, copies them, and starts the thread. It then works beside the next steps: `write`, and `seal`, which makes the files a checkpoint.
+# This is the first save of the median run. The gap between steps 0 and 1 has three parts: the rank looks up its tensors, copies them, and starts the thread. The thread works beside the next steps: `write`, and `seal`, which makes the files a checkpoint.
 #
 # From here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
