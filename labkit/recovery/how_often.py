@@ -101,6 +101,8 @@ class Times(Shown):
 
         steps = [span(str(each), self.steps_s[each]) for each in range(step, last + 1)]
         waited = [span(both("look up"), parts["list"]), span(both("copy"), parts["copy"])]
+        begins_s = self.steps_s[step + 1][0]
+        waited.append(span(both("start the thread"), (parts["copy"][1], begins_s)))
         if parts["previous"][1] - parts["previous"][0] > 0.001:
             waited.insert(0, span(both("the save before"), parts["previous"]))
         thread = [span(both("write"), parts["write"]), span(both("seal"), parts["seal"])]

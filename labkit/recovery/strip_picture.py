@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, said
+from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, said, short, ticks
 from labkit.pictures.style import CYCLE, text_px
 from labkit.shown import Shown
 from labkit.units import check_real, format_us
@@ -23,8 +23,8 @@ _MARK_PX = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Strip(Shown):
-    """Spans of time as boxes on lanes. Shows itself in a notebook; a lane whose boxes are too
-    narrow for their words has them beside it."""
+    """Spans of time as boxes on lanes, over an axis of time. Shows itself in a notebook; a lane
+    whose boxes are too narrow for their words has them beside it."""
 
     title: Said
     """above the picture"""
@@ -35,7 +35,7 @@ class Strip(Shown):
     marks: Sequence[tuple[Said, float]] = ()
     """moments with a dashed line through all lanes"""
     seconds: bool = True
-    """whether its times are seconds; False where lengths mean nothing, and are not told"""
+    """whether its times are seconds; False where lengths mean nothing: not told, and no axis"""
 
     def __post_init__(self) -> None:
         spans = self.spans()
@@ -110,6 +110,9 @@ def _drawn(strip: Strip, words: dict[str, str]) -> Sketch:
         x = _LEFT_PX + at * scale
         shapes.append(Line(((x, top_px - 6), (x, low_px - 8)), dash=(4, 3)))
         shapes.append(Words(x, top_px - 10, said(name, code), "middle"))
+    if strip.seconds:
+        shapes += _axis(max(ends), scale, low_px)
+        low_px += _MARK_PX
     heading = said(strip.title, code)
     badge = said(strip.badge, code)
     told = tuple(": ".join(row) for row in rows[1:])
@@ -122,6 +125,17 @@ def _drawn(strip: Strip, words: dict[str, str]) -> Sketch:
         summary=sentence(heading, [(", ".join(told),)], badge, code),
         language=code,
     )
+
+
+def _axis(longest_s: float, scale: float, y_px: float) -> list[Shape]:
+    """Round times under the lanes, with a short line up from each."""
+    shapes: list[Shape] = []
+    for at_s in ticks(0.0, max(longest_s, 1e-9), 6).tolist():
+        x = _LEFT_PX + at_s * scale
+        shapes.append(Line(((x, y_px - 8), (x, y_px - 3))))
+        text = short(format_us(1e6 * at_s)) if at_s else "0"
+        shapes.append(Words(x, y_px + 10, text, "middle"))
+    return shapes
 
 
 def _lane(
@@ -143,6 +157,9 @@ def _lane(
         width = max(1.0, (end - start) * scale)
         shapes.append(Box(_LEFT_PX + start * scale, y_px, width, _BOX_PX, colour, "", inside))
     if any(narrow):
-        right = _LEFT_PX + spans[-1][2] * scale
-        shapes.append(Words(right + 8, y_px + 19, ", ".join(texts)))
+        left, right = (_LEFT_PX + at * scale for at in (spans[0][1], spans[-1][2]))
+        beside = ", ".join(texts)
+        fits = right + 8 + text_px(beside) <= WIDTH_PX
+        place = (right + 8, "start") if fits else (left - 8, "end")
+        shapes.append(Words(place[0], y_px + 19, beside, place[1]))
     return shapes

@@ -133,7 +133,7 @@ axes = {"x": "training step", "y": "difference of the loss", "marks": {"the same
 lab.curves(measured=apart, **axes, title="Step 30 and on, rank 0")
 
 # %% [markdown] sections="10.5.1"
-# They part at the first step, although weights, Adam and data are right. Dropout draws random numbers, and after the restart it draws those of the beginning again. The model is fine, but if healthy restarts change the losses, you can't tell a broken one from them. So the generators become one more part, the CPU's and the accelerator's.
+# They part at the first step, although weights, Adam and data are right. Dropout draws random numbers, and after the restart it draws those of the beginning again. If healthy restarts change the losses, you can't tell a broken one from them. So the generators become one more part.
 
 
 # %%
@@ -166,9 +166,9 @@ losses["undisturbed"] == losses["from the file"]
 # %% [markdown] sections="10.5.1"
 # ### What if one is forgotten?
 #
-# Does it harm to forget a part? From here on `checkpoint.save(folder, step, net, optimizer, extra)` saves all of this, and each rank's generators (Python's and numpy's, too). `checkpoint.load` returns `step` and `extra`.
+# From here on `checkpoint.save(folder, step, net, optimizer, extra)` saves model, optimizer, step and each rank's generators. What else you need, here the schedule, goes into `extra`. `checkpoint.load` returns `step` and `extra`.
 #
-# `resume` forgets one part at a time. Then Adam has no moments, or the learning rate warms up again, or the data begin at batch 0, or dropout draws other numbers.
+# `resume` forgets one part at a time.
 
 
 # %%
@@ -200,6 +200,9 @@ def resume(folder, without):
 
 
 # %%
+parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
+
+
 def leave_out(folder):
     net, optimizer, rate = start()
     train(net, optimizer, rate, range(100))
@@ -212,7 +215,6 @@ def leave_out(folder):
 # We come back at step 100 and train twenty steps. What has raised the loss most at the end, against undisturbed training?
 
 # %%
-parts = ["nothing", "Adam", "learning rate", "data position", "random numbers"]
 worst = lab.guess("what raises the loss most if forgotten", choices=parts[1:])
 
 # %%
@@ -229,7 +231,13 @@ lab.curves(
 )
 
 # %% [markdown] sections="10.5.1"
-# The first step of a new Adam is gradient over size of gradient, a full step for every weight, however small its gradient; the next steps still average few gradients. The forgotten position trains on batches seen before. The forgotten rate costs most in the second warm-up, and at the end about as much as other random numbers. So only Adam and the position stand out, after one run each; twenty steps can't tell how far they recover. Only a difference that stays 0 says that nothing is broken.
+# - **Adam**: its first step is gradient over size of gradient, a full step for every weight, however small the gradient.
+# - **Data position**: training sees old batches again.
+# - **Learning rate**: Adam's state holds the old rate, so the second warm-up begins one step late.
+# - **Random numbers**: dropout drops other units.
+# - **Nothing**: only a difference that stays 0 says that nothing is broken.
+#
+# Each ran once; twenty steps can't tell how far Adam and the position recover.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -246,7 +254,7 @@ lab.curves(
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# We train thirty steps, with a checkpoint after every tenth. After 25 steps rank 1 is killed. A start begins where the newest checkpoint ends. (The error below is meant.)
+# We train thirty steps, with a checkpoint after every tenth. After 25 steps rank 1 is killed. Each start loads the newest checkpoint and goes on from its step. (The error below is meant.)
 
 
 # %%
@@ -352,7 +360,7 @@ at_20.score(sum(kill["step that loads"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever we killed the save of a draft, a whole checkpoint is there, of step 10 or of step 20.
+# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever we killed the save of a draft, a whole checkpoint is there. If rank 1 dies while writing, rank 0 never renames: it waits for all ranks.
 #
 # ### When the power goes
 #
@@ -431,7 +439,7 @@ check.hint("safe_save")
 #
 # Now the file is safe, but all ranks stand still until it is on the disk. Must they? In an *asynchronous* save training waits only until the states are copied, and a thread writes the copy.
 #
-# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks. Each writes the half that it holds (*sharded*): rank 0 might have no room for all.
+# We try it with [FSDP](GLOSSARY.md#fsdp) on two ranks, and a transformer of one layer and 268,160 parameters. With 12 bytes for each, a save writes 3.2 MB. Each rank writes the half that it holds (*sharded*).
 
 
 # %%
@@ -463,38 +471,34 @@ def in_turns(folder):
 
 
 # %% [markdown]
-# The two ways take turns, three runs each. How long does training stand still with the thread, as a share of when it waits (0.5 is half; medians of three)?
+# The two ways take turns, three runs each. We measure rank 0's time in its eight steps; the rest, until the second save is done, it stands still. What is standing still with the thread, divided by standing still without it (medians of three; 0.5 is half)?
 
 # %%
-stop = lab.guess("standing still for the copy, over the whole save", unit="share")
+stop = lab.guess("standing still with the thread, over without it", unit="share")
 
 # %%
 runs = lab.launch(in_turns, FOLDER / "turns", ranks=2)[0]
-still_s, total_s = {}, {}
+still_s = {}
 for way, three in runs.items():
     still_s[way] = statistics.median(run.still_s for run in three)
-    total_s[way] = statistics.median(run.total_s for run in three)
 stop.score(still_s["a thread writes"] / still_s["training waits"])
 
 # %%
 seconds = {}
 for way, three in runs.items():
     for turn, run in enumerate(three, 1):
-        parts = {"8 steps": run.trained_s, "standing still": run.still_s}
-        seconds[f"{way} {turn}"] = parts
+        spent = {"8 steps": run.trained_s, "standing still": run.still_s}
+        seconds[f"{way} {turn}"] = spent
 lab.bars(seconds, stacked=True, unit="s", title="8 steps and two saves, rank 0")
 
-# %%
-lab.table([{"median of three": way, "in all_s": total_s[way]} for way in ways])
-
 # %% [markdown]
-# The gap is shorter in each pair of runs. Whether the whole run is, too, is not sure (the table has its medians): the thread needs the same cores as the steps, so they may pay what the gap has spared. Where steps run on a GPU and the write waits for storage, the gap should be what counts. We have not run that; measure yours.
+# In each pair, the thread makes training stand still less. The whole bar need not be shorter: the steps may slow down (more blue), probably because the thread takes their cores. We have not run steps on a GPU: measure yours.
 
 # %%
 sorted(runs["a thread writes"], key=lambda run: run.still_s)[1]  # the median
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# This is the first save of the median run. Training waits while the rank looks up its tensors and copies them. The thread works beside the next steps: `write`, and `seal`, which makes the files a checkpoint.
+# This is the first save of the median run. The gap between steps 0 and 1 has three parts: the rank looks up its tensors, copies them, and starts the thread. The thread works beside the next steps: `write`, and `seal`, which makes the files a checkpoint.
 #
 # From here on we count only the gap. The price is memory for the copy, and until the thread is done, the newest checkpoint is the one before.
 #
@@ -519,7 +523,7 @@ recovery.interval()
 # - T/2M for work that is done again, half an interval for each failure;
 # - R/M for coming back, however often we save.
 #
-# Divided by 1 + their sum, they are shares of all time. The picture adds Daly's curve, exact for failures at random times. For the cluster of the beginning, with C = 60 and R = 300: how many minutes between two checkpoints lose the least?
+# Divided by 1 + their sum, they are shares of all time. The picture adds Daly's curve, exact if a failure is equally likely in every second. For the cluster of the beginning, with C = 60 and R = 300: how many minutes between two checkpoints lose the least?
 
 # %%
 interval = lab.guess("minutes between two checkpoints", between=(0, 180))
@@ -536,16 +540,16 @@ def paid(T, C, M, R):
 # %%
 C, M, R = 60, mtbf_s, 300
 minutes = [2 * 1.25**i for i in range(19)]
-shares = {t: paid(60 * t, C, M, R) for t in minutes}
-costs = {what: {t: share[what] for t, share in shares.items()} for what in shares[2]}
-costs["Daly"] = {t: how_often.lost_share(60 * t, C, M, R) for t in minutes}
+costs = paid(60 * torch.tensor(minutes), C, M, R)
+daly = [how_often.lost_share(60 * t, C, M, R) for t in minutes]
+costs["Daly"] = torch.tensor(daly)
 
 # %%
 interval.score(how_often.cheapest_s(C, M) / 60)
 
 # %%
 lab.curves(
-    predicted=costs,
+    predicted={what: dict(zip(minutes, cost.tolist())) for what, cost in costs.items()},
     at={"C/T = T/2M": (2 * C * M) ** 0.5 / 60},
     x="minutes between two checkpoints",
     y="share of all time that is lost",
@@ -561,7 +565,7 @@ lab.curves(
 #
 # For our cluster it gives 19.3 minutes. Daly's curve lies higher, and is lowest at 18.6, because he also counts failures while we save, do work again, or come back. The valley is flat: half or twice the best interval loses some 2 percentage points more.
 #
-# Even at best, an eighth of all time is lost. If training waited only 5 s, for a copy, it would be less than half of that. Try your own cluster, too:
+# Even at best, an eighth of all time is lost. If training waited only 5 s, for a copy, it would be less than half of that. Try your own:
 
 # %%
 widgets.how_often(save_s=5.0)
@@ -569,7 +573,7 @@ widgets.how_often(save_s=5.0)
 # %% [markdown]
 # <details><summary>Daly's formula</summary>
 #
-# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds. The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`. It is exact for failures that come at random; real ones may come in clusters.
+# Daly (2006) lets failures come at any time, also while we save, do work again, or come back. One second of training then takes $M e^{R/M}(e^{(T+C)/M}-1)/T$ seconds. The share of all time that is lost is 1 - 1 / that: `how_often.lost_share`. It is exact if a failure is equally likely in every second; real ones may come in clusters.
 #
 # </details>
 
@@ -633,7 +637,7 @@ opened.score(len(file_of_row.chunk(3)[1].unique()))
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# ### In torch: dcp
+# ## In torch: dcp
 #
 # Are the tensors the same, to the bit? torch's own `dcp` saves sharded and asynchronously, and it reshards. Its thread sends messages, so it gets a process group of its own. Four ranks save weights and Adam's moments and train on; three ranks load:
 
@@ -644,7 +648,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 # %%
 def save_shards(folder):
-    training = saving_run.Training(64)
+    training = saving_run.Training(dim=64)
     training.step(0)
     saved = checkpoint.whole(training.net, training.optimizer)  # all tensors, on rank 0
     weights, moments = get_state_dict(training.net, training.optimizer)
@@ -658,7 +662,7 @@ def save_shards(folder):
 
 # %%
 def load_shards(folder):
-    training = saving_run.Training(64)
+    training = saving_run.Training(dim=64)
     net, optimizer = training.net, training.optimizer
     # makes Adam's moments, which dcp.load then fills
     weights, moments = get_state_dict(net, optimizer)
@@ -676,12 +680,12 @@ all(torch.equal(saved[name], loaded[name]) for name in saved)
 # %% [markdown] sections="10.5.1, 19.6.4"
 # They are, although training went on. Your script adds step, learning rate and random generators. `dcp.load` unpickles a file `.metadata`, so load only what you trust.
 #
-# ### What belongs to ranks
+# ## What belongs to ranks
 #
 # Tensors carry over. What belongs to ranks does not:
 #
-# - There are more random generators in the file than ranks. Seed anew from (seed, step, rank); with dropout, losses then differ as with another seed.
-# - Our `train` takes 32 samples for each rank. Three ranks keep the batch of 128 if they take 43, 43 and 42; DDP averages over ranks, so multiply each loss by 3 · its samples / 128. Without dropout, losses then agree closely, not to the bit, because sums are added in another order.
+# - There are more random generators in the file than ranks. Seed anew from (seed, step, rank).
+# - `train` draws its data by rank: seed = position · ranks + rank. On three ranks, step 20 would draw seeds 60 to 62, which four ranks have seen at step 15. So draw one batch of 128 (4 · 32) for each step, cut into 43, 43 and 42. DDP averages over ranks, so multiply each loss by 3 · its samples / 128. Without dropout, losses should then agree closely, not to the bit (not run here).
 
 # %% [markdown] sections="19.8.5"
 # ## Exercise 3. A training that outlives its ranks
@@ -936,7 +940,7 @@ min(printed(again.logs))
 # ## Summary
 #
 # - A checkpoint holds model, optimizer, learning rate, data position and every rank's random generators. On as many ranks, with deterministic operations, resumed training is then undisturbed training, to the bit.
-# - Recovery is a new start: end all ranks, launch what is left, load. On fewer ranks the tensors of a sharded checkpoint are the same to the bit; the random numbers are not.
+# - Recovery is a new start: end all ranks, launch what is left, load. On fewer ranks the tensors of a sharded checkpoint are the same to the bit; random numbers, and data drawn by rank, are not.
 # - Write under another name, `fsync`, then one `rename`: a killed save never costs the checkpoint before.
 # - An asynchronous save stops training for a short gap, not for the write. Whether the whole run is shorter depends on who needs the cores: measure both.
 # - Save every $\sqrt{2CM}$ seconds, where C is the time for which training stands still. This holds while C is short beside M, and the interval is longer than the write.

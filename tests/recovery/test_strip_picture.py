@@ -14,7 +14,9 @@ def test_boxes_are_as_long_as_their_times(language):
     assert second.width_px / first.width_px == pytest.approx(2.5)
     assert (first.texts, second.texts, narrow.texts) == (("0",), ("1",), ())
     assert first.colour == second.colour != narrow.colour  # steps are one kind
-    assert "copy" in [words.text for words in drawn.only(Words)]
+    told = [words.text for words in drawn.only(Words)]
+    assert "copy" in told
+    assert told[-5:] == ["0", "1 s", "2 s", "3 s", "4 s"]
     assert drawn.table[1:] == (("0", "1.00 s"), ("1", "2.50 s"), ("copy", "10.0 ms"))
 
 
@@ -27,6 +29,14 @@ def test_an_interval_is_paid_for_under_what_it_costs():
     assert all(box.texts for box in drawn.only(Box))
     assert all(not box.colour for box in drawn.only(Box)[len(time) :])
     assert drawn.table[0] == ("",)
+    assert "0" not in [words.text for words in drawn.only(Words)]  # to no scale: no axis
+
+
+def test_words_that_do_not_fit_on_the_right_are_on_the_left():
+    lanes = [("steps", [("0", 0.0, 4.0)]), ("wait", [("a long word", 3.9, 4.0)])]
+    drawn = Strip(title="T", badge="measured", lanes=lanes)._picture("en")
+    words = next(each for each in drawn.only(Words) if each.text == "a long word")
+    assert (words.x_px + 8, words.anchor) == (drawn.only(Box)[1].x_px, "end")
 
 
 def test_what_is_no_strip_is_refused():
