@@ -146,7 +146,7 @@ def all_gather(tensor):
 # %%
 def zero1(num_steps):
     net, tokens, targets = story()
-    # new: a view of this rank's part of each weight, so updating it updates the weight
+    # new: a view of this rank's part, so updating it updates the weight
     mine = {w: torch.nn.Parameter(part(w.data)) for w in net.parameters()}
     optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
     losses = []
@@ -624,7 +624,7 @@ title = "Four microbatches, on a ring, in multiples of ZeRO 0"
 lab.bars(in_four["sends"], title=title, badge="computed")
 
 # %% [markdown] sections="10.7.2"
-# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3 reduces in each, too; if no weight stays whole, it gathers twice.
+# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3 reduces in each, too; if no weight stays whole, it gathers twice in each.
 #
 # What does stage 2 gain? We count what a rank holds after each backward of the third step, buckets aside, and keep the most:
 
@@ -635,7 +635,7 @@ title = "Most live bytes per parameter after a backward, rank 0 of 4"
 lab.bars(rows, title=title, badge="measured")
 
 # %% [markdown] sections="10.7.2"
-# With one microbatch they hold the same, because DeepSpeed's stage 1 then reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
+# With one microbatch they hold the same, because DeepSpeed's stage 1 reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
 
 # %% [markdown]
 # ## When is it worth it?
