@@ -677,7 +677,7 @@ def step(stage, link_bytes_per_s):
 
 
 def by_default(link_bytes_per_s):
-    """The same of DeepSpeed's stages 1 and 2: an all-reduce and a gather, none hidden."""
+    """DeepSpeed's stages 1 and 2: an all-reduce and a gather, none hidden."""
     waiting = 3 * 2 * 7e9 * 7 / 8 / link_bytes_per_s
     return step(1, link_bytes_per_s) | {"exposed": waiting}
 
