@@ -6,7 +6,12 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from labkit.sharding.run import STAGE3_BUFFERS
 from labkit.zero import ring_bytes
+
+KEEP_NOTHING = dict.fromkeys(STAGE3_BUFFERS, 0)
+"""Stage 3's options for which no weight stays whole after its layer, and none is gathered ahead:
+for counting only, since it turns off prefetch."""
 
 
 def read(files: dict[str, dict]) -> list[dict[str, Any]]:
@@ -39,9 +44,9 @@ def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str
 
     "handed": models by collective, see ``ring_bytes.in_models``; "sends": what a ring would send
     for them, in multiples of an all-reduce of all gradients; "held": bytes of all live storages per
-    parameter, after the backward and before the update, without DeepSpeed's buckets, whose size
-    does not depend on the model; nothing under accumulation, where watching would take seconds.
-    ``story()`` makes the model, tokens and targets.
+    parameter, after that of the step's backwards that leaves the most, without DeepSpeed's buckets,
+    whose size does not depend on the model; under accumulation of stages 1 and 2 alone, because
+    watching takes time. ``story()`` makes the model, tokens and targets.
     """
     found: dict[str, dict[str, Any]] = {"handed": {}, "sends": {}, "held": {}}
     for name, config in configs.items():
@@ -59,27 +64,33 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
     from labkit.measure import memory, traffic
 
     once = config.get("gradient_accumulation_steps", 1) == 1
-    with memory.watch() if once else contextlib.nullcontext() as watched:
+    watching = once or config["zero_optimization"]["stage"] in (1, 2)
+    held = 0
+    with memory.watch() if watching else contextlib.nullcontext() as watched:
         net, tokens, targets = story()
         num_params = sum(each.numel() for each in net.parameters())
         model_bytes = sum(each.nbytes for each in net.parameters())
         engine, *_ = deepspeed.initialize(model=net, config=config)
         for step in range(3):
+            if step == 2 and watched:
+                gc.collect()
+                gc.freeze()  # the collections below look at what is new
             with traffic.count() as sent:
                 for _ in range(engine.gradient_accumulation_steps()):
                     engine.backward(model.loss(engine(tokens), targets))
                     if step == 2 and watched:
                         dist.barrier()  # or gloo's thread may still hold the last message
                         gc.collect()
-                        held = watched.live_bytes - _bucket_bytes(engine)
+                        held = max(held, watched.live_bytes - _bucket_bytes(engine))
                     engine.step()
+    gc.unfreeze()
     handed = {call: num for call, num in sent.payload_bytes.items() if call != "barrier"}
     ranks = dist.get_world_size()
     found = {
         "handed": ring_bytes.in_models(handed, model_bytes, ranks),
         "sends": ring_bytes.on_a_ring(handed, ranks) / (2 * model_bytes),
     }
-    return {**found, "held": held / num_params} if once else found
+    return {**found, "held": held / num_params} if watching else found
 
 
 def _bucket_bytes(engine: Any) -> int:

@@ -1,8 +1,11 @@
-"""A step with offload on an axis of time: device, link and host in three rows."""
+"""A step with offload on an axis of time: device, link and host in three rows; and stage 3's whole
+layers over a step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.pictures.axes import Series
+from labkit.pictures.curves import curves
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Box,
@@ -18,8 +21,8 @@ from labkit.pictures.sketch import (
     ticks,
 )
 from labkit.pictures.style import style
-from labkit.units import check_real, format_us
-from labkit.words import catalogue, speaking
+from labkit.units import check_real, format_bytes, format_us
+from labkit.words import both, catalogue, speaking
 from labkit.zero.offload_times import Phase
 
 WORDS = catalogue(
@@ -41,6 +44,25 @@ LOOKS = {"device": {"forward": "F", "backward": "B"}, "link": "send", "host": "o
 _LEFT_PX = 150.0
 _TOP_PX = 62.0
 _ROW_PX = 30.0
+_PER_EVENT = 40  # points between one gather or free and the next
+
+
+def whole_layers(whole_bytes: Sequence[int], *, language: str | None = None) -> Sketch:
+    """The bytes of whole layers after each gather and free of a step, in order, as stairs: each
+    number holds until the next. ``whole_bytes`` as ``by_hand_run.after_three`` returns it. Raises
+    ValueError for none, or for one that isn't finite."""
+    if not whole_bytes:
+        raise ValueError("stairs need one number of bytes or more; got none")
+    xs = [step / _PER_EVENT for step in range(_PER_EVENT * len(whole_bytes))]
+    stairs = [whole_bytes[step // _PER_EVENT] for step in range(len(xs))]
+    return curves(
+        [Series(both("whole"), xs, stairs, points=True, joined=True)],
+        title=both("Bytes of whole layers over a step of stage 3"),
+        badge="measured",
+        x_name=both("gathers and frees, in order"),
+        y_format=format_bytes,
+        language=language,
+    )
 
 
 def times(

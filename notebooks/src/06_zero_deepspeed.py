@@ -22,7 +22,7 @@ lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import collectives, model
-from labkit.zero import check, order_picture, part_picture, stages
+from labkit.zero import check, order_picture, part_picture, picture, stages
 
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
@@ -82,7 +82,7 @@ lab.show(order_picture.drawn())
 #
 # ### Stage 0: everyone has everything
 #
-# First plain data parallelism. Each rank has the same small transformer and passages of its own from the story:
+# ZeRO 0 is plain data parallelism. Each rank has the same small transformer and passages of its own from the story:
 
 
 # %%
@@ -100,7 +100,7 @@ def all_reduce(tensor):
 
 
 # %%
-def plain(num_steps):
+def zero0(num_steps):
     net, tokens, targets = story()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     losses = []
@@ -140,19 +140,19 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three things of `plain` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other parts.
+# Three things of `zero0` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other parts.
 
 
 # %%
 def zero1(num_steps):
     net, tokens, targets = story()
-    # new: this rank's part of each weight, a view of it
+    # new: a view of this rank's part, so updating it updates the weight
     mine = {w: torch.nn.Parameter(part(w.data)) for w in net.parameters()}
     optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
     losses = []
     for step in range(num_steps):
         net.zero_grad()
-        optimizer.zero_grad()  # own.grad still views the old gradient
+        optimizer.zero_grad()  # else own.grad keeps the old gradient in memory
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -170,7 +170,7 @@ def zero1(num_steps):
 # %%
 from labkit.zero import by_hand_run, ring_bytes
 
-right = lab.launch(by_hand_run.after_three, plain, ranks=4)
+right = lab.launch(by_hand_run.after_three, zero0, ranks=4)
 
 # %%
 ran = lab.launch(by_hand_run.after_three, zero1, ranks=4)
@@ -228,7 +228,7 @@ title = "Most gradient bytes during a backward, rank 0 of 4"
 lab.bars(alive, unit="bytes", title=title, badge="measured")
 
 # %% [markdown] sections="10.2.5"
-# `zero1` ends the backward with all gradients. `zero2` never has more than its own quarter, and the one that it is about to reduce.
+# `zero1` ends the backward with all gradients. `zero2` has a quarter of what is already reduced, and the gradient that it is about to reduce.
 #
 # ### Stage 3: parameters too
 #
@@ -243,7 +243,8 @@ parts = layer.weight.detach().clone()
 
 # %%
 # whoever wants the gradient of the inputs needs the weight in the backward
-outputs = layer(torch.randn(8, 64, requires_grad=True))
+inputs = torch.randn(8, 64, requires_grad=True)
+outputs = layer(inputs)
 storage_bytes = {"gathered": storage.nbytes()}
 storage.resize_(0)
 storage_bytes["freed"] = storage.nbytes()
@@ -258,9 +259,11 @@ second = lab.guess("the backward", choices=("an error", "zeros", "right gradient
 # %%
 try:
     outputs.sum().backward()
+    came = "right gradients" if inputs.grad.any() else "zeros"
 except RuntimeError as error:
-    second.score("an error")
+    came = "an error"
     print(error)
+second.score(came)
 
 # %% [markdown]
 # The backward needs the bytes again, in the same storage. That is stage 3's second gather:
@@ -335,7 +338,8 @@ def backward(layers, inputs, outputs):
     """Runs the layers' backwards, last first."""
     for sharded in reversed(layers):
         sharded.gather()
-        outputs.pop().backward(inputs.pop().grad)
+        gradient = inputs.pop().grad
+        outputs.pop().backward(gradient)
         sharded.free()
         sharded.reduce()
 
@@ -371,21 +375,17 @@ by_hand_run.beside(right, ran)
 # </details>
 
 # %%
-whole = ran[0]["whole_bytes"]
-steps = {x / 40: whole[x // 40] for x in range(40 * len(whole))}  # each until the next
-axes = {"x": "gathers and frees, in order", "unit": "bytes", "joined": True}
-title = "Bytes of whole layers over a step of stage 3"
-lab.curves(measured={"whole": steps}, **axes, title=title)
+lab.show(picture.whole_layers(ran[0]["whole_bytes"]))
 
 # %% [markdown] sections="10.2.5, D-train"
-# Each rise is a gather, each fall a free: the four layers forward, then backward. Never are two layers whole. After the update nothing is sent, because the next forward gathers anyway. Libraries gather the *next* layer while this one computes, which is called [prefetch](GLOSSARY.md#prefetch).
+# Each rise is a gather, each fall a free: the four layers forward, then backward. No two are ever whole together. After the update nothing is sent: the next forward gathers anyway. Libraries do it in hooks, cut no graph, and gather the *next* layer while this one computes ([prefetch](GLOSSARY.md#prefetch)). Our `zero3` builds the whole model first; they need not.
 #
 # ### Run all four
 #
 # What does a rank hold now? In fp32 a parameter takes 4 bytes, its gradient 4, Adam 8: again 16 by chance, but only 8 of them belong to the optimizer. So on 4 ranks stage 1 should leave 4 + 4 + 8/4 = 10 on each. `live_bytes` counts every storage that torch holds after a step:
 
 # %%
-by_hand = {"ZeRO 0": plain, "ZeRO 1": zero1, "ZeRO 2": zero2, "ZeRO 3": zero3}
+by_hand = {"ZeRO 0": zero0, "ZeRO 1": zero1, "ZeRO 2": zero2, "ZeRO 3": zero3}
 count = right[0]["fp32"].numel()  # parameters
 
 
@@ -409,13 +409,13 @@ lab.bars(rows, title=title, badge="predicted / measured")
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count how often `zero1` and `zero3` reduce and gather each weight. How much does stage 3 send, if plain data parallelism is 1?
+# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count how often `zero1` and `zero3` reduce and gather each weight. How much does stage 3 send, if ZeRO 0 is 1?
 
 # %%
-volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
+volume = lab.guess("ZeRO 3 sends, in multiples of ZeRO 0", between=(0, 4))
 
 # %% [markdown]
-# We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload):
+# We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because Python looks names up as they run:
 
 
 # %%
@@ -459,7 +459,7 @@ volume.score(sent["ZeRO 3"] / sent["ZeRO 0"])
 lab.table({"two steps of": name} | run for name, run in runs.items())
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because the weights have as many bytes as the gradients. Here the reduce-scatter was a real one, and the losses after one update agree.
+# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because the weights have as many bytes as the gradients. Here the reduce-scatter was real, and the losses agree.
 #
 # ### Exercise 1. When sizes do not divide
 #
@@ -550,7 +550,7 @@ engines = lab.launch(lambda: list(map(bare, both)), ranks=4)[0]
 lab.table([{"loss": f"{right[0]['loss']:.5f}"}, *engines])
 
 # %% [markdown]
-# The first row is `plain`. DeepSpeed (0.19) clips gradients unasked, to a norm of 1. With clipping off (0) the loss is that of `plain`, so it stays off.
+# The first row is `zero0`. DeepSpeed (0.19) clips gradients unasked, to a norm of 1. With clipping off (0) the loss is the same, so it stays off.
 #
 # ### Stages 1 and 2: which collective?
 #
@@ -570,10 +570,7 @@ def counted(configs):
 
 
 # %%
-TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
-configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
-configs["ZeRO 2, to owners"] = config(2, **TO_OWNERS)
-low = counted(configs)
+low = counted({f"ZeRO {stage}": config(stage) for stage in range(3)})
 
 # %%
 reducing.score(next(call for call in low["handed"]["ZeRO 2"] if "reduce" in call))
@@ -582,7 +579,7 @@ reducing.score(next(call for call in low["handed"]["ZeRO 2"] if "reduce" in call
 lab.table({"models handed to": name} | row for name, row in low["handed"].items())
 
 # %% [markdown] sections="10.7.2"
-# On a ring an all-reduce sends two models, any other call one. So under stages 1 and 2 the *library* sends (2 + 1)/2 = 1.5 times what stage 0 does. In the last row a setting has changed: a `reduce` sends each part of a [bucket](GLOSSARY.md#bucket) of gradients to its owner alone, and (1 + 1)/2 is 1 again.
+# On a ring an all-reduce sends two models, any other call one. So under stages 1 and 2 the *library* sends (2 + 1)/2 = 1.5 times what ZeRO 0 does.
 #
 # <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
 #
@@ -592,40 +589,33 @@ lab.table({"models handed to": name} | row for name, row in low["handed"].items(
 #
 # ### Stage 3: how often does it gather?
 #
-# Our `zero3` sends 1.5 times as much as stage 0. And DeepSpeed's stage 3, by default, with our small model?
+# We change two settings: under `TO_OWNERS` a `reduce` sends each part of a [bucket](GLOSSARY.md#bucket) of gradients to its owner alone, and under `KEEP_NOTHING` stage 3 frees small weights, too.
 
 # %%
-third = lab.guess("by default ZeRO 3 sends, in multiples of ZeRO 0", between=(0, 4))
-
-# %%
-KEEP_NOTHING = {  # for counting only: it turns off prefetch
-    "stage3_param_persistence_threshold": 0,  # small weights are freed, too,
-    "stage3_max_live_parameters": 0,  # even if there is room,
-    "stage3_max_reuse_distance": 0,  # even if they are needed again soon;
-    "stage3_prefetch_bucket_size": 0,  # nothing is gathered ahead
-}
-high = counted({"ZeRO 3": config(3), "ZeRO 3, none whole": config(3, **KEEP_NOTHING)})
-third.score(high["sends"]["ZeRO 3"])
+TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
+configs = {"ZeRO 2, to owners": config(2, **TO_OWNERS), "ZeRO 3": config(3)}
+configs["ZeRO 3, none whole"] = config(3, **config_run.KEEP_NOTHING)
+high = counted(configs)
 
 # %%
 ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 columns = {"the method, our ring": ours, "DeepSpeed": low["sends"] | high["sends"]}
-title = "What a step would send on a ring, in multiples of stage 0"
+title = "What a step would send on a ring, in multiples of ZeRO 0"
 lab.bars(ring_bytes.in_rows(columns), title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# DeepSpeed keeps weights of less than 100,000 elements whole until the update. All of ours are that small, so they are gathered once a step, not twice: (1 + 1)/2. If none stays whole, it is 1.5. A 7 B model's matrices are far larger: there expect a little less than 1.5, because of these only the last few stay for the backward. We have not run it.
+# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small, so it gathers once: (1 + 1)/2.
 #
 # ### Why is there a stage 2?
 #
-# So far stage 2 sends what stage 1 does. They differ under [gradient accumulation](GLOSSARY.md#gradient-accumulation), where `engine.step()` follows each microbatch, but only the last one updates. Stage 1 keeps whole gradients until then, stage 2 only its own part. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
+# So far stage 2 sends what stage 1 does. Under [gradient accumulation](GLOSSARY.md#gradient-accumulation) `engine.step()` follows each microbatch, but only the last one updates. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
 configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
-configs["ZeRO 3, none whole"] = config(3, accumulate=4, **KEEP_NOTHING)
+configs["ZeRO 3, none whole"] = config(3, accumulate=4, **config_run.KEEP_NOTHING)
 in_four = counted(configs)
 four_times.score(in_four["sends"]["ZeRO 2"])
 
@@ -634,7 +624,18 @@ title = "Four microbatches, on a ring, in multiples of ZeRO 0"
 lab.bars(in_four["sends"], title=title, badge="computed")
 
 # %% [markdown] sections="10.7.2"
-# ZeRO 2 keeps no whole gradients to add up, so it all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3 reduces in each, too; where no weight stays whole, it also gathers twice in each.
+# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3 reduces in each, too; if no weight stays whole, it gathers twice in each.
+#
+# What does stage 2 gain? We count what a rank holds after each backward of the third step, buckets aside, and keep the most:
+
+# %%
+most = {"one microbatch": low["held"], "four": in_four["held"]}
+rows = {each: ring_bytes.in_rows(most)[each] for each in ("ZeRO 1", "ZeRO 2")}
+title = "Most live bytes per parameter after a backward, rank 0 of 4"
+lab.bars(rows, title=title, badge="measured")
+
+# %% [markdown] sections="10.7.2"
+# With one microbatch they hold the same, because DeepSpeed's stage 1 reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -675,6 +676,12 @@ def step(stage, link_bytes_per_s):
     return {"computing": 6 * 7e9 * 2048 / 150e12, "exposed": waiting}
 
 
+def by_default(link_bytes_per_s):
+    """DeepSpeed's stages 1 and 2: an all-reduce and a gather, none hidden."""
+    waiting = 3 * 2 * 7e9 * 7 / 8 / link_bytes_per_s
+    return step(1, link_bytes_per_s) | {"exposed": waiting}
+
+
 slow = step(3, 25e9)
 slowest.score(sum(slow.values()) / slow["computing"])
 
@@ -682,24 +689,27 @@ slowest.score(sum(slow.values()) / slow["computing"])
 links = {"in one machine": 300e9, "between machines": 25e9}
 pairs = [(stage, link) for link in links for stage in range(4)]
 rows = {f"ZeRO {stage}, {link}": step(stage, links[link]) for stage, link in pairs}
+rows |= {f"DeepSpeed 1 / 2, {link}": by_default(links[link]) for link in links}
 title = "A step of the 7 B model, and what nothing hides"
 lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 
 # %% [markdown]
-# Between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. Computing grows with the tokens, the messages do not: from 5,250 on it hides all of stage 3, too.
+# This is the method: between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. More tokens mean more computing, but no more messages: from 5,250 on all of stage 3 is hidden, too.
 #
-# In one machine they differ by about 7 %, and stage 3's lead over stage 1 hangs on two assumptions: a perfect prefetch, and an all-gather that nothing hides. So choose
+# DeepSpeed's default turns that round. Its stages 1 and 2 all-reduce, and `overlap_comm` is off, so nothing is hidden: 2.04 s, against 1.47 of stage 3, where it is on. First set `overlap_comm` true (1.66 s), then `use_multi_rank_bucket_allreduce` false (1.17 s, but in more calls: time it).
+#
+# In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
 #
 # - **stage 0** if everything fits;
 # - **stage 1** if stage 0 does not fit: it reduces only once per update;
-# - **stage 2** if stage 1 does not fit: it saves up to 2 bytes more per parameter, but reduces in every microbatch;
-# - **stage 3** if nothing else fits. Measure it, too, where computing hides its messages in *every* microbatch.
+# - **stage 2** if stage 1 does not fit: it reduces in every microbatch;
+# - **stage 3** if nothing else fits; otherwise time it, too.
 #
-# Our model fits under stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top, and we have not run it. So start with stage 1; in one machine measure stage 3 as well. In DeepSpeed try `use_multi_rank_bucket_allreduce` false: it sends a third less on a ring, in more calls, so time it.
+# Our model starts with stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top. We have not run it.
 #
 # ### Exercise 2. Choose a stage
 #
-# Which stage do we choose if a step has several microbatches? Return the fastest one whose 16-bit states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None.
+# Follow the formula alone, now for several microbatches: return the fastest stage whose 16-bit states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None.
 #
 # <details><summary>What a step does</summary>
 #
@@ -741,9 +751,9 @@ check.hint("choose_stage")
 # *Here ends what most people need. The rest is about what DeepSpeed holds, the configuration file and a single card, and optional.*
 
 # %% [markdown] sections="10.7.2"
-# ## What DeepSpeed holds
+# ## What else DeepSpeed holds
 #
-# What does a rank hold in its third step, just before the update?
+# And under all stages, with one microbatch, just before the update?
 
 # %%
 columns = {"predicted": due, "DeepSpeed": low["held"] | high["held"]}
@@ -752,11 +762,11 @@ badge = "predicted / measured"
 lab.bars(ring_bytes.in_rows(columns), title=title, badge=badge)
 
 # %% [markdown] sections="10.7.2, 8.5.1"
-# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 3 by default has the whole weights beside its part, so here it holds more than stage 2. With one microbatch, DeepSpeed's stage 1 reduces during the backward and keeps only its part of the gradients, as stage 2 does: 3 bytes less. The hundredths we have not explained.
+# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 holds what stage 2 does, as above: 3 bytes less. Stage 3 by default has the whole weights beside its part, so here it holds more than stage 2. The hundredths we have not explained.
 #
 # <details><summary>What the bars leave out: DeepSpeed's buckets</summary>
 #
-# A rank also holds buckets, in which gradients wait for their message. Stage 3 allocates one of 500 million elements at the start, whatever the model: 2 GB in fp32. `reduce_bucket_size` makes it smaller.
+# A rank also holds buckets, in which gradients wait for their message. Stage 3 allocates one of 500 million elements at the start, whatever the model: 2 GB in fp32. Under accumulation stage 1 held one, too, between the microbatches. `reduce_bucket_size` makes it smaller.
 #
 # </details>
 
@@ -860,7 +870,7 @@ lab.table(readings)
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# Without GPUs, put `DS_ACCELERATOR=cpu` in front. Our `zero3` starts from a whole model; build one that fits on no rank under `with deepspeed.zero.Init():`. Call `engine.save_checkpoint(folder)` on *all* ranks, because each saves its own part.
+# Without GPUs, put `DS_ACCELERATOR=cpu` in front. Build a model that fits on no rank under `with deepspeed.zero.Init():`. Call `engine.save_checkpoint(folder)` on *all* ranks, because each saves its own part.
 #
 # A Hugging Face Trainer takes the same file as `deepspeed=`, with "auto" for the three numbers of the batch and for `enabled`: it fills in its own.
 #
@@ -939,7 +949,7 @@ def weighed(program):
 
 # %%
 on_one = {"ranks": 1, "devices": lab.pretend()}
-lab.table(lab.launch(weighed, each, **on_one)[0] for each in (plain, on_host))
+lab.table(lab.launch(weighed, each, **on_one)[0] for each in (zero0, on_host))
 
 # %% [markdown]
 # The same loss (of one rank's data) with half of the memory, because momentum and variance are gone from the device. What does that cost the 7 B model, with DeepSpeed's `offload_optimizer`, in a step of 2,048 tokens?
@@ -1009,7 +1019,7 @@ offload.board()
 #
 # <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
 #
-# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone, without any error. Run it: with `all_reduce(loss.detach())` instead of the loop in `plain`, the second losses of two ranks are those of two models.
+# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone, without any error. Run it: with `all_reduce(loss.detach())` instead of the loop in `zero0`, the second losses of two ranks are those of two models.
 #
 # </details>
 #

@@ -5,7 +5,6 @@ import torch
 
 import labkit as lab
 from labkit import model
-from labkit.sharding.run import STAGE3_BUFFERS
 from labkit.zero import config_run
 
 pytest.importorskip("deepspeed")
@@ -31,8 +30,9 @@ def _story():
     return model.Transformer(1, 32, 2, max_len=16), *model.story_tokens(2, 16)
 
 
-def _fp32(stage, **zero):
+def _fp32(stage, accumulate=1, **zero):
     return {
+        "gradient_accumulation_steps": accumulate,
         "train_micro_batch_size_per_gpu": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
         "zero_optimization": {"stage": stage} | zero,
@@ -40,11 +40,16 @@ def _fp32(stage, **zero):
 
 
 def test_a_third_step_is_counted_in_models_and_bytes_per_parameter():
-    nothing = dict.fromkeys(STAGE3_BUFFERS, 0)
-    configs = {"plain": _fp32(0), "two": _fp32(2), "three": _fp32(3, **nothing)}
+    configs = {"plain": _fp32(0), "two": _fp32(2), "three": _fp32(3, **config_run.KEEP_NOTHING)}
     found = lab.launch(config_run.third_steps, _story, configs, ranks=2)[0]
     assert found["handed"]["two"] == {"all_reduce": 1, "all_gather": 1}
     assert found["sends"] == pytest.approx({"plain": 1, "two": 1.5, "three": 1.5}, abs=0.01)
     # parameters + gradients + (fp32 copy, momentum, variance): whole, or in two parts
     due = {"plain": 4 + 4 + 8, "two": 4 + 2 + 6, "three": 2 + 2 + 6}
     assert found["held"] == pytest.approx(due, abs=0.8)
+
+
+def test_under_accumulation_stage_1_keeps_whole_gradients_and_stage_2_its_part():
+    configs = {stage: _fp32(stage, accumulate=2) for stage in range(3)}
+    held = lab.launch(config_run.third_steps, _story, configs, ranks=2)[0]["held"]
+    assert held == pytest.approx({1: 4 + 4 + 6, 2: 4 + 2 + 6}, abs=0.8)
