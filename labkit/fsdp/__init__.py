@@ -4,7 +4,7 @@
 and reduce of each layer out of a recording, ``hiding`` says what such an order takes where messages
 run beside the computation, ``moves_picture`` draws a layer's step, ``weights_run`` joins slices,
 ``leaving`` says what would leave a machine, ``moments_board`` shows which layers are whole,
-``training_run`` trains a model in several ways, ``keeping`` plans what ways to shard cost, ``check``
+``training_run`` trains a model in several ways, ``keeping`` plans what ways cost, ``check``
 grades the exercises. The theory and the real runs are ``labkit.sharding``'s, which ZeRO and FSDP
 share.
 """

@@ -336,11 +336,11 @@ queues
 #
 # </details>
 #
-# So most messages hide in this replay; on a GPU they can also slow the computation. How slow may a link be? The gather hides if a microbatch has $t$ tokens, and
+# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? The gather hides if a microbatch has $t$ tokens, and
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# At 200 TFLOP/s our link wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens, a network of 25 GB/s 8,000.
+# At 200 TFLOP/s our link wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens, and a network of 25 GB/s wants 8,000.
 #
 # <details><summary>Where the rule comes from</summary>
 #
@@ -503,7 +503,7 @@ heads = ["memory_bytes", "sent_bytes", "one machine_us", "two machines_us"]
 lab.table(rows, heads=["way", *heads])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# All this is planned, with cards that compute equally fast in each row. Inside one machine it is a tie: messages hide, steps differ by less than 2 %, and all fit. FULL_SHARD's spare memory counts once the model, its sequences or microbatches grow.
+# All this is planned, with cards that compute equally fast in each row. Inside one machine it is a tie: messages hide, steps differ by less than 2 %, and all fit. FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
 #
 # Between two machines the order is that of the bytes. Here the planner warns that published runs that gathered between machines took up to 3.8 times as long as predicted.
 #
