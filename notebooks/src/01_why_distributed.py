@@ -480,9 +480,11 @@ def on_a_card(cards):
 lab.table([on_a_card(cards) for cards in (2, 4, 8)])
 
 # %% [markdown]
-# Two cards hold the bill, but not these four. **Four cards hold them, too**, with 2.7 GB to spare. We take eight, because a machine has eight, and for the time.
+# Two cards hold the bill, but not these four. **Four cards hold them, too**, with 2.7 GB to spare. We take eight, because a machine has eight.
 #
-# How long does it take? Training takes about 6 operations for each parameter and token, 2 forward and 4 backward (Kaplan et al. 2020). An A100 does at most 3.12e14 a second. LLaMA 7B saw 1 trillion tokens, so at this peak one card would need so many days:
+# ## How long, and at what cost?
+#
+# Training takes about 6 operations for each parameter and token, 2 forward and 4 backward (Kaplan et al. 2020). An A100 does at most 3.12e14 a second. LLaMA 7B saw 1 trillion tokens, so at this peak one card would need so many days:
 
 # %%
 llama = planner.MODELS["LLaMA 7B"]
