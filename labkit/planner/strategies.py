@@ -216,8 +216,8 @@ def costs(steps: Mapping[str, Strategy]) -> tables.Table:
     ]
     heads = {
         "way": words.both("way"),
-        "held_bytes": words.both("a rank holds"),
-        "sent_bytes": words.both("a rank sends"),
+        "held_bytes": words.both("fullest rank holds"),
+        "sent_bytes": words.both("busiest rank sends"),
         "idle_share": words.both("bubble"),
     }
     return tables.table(rows, heads=heads)

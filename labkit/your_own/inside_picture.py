@@ -10,12 +10,16 @@ from labkit.pictures.style import text_px
 from labkit.units import brief
 from labkit.words import catalogue, speaking
 
+Row = Sequence[tuple[str, bool]] | Mapping[str, int]
+"""operators with whether their results are kept, or with the bytes kept of them"""
+
 WORDS = catalogue(
     [
         ("heading", "Operators in their order"),
         ("kept", "kept for the backward"),
         ("gone", "made and let go"),
         ("count", "{} kept"),
+        ("bytes", "{} bytes"),
         ("way", "way"),
         ("operators", "operators"),
     ]
@@ -28,19 +32,20 @@ _RIGHT_PX = 66.0
 """room for the counts"""
 
 
-def operators(ways: Mapping[str, Sequence[tuple[str, bool]]], *, counted: bool = False) -> Sketch:
+def operators(ways: Mapping[str, Row], *, counted: bool = False) -> Sketch:
     """For ``lab.show``: a row for each name -> what ``recorded`` returned of a function: its
-    operators, those marked whose results autograd keeps. ``counted``: they were counted by hand,
-    not recorded.
+    operators, those marked whose results autograd keeps. A row may also be a dict, operator ->
+    bytes kept of its result; then bytes are shown, and their sum. ``counted``: they were counted
+    by hand, not recorded.
 
     Raises ValueError for other things, or more than MOST operators.
     """
     if not isinstance(ways, Mapping) or not ways or not all(map(_is_row, ways.values())):
         raise ValueError(
-            f"ways are what recorded() returned, each by its name, {MOST} operators at most; "
-            f"got {brief(ways)}"
+            f"ways are what recorded() returned, or dicts of bytes, each by its name, {MOST} "
+            f"operators at most; got {brief(ways)}"
         )
-    found = {str(name): list(row) for name, row in ways.items()}
+    found = {str(name): row for name, row in ways.items()}
 
     def build(words: dict[str, str]) -> Sketch:
         badge = words["computed" if counted else "measured"]
@@ -50,21 +55,38 @@ def operators(ways: Mapping[str, Sequence[tuple[str, bool]]], *, counted: bool =
 
 
 def _is_row(row: object) -> bool:
-    """Whether it is a list of (operator, kept)."""
+    """Whether it is a list of (operator, kept), or a dict of operator -> bytes."""
+    if isinstance(row, Mapping):
+        named = all(isinstance(name, str) for name in row)
+        sizes = all(type(size) is int and size >= 0 for size in row.values())
+        return 0 < len(row) <= MOST and named and sizes
     if not isinstance(row, list) or not 0 < len(row) <= MOST:
         return False
     pairs = [each for each in row if isinstance(each, tuple) and len(each) == 2]
     return len(pairs) == len(row) and all(isinstance(name, str) for name, _ in pairs)
 
 
-def _drawn(
-    found: dict[str, list[tuple[str, bool]]], own: dict[str, str], badge: str, code: str
-) -> Sketch:
+def _marked(row: Row) -> list[tuple[str, bool]]:
+    """(operator, kept) of a row, its bytes written behind the operator, if it has any."""
+    if isinstance(row, Mapping):
+        return [(f"{name}: {size}", size > 0) for name, size in row.items()]
+    return list(row)
+
+
+def _total(row: Row, own: dict[str, str]) -> str:
+    """How much of a row is kept, in words."""
+    if isinstance(row, Mapping):
+        return own["bytes"].format(sum(row.values()))
+    return own["count"].format(sum(kept for _, kept in row))
+
+
+def _drawn(found: dict[str, Row], own: dict[str, str], badge: str, code: str) -> Sketch:
     left_px = 8 + max(text_px(name) for name in found)
     step_px = (WIDTH_PX - left_px - _RIGHT_PX) / max(map(len, found.values()))
     shapes: list[Shape] = []
     table = [(own["way"], own["operators"], own["kept"])]
-    for number, (name, row) in enumerate(found.items()):
+    for number, (name, given) in enumerate(found.items()):
+        row = _marked(given)
         y_px = _TOP_PX + number * _ROW_PX
         middle_px = y_px + _BOX_PX / 2 + 4
         shapes.append(Words(left_px - 8, middle_px, name, anchor="end"))
@@ -72,8 +94,8 @@ def _drawn(
             x_px = left_px + place * step_px
             shapes.append(_box(x_px, y_px, step_px - 4, is_kept, operator))
         kept = [operator for operator, is_kept in row if is_kept]
-        count = own["count"].format(len(kept))
-        shapes.append(Words(WIDTH_PX - 2, middle_px, count, anchor="end", bold=True))
+        total = _total(given, own)
+        shapes.append(Words(WIDTH_PX - 2, middle_px, total, anchor="end", bold=True))
         every = " ".join(operator for operator, _ in row)
         table.append((name, every, " ".join(kept)))
     samples = [

@@ -80,7 +80,7 @@ dies_at.score(report.finding.where["text"])
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# How many bytes does a card hold for each parameter of a large model? A usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision) with weights and gradients in 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
+# How many bytes does a card hold for each parameter of a large model? A usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision) with weights and gradients in 16 bits, so that the matrix products are quick. For small updates 16 bits are too coarse: `torch.tensor(1.0).bfloat16() + 0.001` is still 1, and in fp16 (`half()`) so is 1 + 0.0004. So there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well.
 #
 # In the small network everything is fp32: 4 bytes for the weight, 4 for its gradient, 8 for Adam's two numbers. How many of these 16 does the recipe save?
 
@@ -173,10 +173,20 @@ check.hint("held_bytes")
 #
 # The last 9 GB are [activations](GLOSSARY.md#activations), what the forward keeps because the backward will need it. They grow with the text that you feed at once.
 #
-# We count one block of GPT: a norm, attention, a norm, an MLP, and dropout after the attention and after the MLP. A matrix product, a norm and GELU each keep their input; GELU's input and output are four times as wide as the block. Flash attention keeps Q, K, V and its output. Dropout keeps a mask of one byte. The other numbers are bf16, 2 bytes each, and a tensor that two operators keep counts once. How many bytes does the block keep for each token and each unit of its [width](GLOSSARY.md#width), the hidden size?
+# One block of GPT is a norm, attention, dropout and an addition, then a norm, an MLP, dropout and an addition. They keep:
+#
+# - a norm, a matrix product and GELU their input (GELU's input and output are four times as wide as the block),
+# - flash attention Q, K, V and its output,
+# - dropout a mask of one byte for each number. An addition keeps nothing.
+#
+# Numbers are bf16, 2 bytes, and a tensor that two keep counts once. How many bytes does the block keep for each token and each unit of its [width](GLOSSARY.md#width), the hidden size?
 
 # %%
 block_keeps = lab.guess("bytes a block keeps", between=(1, 100))
+
+# %%
+# the bill has 32 blocks, 4096 wide, and 2048 tokens
+block_keeps.score(need.bill()["activations"] / (32 * 4096 * 2048))
 
 # %%
 attention = {"input": 2, "norm": 2, "Q": 2, "K": 2, "V": 2}
@@ -184,15 +194,7 @@ attention |= {"attended": 2, "product": 0, "mask": 1}
 mlp = {"sum": 2, "norm": 2, "4 x wide": 8, "GELU": 8}
 mlp |= {"product": 0, "mask": 1, "next sum": 0}
 by_hand = sum(attention.values()) + sum(mlp.values())
-block_keeps.score(by_hand)
-
-# %%
-halves = {"attention": attention, "MLP": mlp}
-marked = {
-    half: [(f"{name}: {size}", size > 0) for name, size in tensors.items()]
-    for half, tensors in halves.items()
-}
-lab.show(your_own.operators(marked, counted=True))
+lab.show(your_own.operators({"attention": attention, "MLP": mlp}, counted=True))
 
 # %% [markdown]
 # A box is what an operator makes, with the bytes kept of it. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
@@ -227,9 +229,23 @@ def per_unit(kind, length):
 lab.table([{"by hand": by_hand, "kept": per_unit("gpt", 256)}])
 
 # %% [markdown]
-# The 0.2 more are statistics of norms and attention.
+# The 0.2 more, at this width of 128, are statistics of norms and attention. For LLaMA 7B's 32 blocks of width 4,096 and our sequence of 2,048 tokens the 34 make $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes, the 9 GB.
 #
-# LLaMA 7B has 32 blocks of width 4,096, and our sequence has 2,048 tokens, so $34 \cdot 2048 \cdot 4096 \cdot 32$ bytes are the 9 GB.
+# <details><summary>The forward of this block</summary>
+#
+# ```python
+# q, k, v = (
+#     each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+#     for each in self.qkv(self.norm1(x)).chunk(3, -1)
+# )
+# y = F.scaled_dot_product_attention(q, k, v)
+# x = x + _dropout(self.out(y.transpose(1, 2).flatten(2)))
+# return x + _dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+# ```
+#
+# How a block is written decides what it keeps. `_dropout(x)` is `x * mask / 0.9`, as a GPU's operator keeps it: a mask of one byte. All is in `labkit/planner/real/blocks_run.py`.
+#
+# </details>
 
 # %% [markdown] sections="10.1.2"
 # ## Two models instead of one
@@ -275,9 +291,9 @@ apart.score(nothing if most == 0 else rounding if most < 1e-5 else more)
 lab.table(rows)
 
 # %% [markdown] sections="10.1.3"
-# The table compares the first two ranks. With averaging they train one model, since both get the same sums, bit for bit. The three lines from `if average` on are the heart of *data parallelism* (chapter 03).
+# The table compares the first two ranks. With averaging they keep one model, since both get the same sums, bit for bit. Up to rounding, it is the model of one card with both batches: the mean over two equal batches is the mean of their means. The three lines from `if average` on are the heart of *data parallelism* (chapter 03).
 #
-# The payload is what a rank hands to `all_reduce`, the gradients of five steps. Of two ranks each sends as much, of four 1.5 times as much, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
+# The payload is what a rank hands to `all_reduce`, the gradients of five steps. With two ranks each sends it once, with four 1.5 times, plus some headers. In a [ring](GLOSSARY.md#ring) the gradients go round twice, once to be summed and once to hand out the sums. Each time a rank sends all parts but one: $2 \cdot \frac{1}{2}$ of them with two ranks, $2 \cdot \frac{3}{4}$ with four.
 #
 # <details><summary>Other ways to average</summary>
 #
@@ -294,7 +310,7 @@ lab.table(rows)
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. In the end we count what the bill leaves out.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. At the end we count what the bill leaves out.
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -308,6 +324,8 @@ cards_of_13b.score(planner.Need(model="LLaMA 13B").needed(1))
 # <details><summary>By hand</summary>
 #
 # Parameters and gradients stay whole, 4 bytes for each of 13 billion, so 52 GB. Of the card's 80 GB, 80 - 14.3 - 52 = 13.7 are left. The optimizer's 12 x 13 = 156 GB, divided by the number of cards, must fit into these: 156 / 13.7 is 11.4, so 12 cards.
+#
+# This holds by our bill, and a few GB change it a lot. Torch can use about 85 billion bytes of an A100; then 18.7 GB are left, and 9 cards do. With gradients in fp32, 26 GB more, no number does: 92.3 GB stay on each card.
 #
 # </details>
 
@@ -383,20 +401,23 @@ planner.costs(every | {"ZeRO 1": zero_1})
 # %% [markdown]
 # Only data parallel doesn't fit. What ZeRO 3 gathers for a moment is left out. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
 #
-# | way | activations of | the busiest rank sends |
-# | --- | --- | --- |
-# | data parallel | 1 sequence | 2 x 3/4 of 13.4 GB of gradients, once after all four sequences |
-# | by layers | 4 sequences, a quarter of the layers | 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations, and their gradients back (first and last rank: half) |
-# | hybrid of both | 2 sequences, half of the layers | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
-# | ZeRO 3 | 1 sequence | 3 x 3/4 of 13.4 GB for each of its four sequences: parameters twice, gradients once |
-# | ZeRO 1 | 1 sequence | as data parallel: summed gradients, new parameters |
+# By layers sends least, and holds as little as ZeRO 3. Yet we take ZeRO 1: it fits, the model stays whole, and between the cards of one machine it is quicker. For four A100s labkit's planner estimates 1.7 seconds a step, of which ZeRO 1's messages take 0.1. By layers it is 2.0 seconds, and 0.3 of them are bubble.
 #
-# By layers sends least, and holds as little as ZeRO 3. Yet we take ZeRO 1: it fits, no rank waits, and the model stays whole.
+# <details><summary>Why does a rank hold 35.9 GB by layers?</summary>
+#
+# The first rank has begun four sequences before a backward comes back to it; the last rank keeps only one at a time. So the first keeps the activations of four sequences in a quarter of the layers, as many as of one sequence in all layers, 9.1 GB. A quarter of the states is 26.8 GB.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 3. What a rank sends
 #
-# Write the rules as a function for LLaMA 7B: bytes that the busiest rank sends in a step. `way` is `"data"`, `"layers"` or `"sharded"` (ZeRO 3), and `sequences`, taken one by one, are those of all ranks together. In a pipeline of two, each rank has one neighbour.
+# Write a function for LLaMA 7B: bytes that the busiest rank sends in a step. `way` is `"data"`, `"layers"` or `"sharded"` (ZeRO 3), and `sequences`, taken one by one, are those of all ranks together. Two rules are these, for 4 ranks and 16 sequences:
+#
+# - Data parallel: 2 x 3/4 of 13.4 GB of gradients, once after all sequences.
+# - By layers: 16 sequences x 2,048 tokens x 4,096 wide x 2 bytes of activations to the next rank, and their gradients back. First and last rank have one neighbour, in a pipeline of two both.
+#
+# Find the third: for each of its sequences a rank of ZeRO 3 gathers all parameters in the forward, gathers them again in the backward, and sums the gradients. Each of these is one round of a ring.
 #
 # `my_sent("layers", 4, 16)` is 536,870,912. The check tries other numbers of ranks, even one.
 
@@ -420,63 +441,84 @@ check.rank_sends(my_sent)
 # %%
 check.hint("rank_sends")
 
+# %% [markdown]
+# <details><summary>The rules of all five ways</summary>
+#
+# | way | activations of | the busiest rank sends |
+# | --- | --- | --- |
+# | data parallel | 1 sequence | 2 x 3/4 of 13.4 GB of gradients, once |
+# | by layers | 4 sequences, a quarter of the layers | activations of 16 sequences in both directions |
+# | hybrid of both | 2 sequences, half of the layers | 2 x 1/2 of 6.7 GB of gradients, and 8 sequences in one direction |
+# | ZeRO 3 | 1 sequence | 3 x 3/4 of 13.4 GB for each of its four sequences |
+# | ZeRO 1 | 1 sequence | as data parallel: a round sums the gradients, a round hands out new parameters |
+#
+# </details>
+
 # %% [markdown] sections="D-faq"
 # ## How many cards, then?
 #
-# What does the bill leave out? Gradients are better added up in fp32, since 16 bits are coarse for sums, too. LLaMA's own block keeps more than GPT's (optional end). Process and logits are as labkit's planner counts them:
+# What does the bill leave out? Gradients are better added up in fp32, since 16 bits are coarse for sums, too. LLaMA's own block keeps more than GPT's (optional end). Labkit's planner adds the logits, and 3 GB as an estimate for the process: CUDA's context, NCCL's buffers, gaps in memory.
 
 # %%
-more_kept = (per_unit("llama", 256) - by_hand) * 2048 * 4096 * 32
-left_out = {"fp32 gradients": 2 * 6.7e9, "LLaMA's block": more_kept}
-left_out["process, logits"] = 3.7e9
+plan = planner.Plan(model="LLaMA 7B", gpus=4, zero=1).memory().stages[0]
+left_out = {
+    "gradients, 2 bytes more": 2 * 6.7e9,
+    "LLaMA's block": (per_unit("llama", 256) - by_hand) * 2048 * 4096 * 32,
+    "logits": plan["logits"],
+    "process": plan["fixed"],
+}
 lab.bars(left_out, unit="bytes", badge="computed", title="What the bill leaves out")
 
-# %% [markdown]
-# *At worst* is the bill of ZeRO 1 with all of that. The planner predicts the days, with 512 sequences in a step and 1 trillion tokens in all, as LLaMA 7B's training had:
-
 
 # %%
-def ending(cards):
-    zero = {"zero": 1, "recipe": "mixed", "precision": "fp16"}  # gradients of 16 bits
-    days = planner.Plan(model="LLaMA 7B", gpus=cards, batch=512, **zero).days(1e12)
+def on_a_card(cards):
     bill = sum(need.bill(cards, stage=1).values())
-    held = {"bill_bytes": bill, "at worst_bytes": bill + sum(left_out.values())}
-    return {"cards": cards} | held | {"days": days, "card-days": cards * days}
+    more = sum(left_out.values())
+    return {"cards": cards, "bill_bytes": bill, "with these four_bytes": bill + more}
 
 
-lab.table([ending(cards) for cards in (2, 4, 8, 64)])
+lab.table([on_a_card(cards) for cards in (2, 4, 8)])
 
 # %% [markdown]
-# Two cards hold the bill, but not the worst case. **Four hold it, even so.** We take eight because a machine has eight, and for the days. 64 cards end seven times sooner than eight, for a tenth more card-days: each sends as much as before in a much shorter step, over slower links.
+# Two cards hold the bill, but not these four. **Four cards hold them, too**, with 2.7 GB to spare. We take eight, because a machine has eight.
 #
-# How far can we trust these days? Training takes about 6 operations for each parameter and token, 2 forward and 4 backward (Kaplan et al. 2020). An A100 does at most 3.12e14 a second. LLaMA's paper names the hours of its own A100s:
+# ## How long, and at what cost?
+#
+# Training takes about 6 operations for each parameter and token, 2 forward and 4 backward (Kaplan et al. 2020). An A100 does at most 3.12e14 a second. LLaMA 7B saw 1 trillion tokens, so at this peak one card would need so many days:
 
 # %%
 llama = planner.MODELS["LLaMA 7B"]
 peak_days = 6 * llama.params * llama.train_tokens / 312e12 / 3600 / 24
-card_days = {
-    "computed, at the peak": peak_days,
-    "predicted by the planner": ending(8)["card-days"],
-    "published by LLaMA": llama.a100_hours / 24,
-}
-rows = [{"way": name, "card-days": days} for name, days in card_days.items()]
-for row in rows:
-    row |= {
-        "days, 8 cards": row["card-days"] / 8,
-        "mfu_share": peak_days / row["card-days"],
-    }
-lab.table(rows)
+round(peak_days)
 
 # %% [markdown]
-# The share of the peak is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The planner's 66 % are probably too much. The runs behind its constants recomputed activations, all but the smallest cut layers among cards, and none came above 56 %. Our plan does neither, so it goes beyond them.
+# LLaMA's paper names the hours that its A100s really took. What share of the peak did they reach?
+
+# %%
+reached = lab.guess("share of the peak, in percent", between=(1, 100))
+
+# %%
+card_days = llama.a100_hours / 24
+reached.score(100 * peak_days / card_days)
+
+# %% [markdown]
+# This share is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. We go on with the paper's hours, and assume a price:
+
+# %%
+price = 2  # dollars for an hour of a card: put in yours
+rows = [{"cards": n, "days": card_days / n, "card-days": card_days} for n in (4, 8, 64)]
+lab.table([row | {"dollars": 24 * price * row["card-days"]} for row in rows])
+
+# %% [markdown]
+# So eight cards train LLaMA 7B in 14 months, for about 165,000 dollars. The table takes the same MFU for any number. But 64 cards send as much each as eight do, in a much shorter step and over slower links: labkit's planner predicts that they end seven times sooner, for a tenth more card-days.
 #
-# LLaMA's run was really made, so we answer with its 43 %: about 3,400 card-days, 14 months on eight cards. The cost is 82,432 times the price of a card hour.
+# <details><summary>What the planner predicts, and what it counts otherwise</summary>
 #
-# <details><summary>What the planner counts otherwise</summary>
+# Run `planner.Plan(model="LLaMA 7B", gpus=8, zero=1, recipe="mixed", batch=512, precision="fp16").days(1e12)`: 282 days, which is 66 % of the peak, for steps of 512 sequences. LLaMA took about 2,000 a step.
 #
-# A card counts as 80 billion bytes here; on an A100 torch can use about 85 billion. The bill counts 6.7 billion parameters, as the paper rounds, and the planner 6.74 billion. Its own memory has 8.6 GB of activations where the bill has 9.1: LLaMA has no masks of dropout, and a fused MLP keeps three of its four wide tensors. The table takes memory from the bill, and only days from the planner. It sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
+# This is probably too quick. The constants come from published runs of Megatron on A100s. All of them recomputed activations, all but the smallest were tensor parallel, too, and the best reached 56 %, with the products of attention; counted so, the planner's 66 % are 70 %. Our plan neither recomputes nor cuts the model, so it goes beyond those runs.
 #
-# The days use constants from published runs of Megatron on A100s, whose 56 % count the products of attention, too. Counted so, the planner's 66 % are 70 %.
+# A card counts as 80 billion bytes here; on an A100 torch can use about 85 billion. The bill counts 6.7 billion parameters, as the paper rounds, and the planner 6.74 billion. Its own memory has 8.6 GB of activations where the bill has 9.1: LLaMA has no masks of dropout, and a fused MLP keeps three of its four wide tensors. It sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
 #
 # </details>
 #
@@ -487,7 +529,7 @@ lab.table(rows)
 # %% [markdown]
 # ## A larger batch: when do layers send more?
 #
-# Averaged gradients are the same for any batch, and activations grow with it. So at some batch cutting by layers sends more than data parallel:
+# Averaged gradients take as many bytes for any batch, and activations grow with it. So at some batch cutting by layers sends more than data parallel:
 
 # %%
 batches = (16, 64, 256, 1024, 4096)

@@ -269,7 +269,7 @@ def test_what_ways_cost_is_a_row_each():
     told = strategies.costs(every)
     assert [row[0] for row in told.cells] == ["data", "layers"]
     assert told.cells[0][2] == format_bytes(every["data"].sent_bytes())
-    assert strategies.costs({"x": every["data"]}).heads[1] == "a rank holds"
+    assert strategies.costs({"x": every["data"]}).heads[1] == "fullest rank holds"
     with pytest.raises(ValueError, match="number of ways"):
         strategies.costs({})
 

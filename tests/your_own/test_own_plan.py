@@ -228,13 +228,21 @@ def test_operators_are_told_in_their_order_with_what_is_kept():
     assert [each.text for each in drawn.only(Words) if each.bold] == ["2 kept", "0 kept"]
     badges = {your_own.operators({"a": bend}, counted=by_hand).badge for by_hand in (False, True)}
     assert badges == {"measured", "computed"}
-    for none in (3, {}, {"a": 3}, {"a": []}, {"a": [("x", True)] * 15}, {"a": ["xy"]}):
-        with pytest.raises(ValueError, match="14 operators at most"):
+    bad_sizes = ({"a": {}}, {"a": {"x": -1}}, {"a": {"x": 0.5}}, {"a": {3: 1}})
+    bad = (3, {}, {"a": 3}, {"a": []}, {"a": [("x", True)] * 15}, {"a": ["xy"]}, *bad_sizes)
+    for none in bad:
+        with pytest.raises(ValueError, match="operators at most"):
             your_own.operators(none)
     with pytest.raises(ValueError, match="2 x 8 numbers"):
         your_own.recorded(torch.nn.Linear(5, 5))
     with pytest.raises(ValueError, match="a function of a tensor"):
         your_own.recorded("soap")
+
+
+def test_operators_are_told_with_the_bytes_kept_of_them():
+    drawn = your_own.operators({"a": {"x": 2, "addmm": 0, "tanh": 8}}, counted=True)
+    assert drawn.table[1:] == (("a", "x: 2 addmm: 0 tanh: 8", "x: 2 tanh: 8"),)
+    assert [each.text for each in drawn.only(Words) if each.bold] == ["10 bytes"]
 
 
 def test_bytes_are_planned_of_adamw_alone():
