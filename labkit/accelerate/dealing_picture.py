@@ -10,11 +10,11 @@ from labkit.pictures.style import KINDS, text_px
 from labkit.words import catalogue, speaking
 
 _WORDS = (
-    ("deal", "The samples of each rank and step"),
+    ("deal", "The samples of each rank, batch by batch"),
     ("rank", "rank {}"),
-    ("step", "step {}"),
+    ("batch", "batch {}"),
     ("a rank", "rank"),
-    ("a step", "step"),
+    ("a batch", "number of the batch"),
     ("samples", "samples"),
     ("fresh", "dealt for the first time"),
     ("again", "dealt again"),
@@ -36,7 +36,7 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
     """
     if not isinstance(deals, Mapping) or not all(map(_is_deal, deals.values())):
         raise ValueError(
-            "deals are names with the samples of each rank and step, as in "
+            "deals are names with the samples of each rank and batch, as in "
             f'{{"batches of 2": [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]}}; got {brief(deals)}'
         )
 
@@ -44,7 +44,7 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
         code = base["code"]
         say = catalogue(_WORDS)[code]
         shapes: list[Shape] = []
-        table = [("", say["a rank"], say["a step"], say["samples"])]
+        table = [("", say["a rank"], say["a batch"], say["samples"])]
         x, y, below = 0.0, 44.0, 0.0
         for name, hands in deals.items():
             drawn, wide, high = _grid(name, hands, say)
@@ -90,7 +90,7 @@ def _grid(name: str, hands: Hands, say: Mapping[str, str]) -> tuple[list[Shape],
     x = _RANK_PX
     for index, batches in enumerate(zip(*hands, strict=True)):
         wide = _SAMPLE_PX * max(map(len, batches))
-        shapes.append(Words(x + wide / 2, 38, say["step"].format(index + 1), "middle"))
+        shapes.append(Words(x + wide / 2, 38, say["batch"].format(index + 1), "middle"))
         for rank, batch in enumerate(batches):
             for place, sample in enumerate(batch):
                 colour = "" if sample in seen else _FRESH

@@ -102,7 +102,7 @@ def update(
             cells = _cells(update, line, rows, found, say)
             shapes.append(Words(0, y + _HIGH_PX[line] / 2 + 2, CODE[line]))
             for index, cell in enumerate(cells):
-                shapes += _drawn(cell, line, index, len(rows), y)
+                shapes += _drawn(cell, line, index, len(rows), y, say["update"])
             table.append((CODE[line], *("; ".join(cell.words) for cell in cells)))
             y += _HIGH_PX[line] + _GAP_PX
         totals = [(say["guess"], str(_num_calls(rows)))]
@@ -216,18 +216,18 @@ def _counts(guess: Mapping[str, int], seen: Mapping[str, int] | None) -> list[st
     return words
 
 
-def _drawn(cell: Cell, line: str, index: int, num: int, y: float) -> list[Shape]:
-    """A box for each of the cell's words, in the column ``index`` of ``num``; one around all of
-    them where the weights change."""
+def _drawn(cell: Cell, line: str, index: int, num: int, y: float, update: str) -> list[Shape]:
+    """A box for each of the cell's words, in the column ``index`` of ``num``; what says ``update``
+    has its own colour. One around all of them where the weights change."""
     wide = (WIDTH_PX - _LEFT_PX) / num - 8
     high = _HIGH_PX[line]
     x = _LEFT_PX + index * (wide + 8) + 4
     part = high / len(cell.words)
     colour = _COLOURS[line] if cell.does else ""
-    shapes: list[Shape] = [
-        Box(x, y + place * part, wide, part, colour, texts=(text,))
-        for place, text in enumerate(cell.words)
-    ]
+    shapes: list[Shape] = []
+    for place, text in enumerate(cell.words):
+        own = _COLOURS["step"] if text == update else colour
+        shapes.append(Box(x, y + place * part, wide, part, own, texts=(text,)))
     if cell.moved:
         shapes.append(Box(x, y, wide, high, marked=True))
     return shapes

@@ -11,7 +11,7 @@
 #
 # *An hour and a half, half an hour more for the optional end. You need chapters 00, 02 and 03. No GPU is needed.*
 #
-# Our training script works on one card, and its loss ends at 3.5. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But now the loss ends at 4.9. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and keeps its promise. So what has changed, and how could we have known before the first step?
+# Our training script works on one card, and its loss ends at 3.5. We change a few lines for Hugging Face Accelerate, start the same file on four ranks, and it runs to its end without an error. But now the loss ends at 4.9. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and keeps its promise. So what has changed, and how could we have known before the first update?
 #
 # Here are 16 samples in batches of 2, in one process and on four ranks:
 
@@ -35,11 +35,11 @@ dealt = {
 lab.show(ours.draw_deal(dealt))
 
 # %% [markdown]
-# A step is one update of the weights. One process makes eight updates of 2 samples, four ranks make two updates of 8: the batch size is each rank's *own*. Our script's 64 passages, in batches of 8, are dealt alike. Two updates are too few, and the loss ends at 4.9.
+# Samples and batch size are the same in both. What is different? The first guess asks for it.
 #
-# We will meet four runs that differ from what was meant. In the end a check of a few lines shows all four before the first step.
+# We will meet four runs that differ from what was meant. In the end a few lines stop all four before the first update.
 #
-# **When you are done** you can write one loop for every engine, say what each of Accelerate's calls did to your objects, and see before the first step what a run will do.
+# **When you are done** you can write one loop for every engine, say what each of Accelerate's calls did to your objects, and stop a run that isn't what you meant.
 
 # %% [markdown] sections="8.2.1"
 # ## From one process to two
@@ -103,13 +103,14 @@ def by_accelerate(batch_size):
 # %%
 updates = lab.guess("updates of two ranks, batch size 8", between=(1, 16))
 
-# %%
-runs = {
-    "batch size 8": lab.launch(by_accelerate, 8)[0],
-    "batch size 4": lab.launch(by_accelerate, 4)[0],
-}
 
 # %%
+def both_sizes():
+    return {"batch size 8": by_accelerate(8), "batch size 4": by_accelerate(4)}
+
+
+# %%
+runs = lab.launch(both_sizes)[0]
 rows = ours.beside(runs, {"weights": one}, loss=final_loss)
 lab.show(lab.table(rows, heads=("start", "updates", "apart", "loss")))
 updates.score(rows[0]["updates"])
@@ -117,7 +118,7 @@ updates.score(rows[0]["updates"])
 # %% [markdown]
 # <details><summary>Why</summary>
 #
-# A batch size is *each rank's own*. With 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. With 4 the model is that of one process, but for rounding: 2.38e-07 is 2⁻²², the last bit of a weight between 2 and 4. Adam's usual `eps` would magnify rounding to 0.0003, so ours is larger.
+# A batch size is *each rank's own*. With a batch size of 8, two ranks take 16 passages per update, so there are half as many updates, and the loss is higher. That is how the opening got its 4.9: on four ranks there are only two updates. With a batch size of 4 the model is that of one process, but for rounding: 2.38e-07 is 2⁻²², the last bit of a weight between 2 and 4.
 #
 # </details>
 
@@ -178,7 +179,7 @@ print(yaml.safe_dump(fp32, sort_keys=False))
 # %% [markdown]
 # <details><summary>Its quotes and other keys</summary>
 #
-# Keep the quotes around `'no'`: without them it means False in YAML, and the command stops with an error. labkit writes the file as JSON, which is YAML too. For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs.
+# Keep the quotes around `'no'`: without them it means False in YAML, and the command stops with an error. labkit writes the file as JSON, which is YAML too. For several machines there are `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network`; `gpu_ids` picks GPUs, and `downcast_bf16` is for TPUs. A flag such as `--num_processes` wins over the file.
 #
 # </details>
 #
@@ -189,12 +190,12 @@ started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1])
 
 # %% [markdown]
-# A flag such as `--num_processes` wins over the file. The file is the one that GPUs need; `ACCELERATE_USE_CPU=true` turns it into `MULTI_CPU`, DDP without a GPU.
+# The file is the one that GPUs need; `ACCELERATE_USE_CPU=true` turns it into `MULTI_CPU`, DDP without a GPU.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# Do other engines train the same model? The script stays, and each engine gets a file. FSDP (chapter 07) leaves each rank a part of every weight, and gathers one layer at a time, so its file names the layers' class, `Block`. DeepSpeed's `zero_stage: 2` (chapter 06) splits gradients and the optimizer's state among the ranks.
+# Do other engines train the same model? The script stays, and each engine gets a file. [FSDP](GLOSSARY.md#fsdp) (chapter 07) leaves each rank a part of every weight, and gathers one layer at a time, so its file names the layers' class, `Block`. DeepSpeed's `zero_stage: 2` (chapter 06) splits gradients and the optimizer's state among the ranks.
 
 # %%
 bf16 = {**fp32, "mixed_precision": "bf16"}
@@ -228,21 +229,20 @@ rows = ours.beside(ways, ways["one process"], loss=final_loss)
 lab.table(rows, heads=("start", "type", "model", "updates", "apart", "loss"))
 
 # %% [markdown] sections="8.2.1, 8.2.2"
-# So on these devices the promise is kept, with [FSDP](GLOSSARY.md#fsdp) too: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding; below we call a run right if it is within 1e-4. bf16 is off by 0.003 and fails this test. We call that rounding too, because only the precision has changed.
+# On these devices the promise is kept: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding; below, a run is right within 1e-4. (Our `eps` is large, because with AdamW's usual one this rounding grows to 0.0003, and a right run would fail.) bf16 is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Will these four runs end with the right weights, with wrong ones, or with an error?
+# Here are four more runs; the first is the opening's. Will the others end with the right weights, with wrong ones, or with an error?
 #
 # 1. Four ranks, and still a batch size of 8.
-# 2. DeepSpeed, but its configuration has `gradient_clip` instead of `gradient_clipping`. Is an unknown key refused? The script still calls `clip_grad_norm_`: does that clip?
-# 3. Two ranks on a machine without GPUs (`gpus=False` takes the pretend device away). Accelerate finds no GPU for a rank. Does it stop?
-# 4. The same machine, where Accelerate is told to use CPUs, and a file that asks for FSDP, which needs a GPU for each rank.
+# 2. DeepSpeed, with `gradient_clip` in its configuration instead of `gradient_clipping`. Is an unknown key refused? And does the script's `clip_grad_norm_` clip?
+# 3. Two ranks on a machine without GPUs (`gpus=False` takes the pretend device away). Does Accelerate stop?
+# 4. The same machine, told to use CPUs, and a file that asks for FSDP, which needs a GPU for each rank.
 
 # %%
 ends = ("right weights", "wrong weights", "an error")
-first = lab.guess("1. batch size 8 on four ranks", choices=ends)
 second = lab.guess("2. a wrong key", choices=ends)
 third = lab.guess("3. no GPU, and not told", choices=ends)
 fourth = lab.guess("4. FSDP without GPUs", choices=ends)
@@ -252,27 +252,21 @@ wrong_key = {"zero_stage": 2, "gradient_clip": 0.5}
 misspelt = {**deepspeed, "deepspeed_config": wrong_key}
 cpus = {"variables": {"ACCELERATE_USE_CPU": "true"}, "gpus": False}
 
-
-def four_runs(script):
-    return {
-        "batch size 8 on four ranks": start(script, 4, "8"),
-        "a wrong key": start(script, 2, "4", config=misspelt),
-        "no GPU, and not told": start(script, 2, "4", config=fp32, gpus=False),
-        "FSDP without GPUs": start(script, 2, "4", config=fsdp, **cpus),
-    }
-
+four = {
+    "batch size 8 on four ranks": lambda file: start(file, 4, "8"),
+    "a wrong key": lambda file: start(file, 2, "4", config=misspelt),
+    "no GPU, and not told": lambda file: start(file, 2, "4", config=fp32, gpus=False),
+    "FSDP without GPUs": lambda file: start(file, 2, "4", config=fsdp, **cpus),
+}
 
 # %%
-traps = four_runs(script)
+traps = {name: run(script) for name, run in four.items()}
 rows = ours.beside(traps, ways["one process"], loss=final_loss)
 columns = ("start", "type", "processes", "updates", "apart", "loss")
 lab.show(lab.table(rows, heads=columns))
 
 # %%
 ended = [ends[0] if row["apart"] < 1e-4 else ends[1] for row in rows]
-first.score(ended[0])
-
-# %%
 second.score(ended[1])
 
 # %%
@@ -282,16 +276,27 @@ third.score(ended[2])
 fourth.score(ended[3])
 
 # %% [markdown]
-# <details><summary>What happened in each</summary>
+# None ends with an error, and only the first, with too few updates, has a loss that one would notice. What the others asked for gets lost on its way:
 #
-# None ends with an error, and only the first has a loss that one would notice.
+# |way|task|lost here|
+# |---|---|---|
+# |file|says what you want||
+# |command|turns what it knows into variables|run 2: `gradient_clip`|
+# |environment|brings them to each rank||
+# |`Accelerator()`|reads them, looks for devices|run 3: the other rank, without a GPU; run 4: FSDP, on CPUs|
+# |engine|trains|run 2: the script's 0.5; DeepSpeed clips by its configuration|
 #
-# 1. This is the 4.9 of the opening: an update takes 32 passages, so there are a quarter of the updates.
-# 2. DeepSpeed clips by its own configuration, and ignores a key in `deepspeed_config` that it does not know. (At the top level of the file the command does refuse an unknown key. `start` reads the file by the command's own code.)
-# 3. No rank finds a GPU, so each trains alone, 16 updates of 4 passages. The variable `ACCELERATE_USE_CPU=true` cures that.
-# 4. The file's FSDP is ignored: plain DDP, and no memory saved.
+# Run 2's environment says nothing of clipping:
+
+# %%
+ours.environment(misspelt)
+
+# %% [markdown]
+# <details><summary>Unknown keys, lone ranks, and which switch works on CPUs</summary>
 #
-# **Training on CPUs: which switch works?** The variable does, and labkit put it in front of the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
+# At the top level of the file the command refuses an unknown key; in `deepspeed_config` it does not. (`start` reads the file by the command's own code.) In run 3 each rank trains alone, 16 updates of 4 passages. Run 4 is plain DDP, with right weights, and no memory saved.
+#
+# To train on CPUs set the variable `ACCELERATE_USE_CPU=true`, as labkit did in the command above. `use_cpu: true` in the file does not reach the ranks, and the flag `--cpu` starts a single process.
 #
 # </details>
 #
@@ -316,11 +321,11 @@ columns = ("engine", "model", "optimizer", "batches", "weights")
 lab.table(rows, heads=columns)
 
 # %% [markdown]
-# Model and optimizer get a wrapper. Of 12 batches the rank keeps 6, and the other rank has the others. Only FSDP cuts the weights.
+# Model and optimizer get a wrapper, and of 12 batches the rank keeps 6. Of these three only FSDP cuts the weights.
 #
 # ### How the loader deals
 #
-# All ranks draw the same order of samples, also when they are shuffled, and deal the batches out in turn. Take the samples 0 to 9, four ranks, and batches of 2. All ranks take equally many steps, so the first samples fill the gap at the end. Draw it on paper, a row for each rank. How many numbers do you write?
+# All ranks draw the same order of samples, shuffled or not, and deal the batches out in turn. All take equally many batches, so the first samples fill the gap at the end. Draw on paper how four ranks deal the samples 0 to 9 in batches of 2. How many numbers do you write?
 
 # %%
 samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
@@ -333,12 +338,15 @@ samples.score(sum(len(batch) for batches in dealt for batch in batches))
 # %% [markdown]
 # How do we cure the first run? With `split_batches=True` the batch size is that of all ranks together, and must be a multiple of their number. Here are 32 samples:
 
+
 # %%
-eight = {
-    "8 for each rank": lab.launch(ours.deal, 32, 8, ranks=4),
-    "split_batches=True": lab.launch(ours.deal, 32, 8, True, ranks=4),
-}
-lab.show(ours.draw_deal(eight))
+def both_ways():
+    return ours.deal(32, 8), ours.deal(32, 8, split_batches=True)
+
+
+# %%
+each_own, split = zip(*lab.launch(both_ways, ranks=4), strict=True)
+lab.show(ours.draw_deal({"8 for each rank": each_own, "split_batches=True": split}))
 
 # %% [markdown]
 # One update of 32 becomes four of 8. And the run itself?
@@ -381,30 +389,22 @@ def rates(steps):
 
 
 # %%
-wanted = {"one process": {update: 1 - update / 8 for update in range(9)}}
+wanted = {"wanted": {update: 1 - update / 8 for update in range(9)}}
 axes = {"x": "number of updates", "y": "learning rate", "joined": True}
 four_rates = lab.launch(rates, 8, ranks=4)[0]
 drawn = {"four ranks": four_rates}
-lab.show(
-    lab.curves(predicted=wanted, measured=drawn, **axes, title="A schedule of 8 steps")
-)
+title = "A schedule of 8 steps"
+lab.show(lab.curves(predicted=wanted, measured=drawn, **axes, title=title))
 rate.score(four_rates[2])
 
 # %% [markdown]
-# Each `falling.step()` takes one step for each rank, because Accelerate assumes a schedule for one process *of the same batch size*. With 8 one process makes 8 updates and four ranks make 2; 2 × 4 = 8, so the schedule ends with the epoch. With 2 one process would make 32 updates, so 32 is the length to give:
-
-# %%
-longer = {"four ranks, 32 steps": lab.launch(rates, 32, ranks=4)[0]}
-lab.curves(predicted=wanted, measured=longer, **axes, title="A schedule of 32 steps")
-
-# %% [markdown]
-# So take `len(loader)` *before* `prepare`, and prepare everything in one call. That is right with `split_batches` too, where a call takes one step.
+# Each `falling.step()` takes one step for each rank, because Accelerate assumes a schedule for one process *of the same batch size*. With a batch size of 2 that process makes 32 updates and four ranks make 8; 8 × 4 = 32, so 32 is the length to give.
 #
-# <details><summary>Filled-up loaders, and accumulation</summary>
+# So take `len(loader)` *before* `prepare`, divide it by `gradient_accumulation_steps`, and prepare everything in one call. With accumulation `scheduler.step()` stands inside `accumulate`, after `optimizer.step()`: it, too, acts only in the last batch of an update.
 #
-# Where a loader is filled up, four ranks take a few steps more: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps. Exercise 1 counts them.
+# <details><summary>Filled-up loaders, and a second call of prepare</summary>
 #
-# With accumulation divide the length by `gradient_accumulation_steps`. Call `scheduler.step()` after `optimizer.step()` inside `accumulate`; it, too, acts only in the last batch of an update.
+# Where a loader is filled up, four ranks take a few steps more: ten samples in batches of 2 are 5 batches, and four ranks take 2 × 4 = 8 steps. Exercise 1 counts them. With `split_batches` a call takes one step, and the same length is right.
 #
 # Don't prepare the scheduler in a second call: under DeepSpeed Accelerate 1.15 then gives it back as it is, and it takes one step at a time.
 #
@@ -461,11 +461,11 @@ changes.score(next(line for line in lines if last[line]["moved"]))
 pairs["DeepSpeed"]
 
 # %% [markdown]
-# DeepSpeed's engine counts the batches itself. In its last `backward` it sums the gradients, clips and updates, and nothing is left for the lines below.
+# ZeRO-2 reduces gradients in every batch. In the last, `accelerator.backward` also calls the engine's `step`, which agrees on the norm (the second all-reduce), clips, updates, and gathers the weights. Nothing is left for the lines below.
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# What if we clip without `if accelerator.sync_gradients`, or under DeepSpeed? We make one update of two batches with SGD and learning rate 1, so that the weights move by exactly the gradient. Ten times the loss makes it longer than any limit here. (`get_state_dict`, called on all ranks, gives rank 0 the whole weights under every engine.)
+# What if we clip without `if accelerator.sync_gradients`, or under DeepSpeed? We make one update of two batches with SGD and learning rate 1, so the weights move by exactly the gradient. Ten times the loss makes it longer than any limit here. (`get_state_dict`, called on all ranks, gives rank 0 the whole weights; ZeRO 3 needs a key for that, see *Saving*.)
 
 
 # %%
@@ -491,10 +491,17 @@ def clipped(engine, guard=True, configured=None):
 # %%
 length = lab.guess("length of DeepSpeed's move", between=(0, 10))
 
+
 # %%
+def both_clips():
+    return clipped("ddp"), clipped("ddp", guard=False)
+
+
+# %%
+guarded, unguarded = lab.launch(both_clips)[0]
 clips = {
-    "DDP": lab.launch(clipped, "ddp")[0],
-    "DDP without the if": lab.launch(clipped, "ddp", guard=False)[0],
+    "DDP": guarded,
+    "DDP without the if": unguarded,
     "DeepSpeed": lab.launch(clipped, "zero2")[0],
     "DeepSpeed configured": lab.launch(clipped, "zero2", configured=0.01)[0],
 }
@@ -511,7 +518,7 @@ length.score(moves[2]["length"])
 #
 # </details>
 #
-# When the script clips, DeepSpeed has already changed the weights: the thick edge of its picture is on `backward`. So only the limit in its own configuration counts. Write it in both places, as our script and `zero` do, and the second run is cured.
+# When the script clips, DeepSpeed has already changed the weights. So only the limit in its own configuration counts. Write it in both places, as our script and `zero` do, and the second run is cured.
 #
 # <details><summary>Why this length</summary>
 #
@@ -522,7 +529,7 @@ length.score(moves[2]["length"])
 # %% [markdown] sections="8.2.2"
 # ## Ten seconds before the start
 #
-# How could we have known? After `prepare` the objects themselves say what the run will be. *clips at* is DeepSpeed's own limit.
+# How could we have known? After `prepare` the objects themselves say what the run will be:
 
 
 # %%
@@ -536,46 +543,66 @@ def preflight(accelerator, loader):
         "precision": accelerator.mixed_precision,
         "batch": loader.total_batch_size * accumulation,
         "updates": -(-len(loader) // accumulation),  # rounded up
-        "clips at": config.get("gradient_clipping"),
+        "DeepSpeed clips at": config.get("gradient_clipping"),
     }
 
 
 # %% [markdown]
-# It tells what *is*, not what a file asked for. We put it into the script before the loop, and start all four runs again:
+# It tells what Accelerate has resolved, not what a file asked for. This is what each author meant:
 
 # %%
-REPORT = "report = preflight(accelerator, loader)\nfor tokens"
-checked = folder / "checked.py"
-_ = checked.write_text(
-    inspect.getsource(preflight) + TRAIN.replace("for tokens", REPORT)
-)
-again = four_runs(checked)
+all_meant = {"batch": 8, "updates": 8}
+meant = {
+    "batch size 8 on four ranks": {"ranks": 4, **all_meant},
+    "a wrong key": {"type": "DEEPSPEED", "DeepSpeed clips at": 0.5, **all_meant},
+    "no GPU, and not told": {"ranks": 2, **all_meant},
+    "FSDP without GPUs": {"type": "FSDP", "ranks": 2, **all_meant},
+}
 
 # %% [markdown]
-# And this is what their authors meant. A ≠ marks what differs: found on the left, meant on the right.
+# Before its loop the script stops where the two differ:
 
 # %%
-meant = {
-    "batch size 8 on four ranks": {"ranks": 4},
-    "a wrong key": {"type": "DEEPSPEED", "ranks": 2, "clips at": 0.5},
-    "no GPU, and not told": {"ranks": 2},
-    "FSDP without GPUs": {"type": "FSDP", "ranks": 2},
-}
-all_meant = {"batch": 8, "updates": 8}
+CHECK = """
+report = preflight(accelerator, loader)
+for key, value in meant.items():
+    assert report[key] == value, f"{key} is {report[key]}, not {value}"
+
+"""
+
+
+# %%
+def checked(meant):
+    begin = f"meant = {meant}\n" + inspect.getsource(preflight)
+    file = folder / "checked.py"
+    file.write_text(begin + TRAIN.replace("for tokens", CHECK + "for tokens"))
+    return file
+
+
+# %% [markdown]
+# We start all four again, and run 3 with the variable that cures it:
+
+# %%
+four["no GPU, and told"] = lambda file: start(file, 2, "4", config=fp32, **cpus)
+meant["no GPU, and told"] = meant["no GPU, and not told"]
 
 # %%
 rows = []
-for name, run in again.items():
-    marked = ours.against(run["report"], {**all_meant, **meant[name]})
-    rows.append({"start": name, **marked, "loss": final_loss(run["weights"])})
+for name, run in four.items():
+    try:
+        run(checked(meant[name]))
+        stopped = "nothing"
+    except lab.RankFailed as failed:
+        stopped = failed.outcomes[0].error["message"]
+    rows.append({"start": name, "stopped by": stopped})
 lab.table(rows)
 
 # %% [markdown]
-# Every row has its mark, and all but the loss was known before the first step. The 4.9 comes from updates of 32 passages where we meant 8. The second run clips at 1, as the right key is missing. In the third each process takes itself for the only one. In the fourth FSDP never began, though the loss is right.
+# All four stop before the first update, and the fifth trains: `ACCELERATE_USE_CPU=true` cures run 3, where each process takes itself for the only one. Run 4 has no cure without GPUs: let it stop.
 #
-# So write down what you meant, and let your script stop where it differs: `assert report["updates"] == 8`.
+# The check sees only what `preflight` reports and `meant` names. A schedule of the wrong length and a clip without its `if` would both pass.
 #
-# Is an update of 32 wrong, then? Often you want the larger batch, because it gives every rank enough to do; then the learning rate must change with it (chapter 12). It is wrong where nobody chose it.
+# Is an update of 32 wrong? It is where nobody chose it. Often you want it, because it gives every rank enough to do; then the learning rate must change too (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ## Exercise 2. One loop for every engine
@@ -630,10 +657,9 @@ check.hint("one_epoch")
 # ## Summary
 #
 # - The batch size is a rank's own, unless you set `split_batches=True`. A loader that falls short is filled up with its first samples.
-# - Write a schedule for one process, of length `len(loader)` before `prepare`.
+# - Write a schedule for one process, of length `len(loader)` before `prepare`, divided by `gradient_accumulation_steps`.
 # - `accelerator.backward` also updates under DeepSpeed, which clips by its own configuration. Elsewhere clip under `sync_gradients`.
-# - Before the first step hold what the run is beside what you meant.
-# - Accelerate is worth it for a script of several engines. Otherwise use the engine itself.
+# - Write down what you meant, and let the script stop where the run is something else.
 #
 # **Words learned**: *engine*, [FSDP](GLOSSARY.md#fsdp), [gradient accumulation](GLOSSARY.md#gradient-accumulation).
 #
@@ -852,7 +878,7 @@ own.score(found["zero3"][1]["unwrap_model"])
 #
 # "bf16" is three kinds of [mixed precision](GLOSSARY.md#mixed-precision): DDP keeps fp32 weights and computes in bf16, FSDP also gathers in bf16, and DeepSpeed holds bf16 weights, with an fp32 copy in its optimizer.
 #
-# Without the key below ZeRO 3 raises its error in `get_state_dict`, when the training is over. So call it once before the first step.
+# Without the key below ZeRO 3 raises its error in `get_state_dict`, when the training is over. So call it once before the first update.
 #
 # </details>
 #

@@ -49,5 +49,5 @@ def test_deals_stand_side_by_side_or_below_one_another():
 
 @pytest.mark.parametrize("deal", [[], 3, [[[0]], []], [[0, 1]], [[["a"]]], [[[]]]])
 def test_what_is_no_deal_is_refused(deal):
-    with pytest.raises(ValueError, match="samples of each rank and step"):
+    with pytest.raises(ValueError, match="samples of each rank and batch"):
         accelerated.draw_deal({"deal": deal}, "en")
