@@ -31,7 +31,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "step",
         ],
         "script_run": [
-            "against",
             "beside",
             "environment",
             "moved",

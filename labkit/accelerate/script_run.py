@@ -116,22 +116,6 @@ def beside(runs: dict[str, dict], one: dict, loss: Callable | None = None) -> li
     return rows
 
 
-def against(found: dict, wanted: dict) -> dict:
-    """What was ``found``, by name, with a mark where something else was ``wanted``: "32 ≠ 8". A
-    name that nobody wants anything of stays as it is. Raises ValueError for what is no dict, and
-    for a wanted name that was not found."""
-    if not isinstance(found, dict) or not isinstance(wanted, dict) or wanted.keys() - found.keys():
-        raise ValueError(
-            "what was found and what was wanted are dicts, and all that is wanted has been found; "
-            f"got {brief(found)} and {brief(wanted)}"
-        )
-    marked = {name: f"{found[name]} ≠ {value}" for name, value in wanted.items()}
-    return {
-        name: value if name not in wanted or wanted[name] == value else marked[name]
-        for name, value in found.items()
-    }
-
-
 def numel(weights: dict) -> int:
     """How many numbers of these named weights lie on this rank: of a DTensor its own shard. Raises
     ValueError for what is no dict of tensors."""

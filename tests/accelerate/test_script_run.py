@@ -162,18 +162,6 @@ def test_what_chapter_04_says_of_a_misspelt_key_of_an_engine(engine, section, ke
     assert right not in accelerated.environment(wrong)
 
 
-def test_what_differs_from_what_was_wanted_is_marked():
-    found = {"type": "NO", "batch": 32, "clips at": None}
-    assert accelerated.against(found, {"batch": 8, "type": "NO"}) == {**found, "batch": "32 ≠ 8"}
-    assert accelerated.against(found, {}) == found
-
-
-@pytest.mark.parametrize(("found", "wanted"), [(3, {}), ({}, 3), ({"a": 1}, {"b": 1})])
-def test_what_was_not_found_is_refused(found, wanted):
-    with pytest.raises(ValueError, match="has been found"):
-        accelerated.against(found, wanted)
-
-
 def test_a_script_hands_back_its_report(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
