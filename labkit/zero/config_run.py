@@ -48,10 +48,17 @@ def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str
     whose size does not depend on the model; under accumulation of stages 1 and 2 alone, because
     watching takes time. ``story()`` makes the model, tokens and targets.
     """
+    import deepspeed  # noqa: F401  so that the collections below don't look at what it brings
+
     found: dict[str, dict[str, Any]] = {"handed": {}, "sends": {}, "held": {}}
-    for name, config in configs.items():
-        for what, counted in _third_step(story, config).items():
-            found[what][name] = counted
+    gc.collect()
+    gc.freeze()
+    try:
+        for name, config in configs.items():
+            for what, counted in _third_step(story, config).items():
+                found[what][name] = counted
+    finally:
+        gc.unfreeze()
     return found
 
 
@@ -72,9 +79,6 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
         model_bytes = sum(each.nbytes for each in net.parameters())
         engine, *_ = deepspeed.initialize(model=net, config=config)
         for step in range(3):
-            if step == 2 and watched:
-                gc.collect()
-                gc.freeze()  # the collections below look at what is new
             with traffic.count() as sent:
                 for _ in range(engine.gradient_accumulation_steps()):
                     engine.backward(model.loss(engine(tokens), targets))
@@ -83,7 +87,6 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
                         gc.collect()
                         held = max(held, watched.live_bytes - _bucket_bytes(engine))
                     engine.step()
-    gc.unfreeze()
     handed = {call: num for call, num in sent.payload_bytes.items() if call != "barrier"}
     ranks = dist.get_world_size()
     found = {
