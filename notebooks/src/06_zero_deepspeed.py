@@ -614,7 +614,7 @@ lab.bars(ring_bytes.in_rows(columns), title=title, badge="measured / computed")
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
 
 # %%
-configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(4)}
+configs = {f"ZeRO {stage}": config(stage, accumulate=4) for stage in range(3)}
 configs["ZeRO 3, none whole"] = config(3, accumulate=4, **config_run.KEEP_NOTHING)
 in_four = counted(configs)
 four_times.score(in_four["sends"]["ZeRO 2"])
@@ -624,7 +624,7 @@ title = "Four microbatches, on a ring, in multiples of ZeRO 0"
 lab.bars(in_four["sends"], title=title, badge="computed")
 
 # %% [markdown] sections="10.7.2"
-# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3 reduces in each, too; if no weight stays whole, it gathers twice in each.
+# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3, with no weight whole, reduces once and gathers twice in each.
 #
 # What does stage 2 gain? We count what a rank holds after each backward of the third step, buckets aside, and keep the most:
 
@@ -779,7 +779,7 @@ lab.bars(ring_bytes.in_rows(columns), title=title, badge=badge)
 lab.table({"models handed to": name} | row for name, row in in_four["handed"].items())
 
 # %% [markdown] sections="10.7.2"
-# ZeRO 3 calls a reduce-scatter in each microbatch: (4 + 1)/2 = 2.5. Where no weight stays whole, it gathers twice in each: 4 x (1 + 2)/2 = 6.
+# ZeRO 3 calls a reduce-scatter in each microbatch, and where no weight stays whole, it gathers twice in each: 4 x (1 + 2)/2 = 6. With small weights kept whole until the update it would gather once in all: (4 + 1)/2 = 2.5.
 #
 # ### Exercise 3. From its bytes
 #
