@@ -11,6 +11,7 @@ from labkit.planner.plan.layout import refusals, written
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Candidate, as_plan, search
 from labkit.units import format_bytes, format_us
+from labkit.words import say
 
 __all__ = ["four_cards", "hint", "placement", "policy", "status"]
 
@@ -71,12 +72,9 @@ def _unfit(asked: Plan, given: object) -> tuple[str, str] | None:
             given=given,
         )
     try:
-        plan = asked.but(**{"sp": given.get("tp", 1) > 1} | given)
-        faults = refusals(plan.shape, plan.cluster, plan.layout)
+        plan = _planned(asked, given)
     except (ValueError, TypeError) as error:
         return wrong("{card}, {seq} tokens: {error}", **about, error=error)
-    if faults:
-        return wrong("{card}, {seq} tokens: {error}", **about, error=faults[0])
     held = plan.memory().peak_bytes
     room = (1 - FREE) * plan.cluster.device_bytes
     about |= {"layout": written(plan.layout), "held": format_bytes(held)}
@@ -103,6 +101,19 @@ def _unfit(asked: Plan, given: object) -> tuple[str, str] | None:
             best=format_us(best_us),
         )
     return None
+
+
+def _planned(asked: Plan, given: dict) -> Plan:
+    """The plan of a layout that one of the exercise's programs runs. Raises ValueError for any
+    other."""
+    plan = asked.but(**{"sp": given.get("tp", 1) > 1} | given)
+    faults = refusals(plan.shape, plan.cluster, plan.layout)
+    if faults:
+        raise ValueError(faults[0])
+    cut = plan.layout.tp * plan.layout.pp > 1
+    if plan.layout.zero == 3 and plan.offload != "none" and cut:
+        raise ValueError(say("with zero 3 and offload leave tp and pp out"))
+    return plan
 
 
 def _fastest(asked: Plan) -> Candidate | None:

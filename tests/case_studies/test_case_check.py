@@ -91,6 +91,7 @@ def test_a_layout_for_each_card_passes():
         (lambda card, seq: {"gpus": 8}, "a dict with some of"),
         (lambda card, seq: None, "a dict with some of"),
         (lambda card, seq: {"zero": "three"}, "A100 80 GB"),
+        (lambda card, seq: {"zero": 3, "offload": "optimizer", "pp": 2}, "leave tp and pp out"),
     ],
 )
 def test_a_layout_that_will_not_do_is_told(answer, words):
