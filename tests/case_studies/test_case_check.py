@@ -7,7 +7,7 @@ import pytest
 from labkit.case_studies import Perception, check
 
 WHOLE = {"zero": 3, "mbs": 1, "recompute": "full"}
-CUT = WHOLE | {"tp": 4, "offload": "optimizer"}
+NEEDLESS = WHOLE | {"offload": "optimizer"}
 STAGES = {"pp": 4}
 FEWER = {"fp16": (1, 2.0), "top-k": (2, 0.25)}
 
@@ -86,7 +86,7 @@ def test_a_layout_for_each_card_passes():
         (lambda card, seq: STAGES, "A100 40 GB, 1024 tokens.*nine tenths"),
         (lambda card, seq: WHOLE, "A100 80 GB, 1024 tokens.*takes 20.4 s a step.*in 12.9 s"),
         (often_to_the_host, "A10G 24 GB, 512 tokens.*takes 56.9 s a step.*in 44.1 s"),
-        (lambda card, seq: CUT, "would do without offload"),
+        (lambda card, seq: NEEDLESS, "would do without offload"),
         (lambda card, seq: {"tp": 3}, "A100 80 GB"),
         (lambda card, seq: {"gpus": 8}, "a dict with some of"),
         (lambda card, seq: None, "a dict with some of"),
