@@ -10,6 +10,7 @@ PAIRS = [[[0, 1], [4, 0]], [[2, 3], [1, 2]]]
 EIGHT = [[[0, 1, 2, 3, 4, 5, 6, 7]]] * 2
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("split", "right"), [(False, [[0, 1], [4, 0]]), (True, [[0], [2], [4]])])
 def test_batches_are_dealt_in_turn(split, right):
     dealt = lab.launch(accelerated.deal, 5, 2, split, ranks=2)
