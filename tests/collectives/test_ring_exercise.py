@@ -7,9 +7,7 @@ from torch import distributed as dist
 
 from labkit.collectives import check
 
-pytestmark = pytest.mark.real
-
-pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("a_fresh_learner")]
 EXERCISES = ("ring_all_reduce",)
 
 
