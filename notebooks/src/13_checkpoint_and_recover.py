@@ -231,7 +231,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="10.5.1"
-# - **Adam**: its first step is gradient over size of gradient, a full step for every weight, however small the gradient.
+# - **Adam**: its first step is gradient over size of gradient, a full step for every weight that has a gradient, however small.
 # - **Data position**: training sees old batches again.
 # - **Learning rate**: Adam's state holds the old rate, so the second warm-up begins one step late.
 # - **Random numbers**: dropout drops other units.
@@ -563,7 +563,7 @@ lab.curves(
 #
 # $$T = \sqrt{2\,C\,M}$$
 #
-# For our cluster it gives 19.3 minutes. Daly's curve lies higher, and is lowest at 18.6, because he also counts failures while we save, do work again, or come back. The valley is flat: half or twice the best interval loses some 2 percentage points more.
+# For our cluster it gives 19.3 minutes. Daly's curve lies higher, because he also counts failures while we save, do work again, or come back. It is lowest at 18.6. The valley is flat: half or twice the best interval loses some 2 percentage points more.
 #
 # Even at best, an eighth of all time is lost. If training waited only 5 s, for a copy, it would be less than half of that. Try your own:
 
