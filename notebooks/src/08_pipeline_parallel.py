@@ -358,7 +358,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 by_deepspeed[0]
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The loss is torch's, to four digits; gradients we did not compare. *cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With equal stages of 20 ms the predicted step took 660 ms. And now?
+# The loss is torch's, to four digits; gradients we did not compare. *cuts* says where stages begin: six layers became 2, 2, 1 and 1. Stage 1 holds two blocks, the others at most one. Say it takes twice as long as each of them. With a forward of 20 ms on every stage the predicted step took 660 ms. And now?
 
 # %%
 grown = lab.guess("a step with stage 1 twice as long, over 660 ms", unit="ratio")
@@ -372,7 +372,7 @@ grown.score(uneven_run.span_us / step.predict().span_us)
 lab.show(uneven_run, title="1F1B, stage 1 twice as long")
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# Soon all wait for rank 1: the slowest stage sets the pace. Part of the delay is more work. The same work cut evenly, 25 ms a stage, would take 825 ms, so the cut alone makes the step 1.28 times as long.
+# Soon all wait for rank 1: the slowest stage sets the pace. Part of the delay is more work. The same work cut evenly, 25 ms a forward, would take 825 ms, so the cut alone makes the step 1.28 times as long.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
@@ -591,7 +591,7 @@ lab.table(rows, title="Predicted and measured step, largest peak of activations"
 # %% [markdown]
 # Rank 0 of the interleaved run keeps 11 halves instead of 1F1B's 4 wholes, as predicted. The last two hardly exceed 1F1B.
 #
-# Every row took longer than predicted, and the finer schedules don't win what they promise. Their boxes are shorter, 10 or 20 ms, and what happens between two boxes, or makes one overrun, is as large on this CPU as what they save. One run each can't rank them.
+# Every row took longer than predicted, by a time of the order of what the finer schedules should save over 1F1B. So one run each can't rank them. Their shorter boxes, 10 or 20 ms, also mean more gaps between boxes.
 #
 #
 # <details><summary>The schedules in a table</summary>
