@@ -492,7 +492,7 @@ for way, three in runs.items():
 lab.bars(seconds, stacked=True, unit="s", title="8 steps and two saves, rank 0")
 
 # %% [markdown]
-# In each pair, the thread makes training stand still less. The whole bar need not be shorter: the steps may slow down (more blue), probably because the thread takes their cores. We have not run steps on a GPU: measure yours.
+# In each pair, the thread makes training stand still less. The whole bar need not be shorter: the steps may be slower (more blue). Here the thread needs the same cores as the steps; what else slows them we have not found out. We have not run steps on a GPU: measure yours.
 
 # %%
 sorted(runs["a thread writes"], key=lambda run: run.still_s)[1]  # the median
