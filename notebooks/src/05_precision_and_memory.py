@@ -11,7 +11,7 @@
 #
 # *A good hour in two halves, half an hour more for the optional end. You need chapters 01 and 03, and no GPU.*
 #
-# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16, and these 56 GB fit. But the small model that we train below learns a little worse that way.
+# To train our 7 B model in fp32 takes 112 GB for weights, gradients and optimizer, and a card has 80 GB. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16, and these 56 GB fit. But our small model below learns a little worse that way.
 #
 # What gets lost? The picture shows the gap between a number and the next larger one. A weight changes only if its update is at least about half a gap.
 
@@ -46,7 +46,7 @@ lab.curves(predicted=lines, **axes, title="The gap to the next number")
 #
 # ## The formats
 #
-# Why do the gaps differ so much? A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. The bits of each:
+# Why do the gaps differ so much? A float has a sign, an exponent for its range, and a fraction (or *mantissa*) for its precision. The bits of each:
 
 # %%
 import math
@@ -89,7 +89,7 @@ ends.score(pushed(torch.float16))
 #
 # How do small updates survive? We keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. Forward and backward compute in 16 bits, the optimizer updates the masters, and each weight is its master, rounded.
 #
-# The weight of 0.1 gets its 100 updates again, now with a master. How many of them move the bf16 weight?
+# The weight of 0.1 gets its 100 updates again, now with a master. How many move the bf16 weight?
 
 # %%
 moves = lab.guess("updates of 100 that move the bf16 weight", between=(0, 100))
@@ -137,7 +137,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. In the third way each update ends with `master.copy_(weight)`, so that only the moments are fp32. The fourth keeps its masters.
+# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. In the third way each update ends with `master.copy_(weight)`, so only the moments are fp32. The fourth keeps its masters.
 
 
 # %%
@@ -186,16 +186,16 @@ axes = {"x": "step", "y": "loss - loss of fp32", "joined": True}
 lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 
 # %% [markdown]
-# That is rank 0's loss, the mean of three seeds; in fp32 it falls from 5.7 to 5.1. How far apart are the seeds at the last step, and how many masters that got a gradient end where they began?
+# That is rank 0's loss, the mean of three seeds; in fp32 it falls from 5.7 to 5.1. How far above fp32's does each seed's loss end, and how many masters that got a gradient end where they began?
 
 # %%
 heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it began"]
 lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although that way differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at fp32's.
+# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although it differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at fp32's.
 #
-# Adam usually moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is 9.8e-4, so there even a whole step is lost. Most of the unmoved weights are that large: those of embeddings and norms.
+# Adam usually moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is at least 9.8e-4, so there even a whole step is lost. Most of the unmoved weights are that large: those of embeddings and norms.
 #
 # <details><summary>More: weights without a gradient</summary>
 #
@@ -226,7 +226,7 @@ check.hint("surviving")
 # %% [markdown]
 # ### And in a large model?
 #
-# Many begin with weights of about 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate?
+# Many begin with normal weights of mean 0 and standard deviation 0.02, and the rate of LLaMA 7B falls from 3e-4 to 3e-5. What share of such weights moves in a last step, in bf16, if Adam's update is as large as its rate?
 
 # %%
 arrives = lab.guess("share of the weights that an update of 3e-5 moves", between=(0, 1))
@@ -243,7 +243,7 @@ lab.table(list(moved.items()), heads=["rate", "moved"], units={"moved": "share"}
 arrives.score(moved[3e-5])
 
 # %% [markdown]
-# At 0.02 half a gap is 6.1e-5, and 3e-5 moves only weights below 0.0078. So if trained weights are still about as large, most such updates are lost at the end of a training.
+# At 0.02 half a gap is 6.1e-5, and 3e-5 moves only weights below 0.0078. So if trained weights are about as large, most such updates are lost at the end.
 #
 # ### What masters cost
 #
@@ -264,13 +264,13 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states, because the masters cost what 16 bits save. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure.
+# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states: in `mixed` the masters cost what 16 bits save, and autocast's stay fp32. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure. To `mixed` our `update` adds fp32 gradients, 28 GB.
 #
 # <details><summary>More: what a step holds besides, fp32 moments, when masters do not fit</summary>
 #
-# The bill has states only. Our `update` makes gradients in fp32, another 28 GB, and drops them only when it makes the next ones.
+# The bill has states only. Our `update` makes gradients in fp32, another 28 GB in `mixed`, and drops them only when it makes the next ones.
 #
-# Why are the moments in fp32? Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
+# Why are the moments in fp32? With torch's usual β2, 0.999, Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
 #
 # *Stochastic rounding* goes up or down at random, so that small updates arrive on average. Optimizers with 8-bit moments (Dettmers et al. 2022) take 2 bytes for both moments instead of 8: `mixed` would be 10 bytes a parameter, 70 GB. We trained with neither.
 #
@@ -285,7 +285,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 lab.show(picture.step("autocast"))
 
 # %% [markdown]
-# The bill leaves out the cast weights, up to 14 GB for 7 B: they live only until the backward is done, so we count them with the activations.
+# The bill leaves out the cast weights, up to 14 GB: they live until the backward is done, so we count them as activations.
 #
 # Which operators are cast? We ask a [pretend device](GLOSSARY.md#pretend-device), which casts as a GPU does:
 
@@ -314,7 +314,7 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes kept for the backward in fp32, under autocast, and in a model that is all bf16. What share of fp32's does autocast keep?
+# We count the bytes kept for the backward in fp32, under autocast, and in an all-bf16 model. What share of fp32's does autocast keep?
 
 # %%
 kept = lab.guess(
@@ -399,7 +399,7 @@ rows = [compared(*case) for case in cases]
 lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 
 # %% [markdown] sections="10.2.3"
-# In fp64 the error is some $10^8$ times smaller, as the gap is. A bug would stay as large, so it is rounding. And the activations fall with the size of a microbatch.
+# In fp64 the error is some $10^8$ times smaller; the gap falls by the same order. A bug would stay as large, so it is rounding. And the activations fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
@@ -416,7 +416,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # - `ddp`: a model in DDP, which averages over ranks; its logits are [batch, tokens, vocabulary].
 # - `microbatches`: this rank's list of (tokens, targets), as long on every rank.
-# - Targets of -100 are not real. A microbatch may have no others; then the mean loss of `model.loss` is NaN.
+# - Targets of -100 are not real. A microbatch may have no others; then `model.loss` is NaN.
 # - Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
 
 
@@ -528,13 +528,13 @@ lab.curves(
 )
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line already. In its backward each block, the last first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here: its backward follows at once.
+# The forward of `recompute` saves only eight inputs, so it ends at the vertical line. In its backward each block, the last first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here: its backward follows at once.
 #
-# The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and also restores autocast and the random state, which ours forgets.
+# The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and restores autocast and the random state, which ours forgets.
 #
 # ### Exercise 3. Recompute within a budget
 #
-# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. List as few blocks as possible to recompute, such that the peak of the step is at most `budget_bytes`; `None` if that can't be done. There are at most eight blocks.
+# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. List as few blocks as possible to recompute, so that the step's peak is at most `budget_bytes`; `None` if that can't be done. There are at most eight blocks.
 
 
 # %%
@@ -562,7 +562,7 @@ check.hint("checkpoint_blocks")
 # %% [markdown]
 # ## All together, on a pretend device
 #
-# Say a device has 40 MB. Does a step of eight blocks fit? This is the step to copy, for bf16.
+# Say a device has 40 MB. Does a step of eight blocks fit? This is the step to copy, for bf16; padding needs the loss of exercise 2.
 
 
 # %%
@@ -583,7 +583,7 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. The bill of autocast has 16 bytes for each parameter. How many do we find in the update?
+# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. Autocast's bill has 16 bytes for each parameter. How many do we find in the update?
 
 # %%
 most = lab.guess("bytes for each parameter in the update", between=(0, 40))
@@ -635,11 +635,11 @@ most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
 #
 # Autocast alone does not fit; with accumulation or recomputation it does. But all lower only the first peak; with all three the update's is higher.
 #
-# <details><summary>More: padding, the two peaks, <em>selective</em> recomputation</summary>
+# <details><summary>More: the two peaks, <em>selective</em> recomputation</summary>
 #
-# Padded sequences need the loss of exercise 2. A GPU holds more, because its allocator leaves gaps. Buckets and temporaries can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
+# A GPU holds more, because its allocator leaves gaps. Buckets and temporaries can go, as torch's documentation says: with `gradient_as_bucket_view=True` gradients lie in DDP's buckets, and with `foreach=False` AdamW needs hardly any temporaries.
 #
-# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
+# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. (In our 7 B model, below, it would add 86 GB to a sequence.) *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
 #
 # </details>
 #
@@ -647,21 +647,21 @@ most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
 #
 # In this order:
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it, because its products are faster.
-# - **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but its products are smaller, and use a GPU less well.
-# - **Recomputation:** if it still doesn't fit, for one more forward.
+# 1. **bf16 with fp32 masters:** always, on hardware that has it: its products are faster.
+# 2. **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but smaller products use a GPU less well.
+# 3. **Recomputation:** if it still doesn't fit, for one more forward.
 #
 # <details><summary>More: how much faster, fp8</summary>
 #
 # NVIDIA lists an A100 with 312 TFLOP/s in bf16, 156 in TF32 and 19.5 in plain fp32.
 #
-# fp8 is for large products, with a library such as torchao or Transformer Engine that keeps the scales. NVIDIA's GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 (4 bits of exponent, 3 of mantissa) ends at 448. The trick is a **scale** again, now one for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits.
+# fp8 is for large products, with a library such as torchao or Transformer Engine that keeps the scales. NVIDIA's GPUs multiply in fp8 since the H100, whose listed peak is twice that of bf16. But e4m3 (4 bits of exponent, 3 of mantissa) ends at 448. The trick is a **scale** for each tensor: multiply by 448 over its largest value, round, and divide afterwards. The usual split is e4m3 for weights and activations, and e5m2, with its wider range, for gradients, which differ more in size. With a scale for each small block e4m3 can do for all, as in DeepSeek-V3. Only the inputs of products are in fp8; sums have more digits.
 #
 # </details>
 #
 # And our 7 B model? Chapter 06 shards its masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
 #
-# What do activations add? A layer keeps $34\,sbh$ bytes (chapter 01). We have 32 layers, s = h = 4096, and one sequence, b = 1.
+# What do activations add? With flash attention a layer keeps $34\,sbh$ bytes (chapter 01). We have 32 layers, s = h = 4096, and one sequence, b = 1.
 
 # %%
 added = lab.guess("activations of one sequence in the 7 B model, in GB", unit="gb")
@@ -674,7 +674,7 @@ lab.table([{"kept_bytes": 34 * unit, "input_bytes": 2 * unit}])
 added.score(34 * unit / 1e9)
 
 # %% [markdown]
-# At most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full.
+# At most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB.
 #
 # ---
 #
@@ -730,7 +730,7 @@ axes = {"x": "loss scale, as a power of 2", "y": "error", "log_y": True, "joined
 lab.curves(measured=lines, at=at, **axes, title="A gradient in 16 bits")
 
 # %% [markdown]
-# In fp16 the scales that work are a window: left of it gradients lose digits and then become zero, right of it they become infinite. This toy, with 1024 tokens and a vocabulary of 256, hardly needs one. In bf16, with fp32's range, no scale matters; its error is larger, because it has fewer digits.
+# In fp16 the scales that work are a window: left of it gradients lose digits (the smallest round up as well as down) and then become zero, right of it they become infinite. This toy, with 1024 tokens and a vocabulary of 256, hardly needs one. In bf16, with fp32's range, no scale matters; its error is larger, because it has fewer digits.
 #
 # Nobody knows the window beforehand, so `GradScaler` tries: it doubles the scale after 2000 steps without an overflow; at an infinity it halves the scale and skips the step.
 
@@ -971,7 +971,7 @@ check.hint("scaled_step")
 # ## Summary
 #
 # - An update under half a gap is lost; an fp32 master keeps it.
-# - Mixed precision saves activations, but no states, because the masters cost what 16 bits save.
+# - Mixed precision saves activations, but no states.
 # - (Optional end) fp16 may need a loss scale. With DDP the all-reduce carries an infinity to every rank, so all skip that step.
 # - (Optional end) The order: all microbatches, all-reduce, unscale, clip, step.
 # - Accumulation equals the big batch if the loss is divided by all of its tokens, the sum is in fp32, and no layer looks across the batch or draws masks.
