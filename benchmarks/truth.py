@@ -63,6 +63,7 @@ EXCUSED = {
     "mesh_3d.memory": "drawn by pictures.bars, where it is measured",
     "widgets.three_d_parallelism": "drawn by mesh_3d.grid, and by pictures.timeline and "
     "pictures.bars, where they are measured",
+    "zero.whole_layers": "drawn by pictures.curves, where it is measured",
     "zero.times": "the second picture of widgets.offload_flow; each bar's time stands on it in "
     "digits, and no test reads the lengths off a painting yet",
     "plan.layouts": "drawn by pictures.curves, where it is measured",

@@ -173,11 +173,11 @@ check.hint("held_bytes")
 #
 # The last 9 GB are [activations](GLOSSARY.md#activations), what the forward keeps because the backward will need it. They grow with the text that you feed at once.
 #
-# One block of GPT is a norm, attention, dropout and an addition, then a norm, an MLP, dropout and an addition. They keep:
+# One block of GPT is a norm, attention, dropout and an addition, then a norm, an MLP, dropout and an addition:
 #
-# - a norm, a matrix product and GELU their input (GELU's input and output are four times as wide as the block),
-# - flash attention Q, K, V and its output,
-# - dropout a mask of one byte for each number. An addition keeps nothing.
+# - a norm, a matrix product and GELU each keep their input (GELU's input and output are four times as wide as the block),
+# - flash attention keeps Q, K, V and its output,
+# - dropout keeps a mask of one byte for each number. An addition keeps nothing.
 #
 # Numbers are bf16, 2 bytes, and a tensor that two keep counts once. How many bytes does the block keep for each token and each unit of its [width](GLOSSARY.md#width), the hidden size?
 
@@ -401,7 +401,7 @@ planner.costs(every | {"ZeRO 1": zero_1})
 # %% [markdown]
 # Only data parallel doesn't fit. What ZeRO 3 gathers for a moment is left out. Where layers are cut, ranks wait for each other during the *bubble* (chapter 08).
 #
-# By layers sends least, and holds as little as ZeRO 3. Yet we take ZeRO 1: it fits, the model stays whole, and between the cards of one machine it is quicker. For four A100s labkit's planner estimates 1.7 seconds a step, of which ZeRO 1's messages take 0.1. By layers it is 2.0 seconds, and 0.3 of them are bubble.
+# By layers sends least, and holds as little as ZeRO 3. Yet we take ZeRO 1: it fits, the model stays whole, and between the cards of one machine it is quicker. For four A100s labkit's planner estimates 1.7 seconds a step, of which ZeRO 1's messages take 0.1. By layers it is 2.0 seconds, and 0.3 of them are bubble. (With many more sequences than our 16 there is hardly a bubble.)
 #
 # <details><summary>Why does a rank hold 35.9 GB by layers?</summary>
 #
@@ -480,7 +480,7 @@ def on_a_card(cards):
 lab.table([on_a_card(cards) for cards in (2, 4, 8)])
 
 # %% [markdown]
-# Two cards hold the bill, but not these four. **Four cards hold them, too**, with 2.7 GB to spare. We take eight, because a machine has eight.
+# Two cards hold the bill, but not these four extras. **Four cards hold them, too, but barely**: 2.7 GB are left, and each of these numbers may be off by a few GB. We take eight, because a machine has eight.
 #
 # ## How long, and at what cost?
 #
@@ -680,7 +680,7 @@ check.hint("sharded_bytes")
 # 1. One card holds it and is fast enough: use one card.
 # 2. One card holds it but is slow: data parallel (chapter 03).
 # 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
-# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the model (chapters 08 and 09).
+# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the layers themselves (chapter 09). By layers, the first rank keeps as much as before.
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [ring](GLOSSARY.md#ring), ZeRO, [tensor parallelism](GLOSSARY.md#tensor-parallelism), microbatch, bubble, [MFU](GLOSSARY.md#mfu).
 #

@@ -182,7 +182,7 @@ def pass_on(tensor):
     """Sends a tensor to the right; returns what comes from the left."""
     rank, size = dist.get_rank(), dist.get_world_size()
     received = torch.empty_like(tensor)
-    # with NCCL both could queue on one stream: batch_isend_irecv starts them together
+    # with NCCL this may hang: batch_isend_irecv starts both together
     sending = dist.isend(tensor, (rank + 1) % size)
     dist.recv(received, (rank - 1) % size)
     sending.wait()
@@ -354,11 +354,11 @@ title = "All-reduce of 4 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %% [markdown]
-# No paced message takes less than $T(n)$, so these bars test the steps, not the formula. In six runs on a machine of two cores the server took between 1.9 and 2.4 times as long as the ring, never the predicted 2.5.
+# No paced message takes less than $T(n)$, so these bars test the steps, not the formula. In six runs on a quiet machine of two cores the server took between 1.9 and 2.4 times as long as the ring, never the predicted 2.5.
 #
 # <details><summary>Why the measured bars are longer</summary>
 #
-# In all six runs the ring lost the largest share. Its steps are the shortest, 20 ms against 50, so a lost millisecond weighs most. They also lost more each than the server's. Why, we have not found out.
+# In the server one pair is busy at a time; in ring and tree several are, and here they share two cores. We suspect that, but have not tested it.
 #
 # </details>
 

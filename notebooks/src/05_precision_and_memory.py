@@ -193,7 +193,7 @@ heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it b
 lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although it differs from the last one only in `master.copy_(weight)`; so most of it is lost updates of weights. With masters the loss stays at fp32's.
+# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although it differs from the last one only in `master.copy_(weight)`; so most of it comes from rounding the weights after each update. With masters the loss stays at fp32's.
 #
 # Adam usually moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is at least 9.8e-4, so there even a whole step is lost. Most of the unmoved weights are that large: those of embeddings and norms.
 #
@@ -674,7 +674,7 @@ lab.table([{"kept_bytes": 34 * unit, "input_bytes": 2 * unit}])
 added.score(34 * unit / 1e9)
 
 # %% [markdown]
-# At most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB.
+# By this bill at most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB.
 #
 # ---
 #

@@ -635,12 +635,12 @@ title = "Most live bytes per parameter after a backward, rank 0 of 4"
 lab.bars(rows, title=title, badge="measured")
 
 # %% [markdown] sections="10.7.2"
-# With one microbatch they hold the same, because DeepSpeed's stage 1 reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
+# With one microbatch they hold the same, 4 + 1 + 2 bytes and 1 for an fp32 copy of the part, because DeepSpeed's stage 1 reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all it can, except the all-gather of stages 1 and 2: as in `zero1`, it ends before the next forward starts.
+# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. As DDP does (chapter 03), a library begins to reduce during the backward in stages 0 and 1, too; our loops waited. Suppose that it hides all it can, except the all-gather of stages 1 and 2: as in `zero1`, it ends before the next forward starts.
 
 
 # %%
@@ -696,13 +696,13 @@ lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 # %% [markdown]
 # This is the method: between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. More tokens mean more computing, but no more messages: from 5,250 on all of stage 3 is hidden, too.
 #
-# DeepSpeed's default turns that round. Its stages 1 and 2 all-reduce, and `overlap_comm` is off, so nothing is hidden: 2.04 s, against 1.47 of stage 3, where it is on. First set `overlap_comm` true (1.66 s), then `use_multi_rank_bucket_allreduce` false (1.17 s, but in more calls: time it).
+# By the same formula DeepSpeed's defaults would turn that round. Its stages 1 and 2 all-reduce, and `overlap_comm` is off, so nothing is hidden: 2.04 s, against 1.47 of stage 3, where it is on. First set `overlap_comm` true (1.66 s), then `use_multi_rank_bucket_allreduce` false (1.17 s, but in more calls: time it).
 #
 # In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
 #
 # - **stage 0** if everything fits;
 # - **stage 1** if stage 0 does not fit: it reduces only once per update;
-# - **stage 2** if stage 1 does not fit: it reduces in every microbatch;
+# - **stage 2** if you accumulate and stage 1 does not fit: it reduces in every microbatch;
 # - **stage 3** if nothing else fits; otherwise time it, too.
 #
 # Our model starts with stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top. We have not run it.

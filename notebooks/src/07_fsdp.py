@@ -292,7 +292,7 @@ lab.table(
 #
 # ## When messages hide
 #
-# Bytes cost no time if they travel while the card computes. `Freed` gathers a layer when it is needed, so everybody waits. torch asks for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# Bytes cost little time if they travel while the card computes. `Freed` gathers a layer when it is needed, so everybody waits. torch asks for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -312,7 +312,7 @@ lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 #
 # Our record is from CPUs. A GPU's Python asks far ahead of the card, so in the forward gathers start early, too, at most two layers ahead.
 #
-# We replay this order on two simulated queues, each layer as long as a block of our 7 B model. On an assumed card of 200 TFLOP/s a forward of 2,048 tokens takes 4 ms, a backward 8. On a link of 200 GB/s a message of 0.4 GB takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
+# We replay this order on two simulated queues, each layer as long as a block of our 7 B model. On an assumed card of 200 TFLOP/s a block's forward of 2,048 tokens takes 4 ms, its backward 8. On a link of 200 GB/s a message of 0.4 GB takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
 # %%
 alone = lab.guess("messages that stand alone", between=(0, 15))
@@ -336,7 +336,7 @@ queues
 #
 # </details>
 #
-# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? The gather hides if a microbatch has $t$ tokens, and
+# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? The gather hides if each card's microbatch has $t$ tokens, and
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
@@ -351,7 +351,7 @@ queues
 # %% [markdown] sections="S6"
 # ## The training loop
 #
-# A sharded model trains like any other if five things are right. Four are numbered in the code. The fifth is the first weights: DDP copies those of rank 0 to all, but FSDP cuts what each rank has. Seed all ranks alike, or load from rank 0.
+# A sharded model trains like any other if five things are right. Four are numbered in the code. The fifth is the first weights: DDP copies those of rank 0 to all, but FSDP cuts what each rank has. So if only rank 0 has loaded weights, the other slices are noise: seed all ranks alike, or load from rank 0.
 
 # %%
 from torch.distributed.checkpoint import state_dict
@@ -503,9 +503,9 @@ heads = ["memory_bytes", "sent_bytes", "one machine_us", "two machines_us"]
 lab.table(rows, heads=["way", *heads])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# All this is planned, with cards that compute equally fast in each row. Inside one machine it is a tie: messages hide, steps differ by less than 2 %, and all fit. FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
+# All this is planned, with cards that compute equally fast in each row. Inside one machine the plan has a tie: messages hide, steps differ by less than 2 %, and all fit. FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
 #
-# Between two machines the order is that of the bytes. Here the planner warns that published runs that gathered between machines took up to 3.8 times as long as predicted.
+# The last column has the same eight cards, four in each of two machines, whose network brings 25 GB/s. There the order is that of the bytes. Here the planner warns that published runs that gathered between machines took up to 3.8 times as long as predicted.
 #
 # So over slow links take the lowest stage that fits: ZeRO 1 if whole gradients do, ZeRO 2 if only whole weights do. FULL_SHARD is for fast links, and where whole weights leave no room.
 #

@@ -234,7 +234,7 @@ lab.curves(
 # - **Adam**: its first step is gradient over size of gradient, a full step for every weight that has a gradient, however small.
 # - **Data position**: training sees old batches again.
 # - **Learning rate**: Adam's state holds the old rate, so the second warm-up begins one step late.
-# - **Random numbers**: dropout drops other units.
+# - **Random numbers**: dropout drops other units. That is the size of chance; the learning rate ends no higher.
 # - **Nothing**: only a difference that stays 0 says that nothing is broken.
 #
 # Each ran once; twenty steps can't tell how far Adam and the position recover.
@@ -360,7 +360,7 @@ at_20.score(sum(kill["step that loads"] == 20 for kill in kills))
 lab.table(kills)
 
 # %% [markdown]
-# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever we killed the save of a draft, a whole checkpoint is there. If rank 1 dies while writing, rank 0 never renames: it waits for all ranks.
+# The overwriting has left half of a file, which torch can't read: all steps are lost. A rename happens or does not. So wherever we killed the save of a draft, a whole checkpoint is there. If rank 1 died while writing (not run), rank 0 would never rename: it waits for all ranks.
 #
 # ### When the power goes
 #
@@ -492,7 +492,7 @@ for way, three in runs.items():
 lab.bars(seconds, stacked=True, unit="s", title="8 steps and two saves, rank 0")
 
 # %% [markdown]
-# In each pair, the thread makes training stand still less. The whole bar need not be shorter: the steps may be slower (more blue). Here the thread needs the same cores as the steps; what else slows them we have not found out. We have not run steps on a GPU: measure yours.
+# In each pair, the thread makes training stand still less. The whole bar need not be shorter: the steps may be slower (more blue). The thread needs the same cores; what else slows them we have not found out. On a GPU: measure yours.
 
 # %%
 sorted(runs["a thread writes"], key=lambda run: run.still_s)[1]  # the median
@@ -678,7 +678,7 @@ loaded = lab.launch(load_shards, FOLDER / "shards", ranks=3)[0]
 all(torch.equal(saved[name], loaded[name]) for name in saved)
 
 # %% [markdown] sections="10.5.1, 19.6.4"
-# They are, although training went on. Your script adds step, learning rate and random generators. `dcp.load` unpickles a file `.metadata`, so load only what you trust.
+# They are, although training went on. Your script adds step, learning rate and random generators. `dcp.load` unpickles a file `.metadata`, so load only what you trust. Take a new folder for each step.
 #
 # ## What belongs to ranks
 #

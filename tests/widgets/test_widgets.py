@@ -286,7 +286,7 @@ def test_a_board_says_which_picture_stands_for_it_where_there_is_no_kernel(name)
 
 
 def _one_meaning_each(rows):
-    assert len({key for key, *_ in rows}) == len(rows) > 4
+    assert len({key for key, *_ in rows}) == len(rows) > 1
 
 
 def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
