@@ -122,6 +122,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
             cells=cells,
             viewer=viewer_of(cells),
             headings=[row for row in headings if row[0] == 2],
+            optional=[f"c{cell['number']}" for cell in cells if cell["opens"]],
             previous=built[place - 1] if place else None,
             next=built[place + 1] if place + 1 < len(built) else None,
         )
