@@ -207,8 +207,8 @@ def _numbers(answer: Callable, num_samples: int, batch: int, num_steps: int) -> 
     if not isinstance(given, dict):
         return (say("returned {kind}, not a dict", kind=type(given).__name__),)
     for name, number in right.items():
-        if given.get(name) != number:
-            mine = given.get(name)
+        mine = given.get(name)
+        if mine != number:
             return (
                 say("{name}: returned {mine}, it is {number}", name=name, mine=mine, number=number),
             )

@@ -72,13 +72,6 @@ def _planned(
     return plan(collective, algorithm, ranks, **options)
 
 
-def _named(timeline: Timeline) -> Timeline:
-    """With the names of rank 0's messages alone, where there are more than ``MOST_NAMED``."""
-    if len(timeline) <= MOST_NAMED:
-        return timeline
-    return replace(timeline, label=np.where(timeline.rank == 0, timeline.label, ""))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Call(Experiment):
     """One call of a collective.
@@ -165,17 +158,11 @@ class Call(Experiment):
 
         return run.start(self.plan(), self.num_bytes, network=self.links())
 
-    def drawn(
-        self,
-        predicted: Timeline,
-        measured: Timeline | None = None,
-        language: str | None = None,
-        *,
-        span_us: float | None = None,
-    ) -> Any:
-        """The picture of both; where it has too many messages to read, only rank 0's are named."""
-        found = None if measured is None else _named(measured)
-        return super().drawn(_named(predicted), found, language, span_us=span_us)
+    def _in_picture(self, timeline: Timeline) -> Timeline:
+        """Rank 0's messages alone are named, where there are more than ``MOST_NAMED``."""
+        if len(timeline) <= MOST_NAMED:
+            return timeline
+        return replace(timeline, label=np.where(timeline.rank == 0, timeline.label, ""))
 
     def difference(self, predicted: Any, measured: Any) -> Difference | None:
         """None: there is no step and nothing to hide messages under. The title has both times."""

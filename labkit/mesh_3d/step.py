@@ -8,7 +8,7 @@ axes, what theory says of it, and the same on real ranks.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment
@@ -264,17 +264,9 @@ class Step(Experiment):
             )
         return super().compare()
 
-    def drawn(
-        self,
-        predicted: Timeline,
-        measured: Timeline | None = None,
-        language: str | None = None,
-        *,
-        span_us: float | None = None,
-    ) -> Any:
-        """Its pictures; all-reduces have a colour for each axis."""
-        found = None if measured is None else times.by_axis(measured)
-        return super().drawn(times.by_axis(predicted), found, language, span_us=span_us)
+    def _in_picture(self, timeline: Timeline) -> Timeline:
+        """All-reduces have a colour for each axis."""
+        return times.by_axis(timeline)
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""
