@@ -25,7 +25,7 @@ def survives(weights: Any, rate: float, dtype: Any) -> Any:
 
     Raises ValueError for a rate that is no finite number.
     """
-    kept = weights.to(dtype).double()
     if not abs(rate) < float("inf"):
         raise ValueError(f"rate is a finite number; got {rate!r}")
+    kept = weights.to(dtype).double()
     return (kept - rate).to(dtype).double() != kept

@@ -39,8 +39,7 @@ class Training:
         began_s = time.perf_counter()
         tokens, targets = model.story_tokens(4, 32, seed=seed)
         self.optimizer.zero_grad()
-        logits = self.net(tokens)
-        nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        model.loss(self.net(tokens), targets).backward()
         self.optimizer.step()
         self._times.steps_s.append((began_s, time.perf_counter()))
 
