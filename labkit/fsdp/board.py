@@ -109,10 +109,8 @@ class FsdpBoard(Trial):
 
     def _layers(self, step: Step, moment: int) -> Sketch:
         """The upper picture."""
-        names = ("embed", *(f"block {index + 1}" for index in range(step.layers)), "head")
-        sizes = (4 * unit.num_params for unit in step.units())
         return picture.layers(
-            dict(zip(names, sizes, strict=True)),
+            step.layer_bytes(),
             step.ranks,
             _footprint(step).labels[moment],
             strategy=step.engine,

@@ -56,13 +56,8 @@ class Moments(Board):
         return svg.html(self._layers(at))
 
     def _layers(self, at: int) -> Sketch:
-        names = ("embed", *(f"block {index + 1}" for index in range(self.step.layers)), "head")
-        sizes = (4 * unit.num_params for unit in self.step.units())
         return picture.layers(
-            dict(zip(names, sizes, strict=True)),
-            self.step.ranks,
-            self.labels[at],
-            language=self.language,
+            self.step.layer_bytes(), self.step.ranks, self.labels[at], language=self.language
         )
 
 

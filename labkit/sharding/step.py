@@ -84,6 +84,11 @@ class Step(Experiment):
             seq_len=self.seq_len,
         )
 
+    def layer_bytes(self) -> dict[str, int]:
+        """{layer: bytes of its parameters, in fp32}, from the embedding to the head."""
+        names = ("embed", *(f"block {index + 1}" for index in range(self.layers)), "head")
+        return {name: 4 * unit.num_params for name, unit in zip(names, self.units(), strict=True)}
+
     def predict(self) -> Shards:
         """What the ranks should hold between two microbatches."""
         units = self.units()
