@@ -43,7 +43,8 @@ EXCUSED = {
     "overview.six": "boxes of one size, coloured by whose numbers they hold; no quantity",
     "pictures.diagnosis": "who waits for whom: states and arrows, no quantity",
     "pictures.renamed": "the same picture under another heading",
-    "your_own.operators": "boxes of one size, one for each operator; which are kept has a colour",
+    "your_own.operators": "boxes of one size, one for each operator; which are kept has a colour, "
+    "and what was counted by hand stands in boxes as wide as its bytes, in digits",
     "widgets.report": "shows pictures.diagnosis",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "

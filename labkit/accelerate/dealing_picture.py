@@ -54,13 +54,14 @@ def draw_deal(deals: Mapping[str, Hands], language: str | None = None) -> Sketch
             below = max(below, y + high)
             x += wide + 44
             table += _dealt(name, hands)
-        fresh = (Box(0, -7, 22, 14, _FRESH),), say["fresh"]
-        again = (Box(0, -7, 22, 14),), say["again"]
-        repeated = any(box.texts and not box.colour for box in shapes if isinstance(box, Box))
-        legends, end_px = legend([fresh, again] if repeated else [fresh], 0, below)
+        if any(box.texts and not box.colour for box in shapes if isinstance(box, Box)):
+            fresh = (Box(0, -7, 22, 14, _FRESH),), say["fresh"]
+            again = (Box(0, -7, 22, 14),), say["again"]
+            legends, below = legend([fresh, again], 0, below)
+            shapes += legends
         return Sketch(
-            shapes=(*shapes, *legends),
-            height_px=end_px,
+            shapes=tuple(shapes),
+            height_px=below,
             heading=say["deal"],
             badge=origin("measured", base),
             language=code,

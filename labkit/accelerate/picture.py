@@ -49,7 +49,7 @@ _WORDS = (
     ("done", "done in backward"),
     ("guess", "collectives predicted"),
     ("seen", "measured"),
-    ("key", "3 = 3: predicted = measured"),
+    ("key", "n = n: predicted = measured"),
     ("thick", "thick edge: the line changed the weights"),
     ("thick ahead", "thick edge: the line changes the weights"),
     ("is forward", "forward"),
@@ -194,8 +194,9 @@ def _cell(engine: str, line: str, row: Row, seen: Mapping | None, say: Mapping[s
         return Cell([*words, say["done"]], False, moved)
     if line == "clip" and engine == "zero2":
         return Cell([*words, say["reads"]], False, moved)
-    if moved:
-        words.append(say["update"])
+    if moved:  # before the new weights are gathered
+        gathers = [index for index, word in enumerate(words) if word.startswith("all_gather")]
+        words.insert(min(gathers, default=len(words)), say["update"])
     if line == "step" and not moved:
         return Cell(words, True, moved)
     if line == "zero_grad":

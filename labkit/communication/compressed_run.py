@@ -46,10 +46,11 @@ def launch(
     time.
 
     ``run[r]`` is a dict: loss (of held-out passages, by the MB that the rank has handed in by
-    then), last_loss (its last reading), handed_in_bytes (to collectives, in the last step),
-    on_the_wire_bytes (what TCP counted then; None where it does not), hook_ms (the median of what
-    the hook took until its Future was there), link_ms (what of it the ``link`` is stated to take;
-    0 without one), and every float that the hook has left in ``state``.
+    then), loss_by_exchange (the same, by the steps done), last_loss (its last reading),
+    handed_in_bytes (to collectives, in the last step), on_the_wire_bytes (what TCP counted then;
+    None where it does not), hook_ms (the median of what the hook took until its Future was there),
+    link_ms (what of it the ``link`` is stated to take; 0 without one), and every float that the
+    hook has left in ``state``.
     """
     from labkit.launching import launcher
 
@@ -68,7 +69,7 @@ def report(runs: Mapping[str, "Run"]) -> "Table":
 
     rows = []
     for name, run in runs.items():
-        rows.append({"hook": name} | {key: run[0][key] for key in REPORTED})
+        rows.append({"name": name} | {key: run[0][key] for key in REPORTED})
     return table(rows)
 
 
@@ -140,6 +141,7 @@ def _train(
     optimizer = torch.optim.SGD(ddp.parameters(), lr=learning_rate)
     held_out, its_targets = model.story_tokens(64, 32, seed=99)
     losses = {}
+    by_exchange = {}
     sent_bytes = []
     for step in range(num_steps):
         with traffic.count() as counted, _on_links(link, stated_us):
@@ -150,9 +152,10 @@ def _train(
         if (step + 1) % (num_steps // READINGS) == 0:
             with torch.no_grad():
                 loss = model.loss(ddp.module(held_out), its_targets).item()
-            losses[sum(sent_bytes) / 1e6] = loss
+            losses[sum(sent_bytes) / 1e6] = by_exchange[step + 1] = loss
     return {
         "loss": losses,
+        "loss_by_exchange": by_exchange,
         "last_loss": loss,
         "handed_in_bytes": sent_bytes[-1],
         "on_the_wire_bytes": counted.sent_bytes,

@@ -74,7 +74,7 @@ def stacked(
         shapes += _bar(label, row, parts, left, y, scale)
         y += ROW_PX
     if mark:
-        shapes += _mark(mark[0], left + mark[1] * scale, len(rows))
+        shapes += _mark(mark[0], left + mark[1] * scale, shapes, len(rows))
     samples = [((Box(0, -7, 22, 14, *LOOKS[part]),), say[part]) for part in parts]
     keys, end_px = legend(samples, left, y)
     head = (say["table"], *(say[part] for part in parts), "Σ")
@@ -115,22 +115,28 @@ def _bar(
     return [*shapes, Words(WIDTH_PX - 4, y + 16, total, "end", bold=True)]
 
 
-def _mark(words: str, x: float, num_rows: int) -> list[Shape]:
-    """A dashed line across all bars, its words above them."""
+def _mark(words: str, x: float, bars: Sequence[Shape], num_rows: int) -> list[Shape]:
+    """A dashed line across all bars, but not across the words in them; its own words above."""
+    boxes = [each for each in bars if isinstance(each, Box)]
+    said = {box.y_px for box in boxes if _words_at(box, x)}
+    tops = [84.0 + ROW_PX * row for row in range(num_rows)]
+    stretches = [(62.0, tops[0] + 4)]
+    for top in tops:
+        if top not in said:
+            stretches.append((top + 4, top + ROW_PX - 12))
+        stretches.append((top + ROW_PX - 12, top + ROW_PX + (4 if top < tops[-1] else -4)))
     strokes = [
-        Line(((x, top), (x, end)), dash=(4, 3), width_px=1.6, opacity=0.9)
-        for top, end in _beside(num_rows)
+        Line(((x, top), (x, end)), dash=(4, 3), width_px=1.6, opacity=0.9) for top, end in stretches
     ]
     if x > WIDTH_PX * 0.6:
         return [*strokes, Words(x - 4, 72, words, "end")]
     return [*strokes, Words(x + 4, 72, words, "start")]
 
 
-def _beside(num_rows: int) -> list[tuple[float, float]]:
-    """Stretches of the mark's line, above, between and below the words in the middle of the
-    bars."""
-    gaps = [(72.0 + ROW_PX * row, 88.0 + ROW_PX * row) for row in range(1, num_rows)]
-    return [(62.0, 88.0), *gaps, (72.0 + ROW_PX * num_rows, 80.0 + ROW_PX * num_rows)]
+def _words_at(box: Box, x: float) -> bool:
+    """Whether the words of a box lie at x."""
+    middle = box.x_px + box.width_px / 2
+    return any(abs(x - middle) <= text_px(text) / 2 + 3 for text in box.texts)
 
 
 def _figures(label: str, row: Bill, parts: Sequence[str]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ _BOX_PX = 152.0
 _ARROW_PX = (WIDTH_PX - 4 * _BOX_PX) / 3
 _BYTE_PX = 13.0
 _UP_PX = 26.0
-"""where the update goes up, left of what stands under a box"""
+"""how far from a box's side the update leaves it or reaches it, beside what stands under it"""
 
 
 class _Held(NamedTuple):
@@ -92,9 +92,10 @@ def _sketch(way: str, words: dict[str, str]) -> Sketch:
             shapes.append(Line(tuple((x, y) for x in ends), arrow=True))
     low_px = _TOP_PX + 4 * _BYTE_PX + 38
     shapes += _drawn(_MOMENTS, 0, low_px, names)
-    right = WIDTH_PX - _BOX_PX / 2
+    right = WIDTH_PX - _UP_PX
     under_px = low_px + 4 * _BYTE_PX
-    path = ((right, low_px - 6), (right, under_px), (_BOX_PX + 8, under_px))
+    from_px = _TOP_PX + _BYTE_PX * _STEPS[way][-1].num_bytes + 5
+    path = ((right, from_px), (right, under_px), (_BOX_PX + 8, under_px))
     shapes.append(Line(path, arrow=True))
     up = ((_UP_PX, low_px - 5), (_UP_PX, _TOP_PX + 4 * _BYTE_PX + 5))
     shapes.append(Line(up, arrow=True))  # by the moments to the masters

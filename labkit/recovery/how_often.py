@@ -111,7 +111,7 @@ class Times(Shown):
             badge=both("measured"),
             lanes=[
                 (both("lane|steps"), steps),
-                (both("training waits"), waited),
+                (both("the gap"), waited),
                 (both("the thread"), thread),
             ],
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend
 from labkit.pictures.slices import LOOKS
-from labkit.pictures.style import text_px
+from labkit.pictures.style import clipped, text_px
 from labkit.units import brief
 from labkit.words import catalogue, speaking
 
@@ -27,7 +27,10 @@ WORDS = catalogue(
 MOST = 14
 """operators of a row"""
 _COLOUR, _HATCH = LOOKS["activations"]
-_TOP_PX, _BOX_PX, _ROW_PX = 62.0, 26.0, 38.0
+_TOP_PX, _BOX_PX, _ROW_PX = 46.0, 26.0, 38.0
+_NAME_PX = 17.0
+"""above the boxes of a row that have bytes: their operators"""
+_GAP_PX = 4.0
 _RIGHT_PX = 66.0
 """room for the counts"""
 
@@ -35,8 +38,8 @@ _RIGHT_PX = 66.0
 def operators(ways: Mapping[str, Row], *, counted: bool = False) -> Sketch:
     """For ``lab.show``: a row for each name -> what ``recorded`` returned of a function: its
     operators, those marked whose results autograd keeps. A row may also be a dict, operator ->
-    bytes kept of its result; then bytes are shown, and their sum. ``counted``: they were counted
-    by hand, not recorded.
+    bytes kept of its result; then a box is as wide as its bytes, and their sum is shown.
+    ``counted``: they were counted by hand, not recorded.
 
     Raises ValueError for other things, or more than MOST operators.
     """
@@ -82,26 +85,36 @@ def _total(row: Row, own: dict[str, str]) -> str:
 
 def _drawn(found: dict[str, Row], own: dict[str, str], badge: str, code: str) -> Sketch:
     left_px = 8 + max(text_px(name) for name in found)
-    step_px = (WIDTH_PX - left_px - _RIGHT_PX) / max(map(len, found.values()))
+    widths_px = _widths(list(found.values()), WIDTH_PX - left_px - _RIGHT_PX)
     shapes: list[Shape] = []
     table = [(own["way"], own["operators"], own["kept"])]
-    for number, (name, given) in enumerate(found.items()):
+    y_px = _TOP_PX
+    for (name, given), wide_px in zip(found.items(), widths_px, strict=True):
         row = _marked(given)
-        y_px = _TOP_PX + number * _ROW_PX
+        names = list(given) if isinstance(given, Mapping) else []
+        y_px += _NAME_PX if names else 0
         middle_px = y_px + _BOX_PX / 2 + 4
         shapes.append(Words(left_px - 8, middle_px, name, anchor="end"))
+        x_px = left_px
         for place, (operator, is_kept) in enumerate(row):
-            x_px = left_px + place * step_px
-            shapes.append(_box(x_px, y_px, step_px - 4, is_kept, operator))
+            text = operator
+            if names:
+                text = str(given[names[place]])
+                above = clipped(names[place], wide_px[place] + _GAP_PX, 11)
+                at_px = x_px + wide_px[place] / 2
+                shapes.append(Words(at_px, y_px - 5, above, "middle", 11))
+            shapes.append(_box(x_px, y_px, wide_px[place], is_kept, text))
+            x_px += wide_px[place] + _GAP_PX
         kept = [operator for operator, is_kept in row if is_kept]
         total = _total(given, own)
         shapes.append(Words(WIDTH_PX - 2, middle_px, total, anchor="end", bold=True))
         every = " ".join(operator for operator, _ in row)
         table.append((name, every, " ".join(kept)))
+        y_px += _ROW_PX
     samples = [
         ((_box(0, -7, 22, kept),), own[key]) for key, kept in (("kept", True), ("gone", False))
     ]
-    keys, end_px = legend(samples, left_px, _TOP_PX + len(found) * _ROW_PX + 2)
+    keys, end_px = legend(samples, left_px, y_px + 2)
     return Sketch(
         shapes=(*shapes, *keys),
         height_px=end_px,
@@ -111,6 +124,25 @@ def _drawn(found: dict[str, Row], own: dict[str, str], badge: str, code: str) ->
         language=code,
         summary=f"{own['heading']}.",
     )
+
+
+def _widths(rows: Sequence[Row], room_px: float) -> list[list[float]]:
+    """How wide each row's boxes are: alike, or where they have bytes, as those; one of no bytes is
+    as wide as the longest name of these."""
+    alike_px = room_px / max(map(len, rows)) - _GAP_PX
+    counted = [row for row in rows if isinstance(row, Mapping)]
+    gone = [name for row in counted for name, size in row.items() if not size]
+    gone_px = min(0.6 * alike_px, max((text_px(name, 11) for name in gone), default=0.0))
+    byte_px = room_px
+    for row in counted:
+        left_px = room_px - len(row) * _GAP_PX - gone_px * sum(not size for size in row.values())
+        byte_px = min(byte_px, left_px / max(1, sum(row.values())))
+    return [
+        [size * byte_px or gone_px for size in row.values()]
+        if isinstance(row, Mapping)
+        else [alike_px] * len(row)
+        for row in rows
+    ]
 
 
 def _box(x_px: float, y_px: float, width_px: float, kept: bool, text: str = "") -> Box:

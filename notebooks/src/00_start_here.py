@@ -462,5 +462,3 @@ lab.course()
 # %%
 check.status()
 
-# %% [markdown]
-# *Section D-verify of the source material.*

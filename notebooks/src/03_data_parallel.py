@@ -819,8 +819,6 @@ runs["asynchronous"].timeline()
 # </details>
 #
 # </details>
-#
-# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, 19.2.2 (buckets and asynchronous training), S1, S2 and S12 of the source material.*
 
 # %%
 check.status()

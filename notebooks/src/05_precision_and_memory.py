@@ -20,6 +20,8 @@ import labkit as lab
 from labkit import model
 
 lab.begin("en")
+import math
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -31,13 +33,19 @@ torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
 
 # %%
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-lines = {}
-for name, dtype in FORMATS.items():
-    gaps = formats.gaps(torch.finfo(dtype))
-    lines[name] = {x: gap for x, gap in gaps.items() if 2**-10 <= x < 8}
+numbers = [2.0**e * part for e in range(-10, 3) for part in (1, 1.999)]
+
+
+def gap(x, dtype):
+    """From x to the next larger number; eps is the gap at 1."""
+    return 2.0 ** math.floor(math.log2(x)) * torch.finfo(dtype).eps
+
+
+# %%
+lines = {name: {x: gap(x, dtype) for x in numbers} for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
-axes |= {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
-lab.curves(predicted=lines, **axes, title="The gap to the next number")
+dashed = {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
+lab.curves(predicted=lines, **axes, **dashed, title="The gap to the next number")
 
 # %% [markdown]
 # Where a line is above the horizontal one, an update of 0.0001 is under half a gap. At 0.1 only bf16's line is above.
@@ -49,8 +57,6 @@ lab.curves(predicted=lines, **axes, title="The gap to the next number")
 # Why do the gaps differ so much? A float has a sign, an exponent for its range, and a fraction (or *mantissa*) for its precision. The bits of each:
 
 # %%
-import math
-
 layout = {}
 for name, dtype in FORMATS.items():
     info = torch.finfo(dtype)
@@ -61,6 +67,8 @@ lab.bars(layout, stacked=True, badge="torch.finfo", title="The bits of a number"
 
 # %% [markdown]
 # bf16 has about fp32's range but few digits; fp16 has more digits, but ends at 65504, and has only zero below 6e-8.
+#
+# From $2^e$ to $2^{e+1}$ a format has $2^{\text{fraction}}$ numbers, at equal distances. So above $2^{-4}$, where 0.1 lies, the gap of fp16 is $2^{-4} / 2^{10} = 2^{-14}$, or 6.1e-5.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in fp16?
 
@@ -98,22 +106,25 @@ moves = lab.guess("updates of 100 that move the bf16 weight", between=(0, 100))
 # %%
 def three_numbers(num_updates=100):
     """After each update: bf16 with a master, the master, bf16 alone."""
-    master, alone, path = torch.tensor(0.1), torch.tensor(0.1).bfloat16(), []
-    for _ in range(num_updates + 1):
-        path.append([master.bfloat16().item(), master.item(), alone.item()])
-        master, alone = master - 0.0001, alone - 0.0001
-    return torch.tensor(path)
+    master = torch.tensor(0.1)
+    alone = master.bfloat16()
+    lines = {"bf16 with a master": {}, "its master, fp32": {}, "bf16 alone": {}}
+    for number in range(num_updates + 1):
+        lines["bf16 with a master"][number] = master.bfloat16().item()
+        lines["its master, fp32"][number] = master.item()
+        lines["bf16 alone"][number] = alone.item()
+        master = master - 0.0001
+        alone = alone - 0.0001
+    return lines
 
 
 # %%
-path = three_numbers()
-names = ("bf16 with a master", "its master, fp32", "bf16 alone")
-lines = {name: dict(enumerate(line.tolist())) for name, line in zip(names, path.T)}
+lines = three_numbers()
 axes = {"x": "updates", "y": "number", "joined": True}
 lab.curves(measured=lines, **axes, title="A weight and its master")
 
 # %%
-moves.score((path[:, 0].diff() != 0).sum().item())
+moves.score(len(set(lines["bf16 with a master"].values())) - 1)
 
 # %% [markdown]
 # The bf16 weight stays next to its master and jumps a whole gap at a time; no update is lost. This is a step with masters:
@@ -122,7 +133,7 @@ moves.score((path[:, 0].diff() != 0).sum().item())
 lab.show(picture.step("mixed"))
 
 # %% [markdown]
-# The update, and the rounding after it, we write ourselves:
+# The update, and the rounding after it, we write ourselves. The masters are fp32, so their gradients have to be, too:
 
 
 # %%
@@ -137,7 +148,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. In the third way each update ends with `master.copy_(weight)`, so only the moments are fp32. The fourth keeps its masters.
+# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. The third has fp32 masters, but after each update overwrites them with the rounded weights (`master.copy_(weight)`), so only its moments gain. The fourth keeps its masters.
 
 
 # %%
@@ -193,7 +204,7 @@ heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it b
 lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 
 # %% [markdown]
-# Pure bf16 falls behind with each seed. With fp32 moments it is nearly as far, although it differs from the last one only in `master.copy_(weight)`; so most of it comes from rounding the weights after each update. With masters the loss stays at fp32's.
+# Pure bf16 falls behind with each seed. With fp32 moments it falls behind nearly as much, although it differs from `bf16 + masters` only in `master.copy_(weight)`; so most of it comes from rounding the weights after each update. With masters the loss stays at fp32's.
 #
 # Adam usually moves a weight by at most about its learning rate, 5e-4. From 0.25 up half a gap is at least 9.8e-4, so there even a whole step is lost. Most of the unmoved weights are that large: those of embeddings and norms.
 #
@@ -205,7 +216,7 @@ lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
 #
 # ### Exercise 1. Which updates survive?
 #
-# Weights are kept in `dtype`, without masters, and one update subtracts `rate` from each. Which are another number afterwards? `weights` is an fp32 tensor of both signs, so round it to `dtype` first. Return a tensor of bools, one for each weight.
+# Weights are kept in `dtype`, without masters, and one update subtracts `rate` from each. Which weights have changed afterwards? `weights` is an fp32 tensor of both signs, so round it to `dtype` first. Return a tensor of bools, one for each weight.
 
 
 # %%
@@ -264,11 +275,11 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states: in `mixed` the masters cost what 16 bits save, and autocast's stay fp32. It saves [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure. To `mixed` our `update` adds fp32 gradients, 28 GB.
+# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states: in `mixed` the masters cost what 16 bits save, and autocast's stay fp32. What it saves is [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure. Our `update` makes `mixed` even dearer: with its fp32 gradients, 28 GB, the 112 GB become 140.
 #
 # <details><summary>More: what a step holds besides, fp32 moments, when masters do not fit</summary>
 #
-# The bill has states only. Our `update` makes gradients in fp32, another 28 GB in `mixed`, and drops them only when it makes the next ones.
+# The bill has states only. Our `update` drops its fp32 gradients only when it makes the next ones.
 #
 # Why are the moments in fp32? With torch's usual β2, 0.999, Adam's second one shrinks by at most 0.1 % a step, under half a gap of bf16, where it would never shrink.
 #
@@ -314,7 +325,7 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes kept for the backward in fp32, under autocast, and in an all-bf16 model. What share of fp32's does autocast keep?
+# We count the bytes kept for the backward in fp32, under autocast, and in an all-bf16 model: `held.chunk` counts what autograd saves inside it. The net has two blocks of width 32, and the loss takes 256 logits for each token, in fp32. What share of fp32's bytes does autocast keep?
 
 # %%
 kept = lab.guess(
@@ -342,7 +353,7 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3"
-# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB. autocast also keeps 65.5 kB of cast weights, and the residual stream in fp32. With a larger batch the casts weigh less, and the share falls towards 66 %.
+# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB of fp32's 1.39 MB. Under autocast the residual stream, 164 kB, stays fp32, too; nearly all the rest halves. But autocast also keeps 65.5 kB of cast weights. With a larger batch these weigh less, and the share falls towards 66 %.
 
 # %% [markdown] sections="10.2.3, 19.4.2"
 # *Here the first half ends.*
@@ -364,8 +375,8 @@ def flat(tensors):
 def accumulate(num_microbatches, dtype=torch.float32):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
-    batch = (each.chunk(dist.get_world_size()) for each in model.story_tokens(16, 32))
-    tokens, targets = (each[dist.get_rank()] for each in batch)
+    mine = slice(dist.get_rank(), None, dist.get_world_size())  # this rank's sequences
+    tokens, targets = (each[mine] for each in model.story_tokens(16, 32))
     pieces = list(zip(tokens.chunk(num_microbatches), targets.chunk(num_microbatches)))
     held = memory.Activations(ddp.parameters())
     for number, (tokens, targets) in enumerate(pieces, start=1):
@@ -416,7 +427,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # - `ddp`: a model in DDP, which averages over ranks; its logits are [batch, tokens, vocabulary].
 # - `microbatches`: this rank's list of (tokens, targets), as long on every rank.
-# - Targets of -100 are not real. A microbatch may have no others; then `model.loss` is NaN.
+# - Targets of -100 are not real. A microbatch may have no real target at all; then `model.loss` is NaN.
 # - Send the gradients once and at most 64 bytes more; keep the activations of one microbatch at a time.
 
 
@@ -583,7 +594,9 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two pretend devices take sixteen sequences each, and report the most bytes of tensors before the update and in it. Autocast's bill has 16 bytes for each parameter. How many do we find in the update?
+# Two pretend devices take sixteen sequences each, by five plans, and report two peaks of their bytes: in forward and backward, and in the update.
+#
+# How low can a plan get? In the update the activations are gone. There are the states, by autocast's bill 16 bytes for each parameter, DDP's buckets, a copy of the gradients, and a temporary of AdamW, as large as the weights. How many bytes is that for each parameter?
 
 # %%
 most = lab.guess("bytes for each parameter in the update", between=(0, 40))
@@ -601,7 +614,7 @@ def recompute_all(blocks):
 
 
 # %%
-def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
+def on_device(num_microbatches=1, recompute=False, mixed=True, num_steps=2):
     """The device's peaks: until the update begins, and in the update."""
     torch.manual_seed(0)
     net = model.Transformer(8, 96, 4, max_len=64)
@@ -616,24 +629,28 @@ def on_device(num_microbatches, recompute, mixed=True, num_steps=2):
 
 
 # %%
-plans = {"fp32": (1, False, False), "autocast": (1, False)}
-plans |= {"autocast, accumulate": (4, False), "autocast, recompute": (1, True)}
-plans |= {"all three": (4, True)}
-free = lab.pretend()
-peaks = {k: lab.launch(on_device, *plan, devices=free)[0] for k, plan in plans.items()}
-
-# %%
-marks = {"a device of": 40e6}
-lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
+plans = {
+    "fp32": partial(on_device, mixed=False),
+    "autocast": on_device,
+    "autocast, accumulate": partial(on_device, num_microbatches=4),
+    "autocast, recompute": partial(on_device, recompute=True),
+    "all three": partial(on_device, num_microbatches=4, recompute=True),
+}
+peaks = {k: lab.launch(plan, devices=lab.pretend())[0] for k, plan in plans.items()}
 
 # %%
 weights = model.Transformer(8, 96, 4, max_len=64).parameters()
 most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
 
+# %% [markdown]
+# Buckets and temporaries, 4 bytes each, stand in no bill. Our plans change none of this, so it is their floor. And the peak in forward and backward?
+
+# %%
+marks = {"a device of": 40e6}
+lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
+
 # %% [markdown] sections="10.7.4"
-# Beside the states lie DDP's buckets and AdamW's temporaries, 4 bytes each, which no bill has.
-#
-# Autocast alone does not fit; with accumulation or recomputation it does. But all lower only the first peak; with all three the update's is higher.
+# Autocast alone does not fit; with accumulation or recomputation it does. Each of them lowers only the peak in forward and backward; in the plan `all three` it is below that of the update, so nothing more can be gained.
 #
 # <details><summary>More: the two peaks, <em>selective</em> recomputation</summary>
 #
@@ -659,22 +676,28 @@ most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
 #
 # </details>
 #
-# And our 7 B model? Chapter 06 shards its masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB.
+# And our 7 B model, with autocast or `mixed`? On one card both cost the same, and autocast is less work. But chapter 06 shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB, and autocast 4 + 4 + 8/8 = 9, because each card needs its fp32 weights whole. So there we take `mixed`.
 #
-# What do activations add? With flash attention a layer keeps $34\,sbh$ bytes (chapter 01). We have 32 layers, s = h = 4096, and one sequence, b = 1.
+# What do activations add? With flash attention a block keeps $34\,sbh$ bytes (chapter 01), of which its input is $2\,sbh$. With 32 blocks, s = h = 4096 and b = 1, two sequences fit beside the states on a card of 80 GB. How many fit if each block is recomputed?
 
 # %%
-added = lab.guess("activations of one sequence in the 7 B model, in GB", unit="gb")
+fit = lab.guess("sequences that fit if each block is recomputed", between=(2, 100))
 
 # %%
-unit = 32 * 4096 * 4096
-lab.table([{"kept_bytes": 34 * unit, "input_bytes": 2 * unit}])
+unit = 4096 * 4096
+free_bytes = 80e9 - 38.5e9
+needs = {
+    "keep": 32 * 34 * unit,
+    "recompute": (31 * 2 + 34) * unit,  # 31 inputs, and one block in full
+}
+rows = [(way, size, free_bytes // size) for way, size in needs.items()]
+lab.table(rows, heads=["way", "kept_bytes", "sequences"])
 
 # %%
-added.score(34 * unit / 1e9)
+fit.score(free_bytes // needs["recompute"])
 
 # %% [markdown]
-# By this bill at most two such sequences fit beside the states. Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB.
+# Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB together. By this bill 25 fit.
 #
 # ---
 #
@@ -1031,8 +1054,6 @@ check.hint("scaled_step")
 # - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one: it gains time where memory traffic is the bottleneck.
 #
 # </details>
-#
-# *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 
 # %%
 check.status()

@@ -72,7 +72,17 @@ first.score(held(1, 0) / held(ranks=1000, stage=1))
 lab.show(part_picture.drawn())
 
 # %% [markdown]
-# A whole step of two layers, 0 and 1, under each stage:
+# How much does stage 1 send, if stage 0 with its [all-reduce](GLOSSARY.md#all-reduce) sends 1?
+
+# %%
+volume = lab.guess("ZeRO 1 sends, in multiples of ZeRO 0", between=(0, 4))
+
+# %%
+one = 3 / 4  # models that a reduce-scatter or an all-gather sends, on a ring of 4
+volume.score((one + one) / (2 * one))
+
+# %% [markdown]
+# Not a byte more: on a ring an all-reduce is a reduce-scatter and an all-gather (chapter 02), and stage 1 updates between the two. A whole step of two layers, 0 and 1, under each stage:
 
 # %%
 lab.show(order_picture.drawn())
@@ -129,6 +139,7 @@ def part(tensor):
 
 def reduce_scatter(tensor):
     """Fills this rank's part with the mean over all ranks, and returns it."""
+    # in place: the result lies in this rank's part of the input
     # before torch 2.13: reduce_scatter_tensor, and all_gather_into_tensor below
     dist.reduce_scatter_single(part(tensor), tensor.view(-1))
     return part(tensor).div_(dist.get_world_size())
@@ -140,7 +151,7 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Three things of `zero0` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The [all-reduce](GLOSSARY.md#all-reduce) becomes a reduce-scatter. After the update an all-gather brings the other parts.
+# Three things of `zero0` change. The optimizer is given this rank's parts alone, so it makes momentum and variance only for those. The all-reduce becomes a reduce-scatter. After the update an all-gather brings the other parts.
 
 
 # %%
@@ -177,7 +188,7 @@ ran = lab.launch(by_hand_run.after_three, zero1, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
-# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). A real one comes below, with our ring.
+# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). A real one may add in another order, and round differently; it comes below, with our ring.
 #
 # ### Stage 2: gradients too
 #
@@ -217,13 +228,11 @@ by_hand_run.beside(right, ran)
 
 
 # %%
-def gradients():
-    counted = by_hand_run.most_gradient_bytes
-    return {"zero1": counted(zero1), "zero2": counted(zero2)}
+def most(program):
+    return lab.launch(by_hand_run.most_gradient_bytes, program, ranks=4)[0]
 
 
-# %%
-alive = lab.launch(gradients, ranks=4)[0]
+alive = {"zero1": most(zero1), "zero2": most(zero2)}
 title = "Most gradient bytes during a backward, rank 0 of 4"
 lab.bars(alive, unit="bytes", title=title, badge="measured")
 
@@ -251,12 +260,13 @@ storage_bytes["freed"] = storage.nbytes()
 layer.weight.shape  # the tensor is still there
 
 # %% [markdown]
-# What does the backward do, if nobody gathers again?
+# The backward will need the bytes again. Suppose that we make a new tensor of them the layer's weight. What does the backward do?
 
 # %%
 second = lab.guess("the backward", choices=("an error", "zeros", "right gradients"))
 
 # %%
+layer.weight.data = parts
 try:
     outputs.sum().backward()
     came = "right gradients" if inputs.grad.any() else "zeros"
@@ -266,17 +276,24 @@ except RuntimeError as error:
 second.score(came)
 
 # %% [markdown]
-# The backward needs the bytes again, in the same storage. That is stage 3's second gather:
+# An error: the backward looks into the storage that the forward has used. So the bytes have to come back into that one, and this is stage 3's second gather:
 
 # %%
 storage.resize_(parts.nbytes)
-layer.weight.data.copy_(parts)
+storage.copy_(parts.untyped_storage())
 outputs.sum().backward()
 storage_bytes["gathered again"] = storage.nbytes()
 storage_bytes
 
 # %% [markdown]
-# `Sharded` does this with a whole layer: its weights lie end to end in one storage, that of `whole`. A rank keeps its part, `own`. `reduce` lays the gradients end to end, too:
+# `Sharded` does this with a whole layer:
+#
+# ```
+# whole: [ weight | bias | ... ]   end to end in one storage; the layer's weights are pieces of it
+# own:   [ a quarter ]             a copy of this rank's part, and all that it keeps
+# ```
+#
+# `reduce` lays the gradients end to end, too:
 
 
 # %%
@@ -338,7 +355,7 @@ def backward(layers, inputs, outputs):
     """Runs the layers' backwards, last first."""
     for sharded in reversed(layers):
         sharded.gather()
-        gradient = inputs.pop().grad
+        gradient = inputs.pop().grad  # left by the next layer, at first by the loss
         outputs.pop().backward(gradient)
         sharded.free()
         sharded.reduce()
@@ -366,11 +383,11 @@ ran = lab.launch(by_hand_run.after_three, zero3, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, D-train"
-# In fp64 the difference all but disappears, so it is rounding. How much of the model is ever whole? `after_three` has also followed the storages that are resized, over the last step:
+# In fp64 the difference all but disappears, so it is rounding. In fp32 it looks large because, we think, Adam divides a gradient by its own size, even one of almost 0. How much of the model is ever whole? `after_three` has also followed the storages that are resized, over the last step:
 #
 # <details><summary>Why does stage 3 round differently?</summary>
 #
-# We think that a whole layer in one message adds the four gradients of a weight in another order, and that Adam enlarges this where a gradient is almost 0.
+# We think that a whole layer in one message adds the four gradients of a weight in another order.
 #
 # </details>
 
@@ -378,7 +395,7 @@ by_hand_run.beside(right, ran)
 lab.show(picture.whole_layers(ran[0]["whole_bytes"]))
 
 # %% [markdown] sections="10.2.5, D-train"
-# Each rise is a gather, each fall a free: the four layers forward, then backward. No two are ever whole together. After the update nothing is sent: the next forward gathers anyway. Libraries do it in hooks, cut no graph, and gather the *next* layer while this one computes ([prefetch](GLOSSARY.md#prefetch)). Our `zero3` builds the whole model first; they need not.
+# Each rise is a gather, each fall a free: embedding, block, block and head in the forward, then head to embedding in the backward. No two are ever whole together. After the update nothing is sent: the next forward gathers anyway. Libraries do it in hooks, cut no graph, and gather the *next* layer while this one computes ([prefetch](GLOSSARY.md#prefetch)). Our `zero3` builds the whole model first; they need not.
 #
 # ### Run all four
 #
@@ -409,13 +426,9 @@ lab.bars(rows, title=title, badge="predicted / measured")
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. Count how often `zero1` and `zero3` reduce and gather each weight. How much does stage 3 send, if ZeRO 0 is 1?
-
-# %%
-volume = lab.guess("ZeRO 3 sends, in multiples of ZeRO 0", between=(0, 4))
-
-# %% [markdown]
-# We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because Python looks names up as they run:
+# What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. So stage 3, which gathers twice, should send 3/2 = 1.5 times what ZeRO 0 does.
+#
+# Does it? We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because Python looks names up as they run:
 
 
 # %%
@@ -450,24 +463,22 @@ def on_ring(program):
 
 
 # %%
-each = lab.launch(lambda: list(map(on_ring, by_hand.values())), ranks=4)[0]
-runs = dict(zip(by_hand, each))
+runs = {name: lab.launch(on_ring, by_hand[name], ranks=4)[0] for name in by_hand}
 sent = {name: run["sent_bytes"] for name, run in runs.items()}
-volume.score(sent["ZeRO 3"] / sent["ZeRO 0"])
-
-# %%
-lab.table({"two steps of": name} | run for name, run in runs.items())
+ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
+lab.table(
+    {"two steps of": name, "times ZeRO 0": ours[name]} | runs[name] for name in runs
+)
 
 # %% [markdown]
-# Stage 3 gathers once more, for the backward. Stages 1 and 2 send no byte more, because the weights have as many bytes as the gradients. Here the reduce-scatter was real, and the losses agree.
+# So it does. Stages 1 and 2 send no byte more, because the weights have as many bytes as the gradients. Here the reduce-scatter was real, and the losses agree.
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole. All ranks start with the same net.
+# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole. All ranks start with the same net, and `backward(step)` runs a rank's own batch and *adds* its gradients to `.grad`.
 #
-# <details><summary>What it is given, and what is checked</summary>
+# <details><summary>What is checked</summary>
 #
-# - **Input**: `backward(step)` runs this rank's batch, and *adds* its gradients to `.grad`.
 # - **Result**: after `num_steps` steps on the mean gradient of all ranks, with `lr=0.01`, every rank has the weights of one process with everybody's data, to within 2 · 10⁻⁴.
 # - **Memory**: a rank has momentum and variance for 1/N of the parameters, and for one weight tensor more at most.
 # - **Traffic**: on average a rank sends at most 5 % more than an all-reduce of the gradients, $2\frac{N-1}{N}S$ bytes. Each call counts as on a ring, a reduce or broadcast as half an all-reduce.
@@ -545,20 +556,17 @@ def config(stage, accumulate=1, **zero):
 
 # %%
 NO_CLIPPING = {"gradient_clipping": 0.0}
-both = (config(2), config(2) | NO_CLIPPING)
-engines = lab.launch(lambda: list(map(bare, both)), ranks=4)[0]
-lab.table([{"loss": f"{right[0]['loss']:.5f}"}, *engines])
+both = {"DeepSpeed": config(2), "DeepSpeed, clipping off": config(2) | NO_CLIPPING}
+engines = lab.launch(lambda: {name: bare(both[name]) for name in both}, ranks=4)[0]
+rows = {"zero0": {"loss": f"{right[0]['loss']:.5f}"}} | engines
+lab.table({"program": name} | row for name, row in rows.items())
 
 # %% [markdown]
-# The first row is `zero0`. DeepSpeed (0.19) clips gradients unasked, to a norm of 1. With clipping off (0) the loss is the same, so it stays off.
+# DeepSpeed (0.19) clips gradients unasked, to a norm of 1. With clipping off (0) the loss is that of `zero0`, so it stays off.
 #
 # ### Stages 1 and 2: which collective?
 #
-# `third_steps` runs the same loop, and counts what its third step hands to each collective. In stage 2 each rank needs its own part of the gradients. Which collective does DeepSpeed call for that by default?
-
-# %%
-calls = ("all_reduce", "reduce", "reduce_scatter")
-reducing = lab.guess("by default ZeRO 2 reduces with", choices=calls)
+# In stage 2 each rank needs only its own part of the gradients. Does DeepSpeed call a reduce-scatter for it? `third_steps` runs the same loop, and counts what its third step hands to each collective (with `traffic.count`, as we did). We also try stage 2 with one setting changed:
 
 # %%
 from labkit.zero import config_run
@@ -570,16 +578,23 @@ def counted(configs):
 
 
 # %%
-low = counted({f"ZeRO {stage}": config(stage) for stage in range(3)})
-
-# %%
-reducing.score(next(call for call in low["handed"]["ZeRO 2"] if "reduce" in call))
-
-# %%
+TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
+configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
+configs["ZeRO 2, to owners"] = config(2, **TO_OWNERS)
+low = counted(configs)
 lab.table({"models handed to": name} | row for name, row in low["handed"].items())
 
+# %% [markdown]
+# No: by default it calls an all-reduce. Only with `TO_OWNERS` each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone, by a `reduce`. On a ring, how much does stage 2 send by default, if ZeRO 0 is 1?
+
+# %%
+reducing = lab.guess("ZeRO 2 by default, on a ring", between=(0, 4))
+
+# %%
+reducing.score(low["sends"]["ZeRO 2"])
+
 # %% [markdown] sections="10.7.2"
-# On a ring an all-reduce sends two models, any other call one. So under stages 1 and 2 the *library* sends (2 + 1)/2 = 1.5 times what ZeRO 0 does.
+# On a ring an all-reduce sends two models, any other call one. So under stages 1 and 2 the *library* sends (2 + 1)/2 = 1.5 times what ZeRO 0 does, and to owners (1 + 1)/2 = 1.
 #
 # <details><summary>Why an all-reduce, if a rank needs only its part?</summary>
 #
@@ -589,22 +604,20 @@ lab.table({"models handed to": name} | row for name, row in low["handed"].items(
 #
 # ### Stage 3: how often does it gather?
 #
-# We change two settings: under `TO_OWNERS` a `reduce` sends each part of a [bucket](GLOSSARY.md#bucket) of gradients to its owner alone, and under `KEEP_NOTHING` stage 3 frees small weights, too.
+# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small. `KEEP_NOTHING` makes it free them, too:
 
 # %%
-TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
-configs = {"ZeRO 2, to owners": config(2, **TO_OWNERS), "ZeRO 3": config(3)}
-configs["ZeRO 3, none whole"] = config(3, **config_run.KEEP_NOTHING)
-high = counted(configs)
+none_whole = config(3, **config_run.KEEP_NOTHING)
+high = counted({"ZeRO 3": config(3), "ZeRO 3, none whole": none_whole})
+config_run.KEEP_NOTHING
 
 # %%
-ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 columns = {"the method, our ring": ours, "DeepSpeed": low["sends"] | high["sends"]}
 title = "What a step would send on a ring, in multiples of ZeRO 0"
 lab.bars(ring_bytes.in_rows(columns), title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
-# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small, so it gathers once: (1 + 1)/2.
+# So by default our small model is gathered only once: (1 + 1)/2. With no weight whole, DeepSpeed's stage 3 sends what ours does.
 #
 # ### Why is there a stage 2?
 #
@@ -629,18 +642,27 @@ lab.bars(in_four["sends"], title=title, badge="computed")
 # What does stage 2 gain? We count what a rank holds after each backward of the third step, buckets aside, and keep the most:
 
 # %%
-most = {"one microbatch": low["held"], "four": in_four["held"]}
-rows = {each: ring_bytes.in_rows(most)[each] for each in ("ZeRO 1", "ZeRO 2")}
+rows = {}
+for name in ("ZeRO 1", "ZeRO 2"):
+    rows[name] = {"one microbatch": low["held"][name], "four": in_four["held"][name]}
 title = "Most live bytes per parameter after a backward, rank 0 of 4"
 lab.bars(rows, title=title, badge="measured")
 
 # %% [markdown] sections="10.7.2"
-# With one microbatch they hold the same, 4 + 1 + 2 bytes and 1 for an fp32 copy of the part, because DeepSpeed's stage 1 reduces at once and keeps only its part. With four it adds up whole gradients until the last one: 3/4 of 4 bytes more.
+# With one microbatch they hold the same: 4 bytes of weights, 1 of the gradient's part, 2 of Adam, and 1 because DeepSpeed copies its part of the weights, even in fp32. Its stage 1 reduces at once, too, and keeps only its part. With four microbatches stage 1 adds up whole gradients until the last one: 3/4 of 4 bytes more. The hundredths we have not explained.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. As DDP does (chapter 03), a library begins to reduce during the backward in stages 0 and 1, too; our loops waited. Suppose that it hides all it can, except the all-gather of stages 1 and 2: as in `zero1`, it ends before the next forward starts.
+# Which stage do we choose for our eight cards? A message costs time only where nothing is computed meanwhile: there it is *exposed*. Suppose that a library hides all that each stage allows:
+#
+# | stage | behind the forward | behind the backward | behind nothing |
+# | --- | --- | --- | --- |
+# | 0 | | an all-reduce | |
+# | 1, 2 | | a reduce-scatter | an all-gather |
+# | 3 | a gather | a gather, a reduce-scatter | |
+#
+# It begins to reduce during the backward, as DDP does (chapter 03). The all-gather of stages 1 and 2 comes after the update, and we assume that the next forward waits for it, as in `zero1`.
 
 
 # %%
@@ -676,34 +698,54 @@ def step(stage, link_bytes_per_s):
     return {"computing": 6 * 7e9 * 2048 / 150e12, "exposed": waiting}
 
 
-def by_default(link_bytes_per_s):
-    """DeepSpeed's stages 1 and 2: an all-reduce and a gather, none hidden."""
-    waiting = 3 * 2 * 7e9 * 7 / 8 / link_bytes_per_s
-    return step(1, link_bytes_per_s) | {"exposed": waiting}
-
-
 slow = step(3, 25e9)
 slowest.score(sum(slow.values()) / slow["computing"])
 
 # %%
 links = {"in one machine": 300e9, "between machines": 25e9}
-pairs = [(stage, link) for link in links for stage in range(4)]
-rows = {f"ZeRO {stage}, {link}": step(stage, links[link]) for stage, link in pairs}
-rows |= {f"DeepSpeed 1 / 2, {link}": by_default(links[link]) for link in links}
+rows = {}
+for link in links:
+    for stage in range(4):
+        rows[f"ZeRO {stage}, {link}"] = step(stage, links[link])
 title = "A step of the 7 B model, and what nothing hides"
 lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 
 # %% [markdown]
-# This is the method: between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. More tokens mean more computing, but no more messages: from 5,250 on all of stage 3 is hidden, too.
+# Between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. But that holds for 2,048 tokens. More tokens mean more computing, and no more messages:
+
+# %%
+waits = {}
+for stage, name in ((0, "ZeRO 0"), (1, "ZeRO 1 and 2"), (3, "ZeRO 3")):
+    waits[name] = {n: exposed(stage, 7e9, 8, 25e9, n) for n in range(1000, 7001, 50)}
+axes = {"x": "tokens per card", "y": "exposed", "unit": "s"}
+lab.curves(predicted=waits, **axes, title="Between machines, what nothing hides")
+
+# %% [markdown]
+# From 3,500 tokens on stage 3 is faster than stages 1 and 2, and from 5,250 on all of it is hidden, while they still wait for their all-gather.
 #
-# By the same formula DeepSpeed's defaults would turn that round. Its stages 1 and 2 all-reduce, and `overlap_comm` is off, so nothing is hidden: 2.04 s, against 1.47 of stage 3, where it is on. First set `overlap_comm` true (1.66 s), then `use_multi_rank_bucket_allreduce` false (1.17 s, but in more calls: time it).
+# That was the method. Does DeepSpeed hide so much? In stage 3 its `overlap_comm` is on by default. In stages 1 and 2 it is off, so nothing hides their all-reduce and their gather. At 2,048 tokens, between machines, the same formula gives for them
+
+# %%
+once = 2 * 7e9 * 7 / 8 / 25e9  # one all-gather
+backward_s = slow["computing"] * 2 / 3
+waiting = {
+    "by default": 3 * once,
+    "overlap_comm true": max(0, 2 * once - backward_s) + once,
+    "and TO_OWNERS": max(0, once - backward_s) + once,
+}
+lab.table(
+    {"setting": each, "step_s": slow["computing"] + waiting[each]} for each in waiting
+)
+
+# %% [markdown]
+# By default they would be slower than stage 3. So set `overlap_comm` true first, and then time `TO_OWNERS`, because it needs more calls.
 #
 # In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
 #
 # - **stage 0** if everything fits;
 # - **stage 1** if stage 0 does not fit: it reduces only once per update;
-# - **stage 2** if you accumulate and stage 1 does not fit: it reduces in every microbatch;
-# - **stage 3** if nothing else fits; otherwise time it, too.
+# - **stage 2** if stage 1 does not fit and you accumulate. Its price: it reduces in every microbatch. (If you don't accumulate, DeepSpeed's stage 1 holds no more than stage 2.)
+# - **stage 3** if nothing else fits. Time it, too, where links are fast or a card has many tokens.
 #
 # Our model starts with stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top. We have not run it.
 #
@@ -711,11 +753,7 @@ lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 #
 # Follow the formula alone, now for several microbatches: return the fastest stage whose 16-bit states fit into `room_bytes` on a card, the lowest of equally fast ones; if none fits, None.
 #
-# <details><summary>What a step does</summary>
-#
-# It has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one, and stage 3 does everything in each. All else is as in `exposed`.
-#
-# </details>
+# A step has one or more microbatches of `tokens` each. Stages 0 and 1 reduce in the last backward alone, stage 2 in every one, and stage 3 does everything in each. All else is as in `exposed`.
 
 
 # %%
@@ -762,7 +800,7 @@ badge = "predicted / measured"
 lab.bars(ring_bytes.in_rows(columns), title=title, badge=badge)
 
 # %% [markdown] sections="10.7.2, 8.5.1"
-# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 holds what stage 2 does, as above: 3 bytes less. Stage 3 by default has the whole weights beside its part, so here it holds more than stage 2. The hundredths we have not explained.
+# A sharded stage keeps an fp32 copy of its part of the weights even in fp32: 1 byte more. Stage 1 holds what stage 2 does, as above: 3 bytes less. Stage 3 by default has the whole weights beside its part, so here it holds more than stage 2.
 #
 # <details><summary>What the bars leave out: DeepSpeed's buckets</summary>
 #
@@ -1062,8 +1100,6 @@ offload.board()
 # </details>
 #
 # **Further reading**: Rajbhandari et al., *ZeRO* ([2020](https://arxiv.org/abs/1910.02054)); Ren et al., *ZeRO-Offload* ([2021](https://arxiv.org/abs/2101.06840)); [DeepSpeed in the Trainer](https://huggingface.co/docs/transformers/deepspeed).
-#
-# *Sections 8.5.1, 8.5.2, 8.5.3, 10.2.5, 10.7.2, 19.4.1, S5 and D-train of the source material.*
 
 # %%
 check.status()

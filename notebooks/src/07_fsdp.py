@@ -9,7 +9,7 @@
 # %% [markdown]
 # # FSDP
 #
-# *50 minutes, and 50 for the optional end; the exercises add 85 minutes. You need chapters 02, 03, 05 and 06, and no GPU.*
+# *50 minutes, and 50 for the optional end; the exercises add 85 minutes, 35 of them in that end. You need chapters 02, 03, 05 and 06, and no GPU.*
 #
 # We rent eight cards of 80 GB for our 7 B model. Data parallelism dies on them in its first step: weights, gradients and Adam take 112 GB, and it wants them on every card.
 #
@@ -37,7 +37,9 @@ fsdp.moments()
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Our 14 GB are [model states](GLOSSARY.md#model-states) alone: parameters, gradients, and Adam's two moments. Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps them all on every rank. FSDP cuts each into [shards](GLOSSARY.md#shard), so each of four ranks holds a quarter. In a small transformer, is the highest point of a step a quarter, too?
+# Our 14 GB are [model states](GLOSSARY.md#model-states) alone: parameters, gradients, and what Adam keeps, two moments and a copy of the weights in fp32. Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps them all on every rank. FSDP cuts each into [shards](GLOSSARY.md#shard), so each of four ranks holds a quarter. Is the highest point of a step a quarter, too?
+#
+# We measure a small transformer. Its states are 3.8 MB in all, its [activations](GLOSSARY.md#activations) up to 0.6 MB, and a whole block 0.2 MB. It is a step's second microbatch, so gradients of the first already lie there.
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -56,7 +58,7 @@ title = "Rank 0 in a second microbatch, beside the gradients of the first"
 lab.show(in_fsdp.picture(title=title))
 
 # %% [markdown] sections="8.4.1"
-# Not all is states. At `B3` three things lie above them. *Gathered for a while* is block 3. FSDP doesn't shard the [activations](GLOSSARY.md#activations). *Temporary*, the largest, are whole gradients and buffers. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has four blocks. In our 7 B model, which has 32, a few weigh far less.
+# Not all is states. At `B3` three things lie above them. *Gathered for a while* is block 3; block 2, already on its way, lies in *temporary*. FSDP doesn't shard the activations. *Temporary*, the largest, also has whole gradients. So at its peak a rank holds its share of the states, its activations and a few whole blocks. Our toy has four blocks. In our 7 B model, which has 32, a few weigh far less.
 #
 # <details><summary>Which blocks lie in <em>temporary</em></summary>
 #
@@ -138,7 +140,7 @@ lab.table(lab.launch(fsdp.train, ways)[0].apart())
 # %% [markdown]
 # `Kept` is correct, up to rounding: *untrained* shows how far three steps moved the weights. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between.
 #
-# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, in place. An ordinary in-place write autograd notices, by a version number, and refuses; through `.data` it does not.
+# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, in place. Autograd notices an ordinary in-place write, because the tensor's version number grows, and raises an error. It does not notice a write through `.data`.
 
 
 # %%
@@ -162,7 +164,7 @@ class Freed(Kept):
 # %% [markdown]
 # ### Beside torch's own
 #
-# torch does it with one function, called on each part of the model and then on the whole. A call makes a **[unit](GLOSSARY.md#unit)**: all parameters that no inner call has taken, gathered by one message and freed together. Each parameter becomes a `DTensor` in place: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
+# torch does it with one function, called on each part of the model and then on the whole. A call makes a **[unit](GLOSSARY.md#unit)**: all parameters that no inner call has taken, gathered by one message and freed together. The module stays, but each of its parameters is replaced by a new one, a `DTensor`: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
 
 
 # %%
@@ -182,28 +184,19 @@ lab.table(runs.apart())
 # And the memory? At each moment we take the highest of the three steps.
 
 # %%
-labels = runs["Kept"].footprint.labels
-sharding_ways = ("Kept", "Freed", "fully_shard")
-lab.curves(
-    measured={
-        each: dict(enumerate(runs[each].footprint.totals)) for each in sharding_ways
-    },
-    x="moment of a step",
-    y="rank 0",
-    unit="bytes",
-    title="Memory over the moments of a step",
-    joined=True,
-    at={label: place for place, label in enumerate(labels)},
-)
+held = {way: runs[way].footprint for way in ("Kept", "Freed", "fully_shard")}
+lines = {way: dict(enumerate(each.totals)) for way, each in held.items()}
+peaks = {each.peak: each.totals.argmax() for each in held.values()}
+title = "Memory over the moments of a step, and where it peaks"
+axes = {"x": "0 to 5: F0 to F5; 6 to 11: B5 to B0", "y": "memory of rank 0"}
+lab.curves(measured=lines, at=peaks, title=title, unit="bytes", joined=True, **axes)
 
 # %% [markdown]
 # `Kept` climbs by the activations and the whole model, and peaks in `F5`. `Freed` climbs by the activations alone, with one whole layer on top, and peaks in `B4`, where that layer's gradients are whole, too. `fully_shard` lies above `Freed`, by its buffers.
 #
-# <details><summary>How much higher, and why the bars peak in <code>B3</code></summary>
+# <details><summary>How much higher</summary>
 #
 # In the forward `fully_shard` lies a block higher, the buffer through which it gathers. In the backward it is up to two blocks, because the next one is there early.
-#
-# In the bars above, with Adam and a second microbatch, `B3` is hardly higher than `B4`.
 #
 # </details>
 #
@@ -260,7 +253,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once. FSDP gathers the parameters twice, and reduce-scatters the gradients once. How many times DDP's bytes is that, on a ring?
+# DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once. FSDP gathers the parameters twice, and reduce-scatters the gradients once. We count the [payload](GLOSSARY.md#payload), the bytes handed to collectives, and turn it into what a ring sends. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -288,11 +281,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# *sent* is the [payload](GLOSSARY.md#payload), the bytes handed to collectives, turned into what a ring sends. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
+# `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. `Freed` and `fully_shard` pay for the memory with a second all-gather of each layer.
 #
 # ## When messages hide
 #
-# Bytes cost little time if they travel while the card computes. `Freed` gathers a layer when it is needed, so everybody waits. torch asks for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
+# Bytes cost little time if they travel while the card computes. `Freed` gathers a layer when it is needed, so everybody waits. torch asks for the next layer early: [prefetch](GLOSSARY.md#prefetch). We record a step of a model of three blocks, so of five layers, 0 to 4, and write rank 0's order in letters: `g3` gathers layer 3, `F3` and `B3` compute it, `r3` reduces its gradients.
 
 
 # %%
@@ -310,7 +303,7 @@ lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 # %% [markdown]
 # In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream), a queue of work beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation.
 #
-# Our record is from CPUs. A GPU's Python asks far ahead of the card, so in the forward gathers start early, too, at most two layers ahead.
+# Our record is from CPUs. On a GPU, Python asks far ahead of the card, and each queue keeps only its own order. So gathers of the forward start early, too, but at most two layers ahead, because two buffers take turns.
 #
 # We replay this order on two simulated queues, each layer as long as a block of our 7 B model. On an assumed card of 200 TFLOP/s a block's forward of 2,048 tokens takes 4 ms, its backward 8. On a link of 200 GB/s a message of 0.4 GB takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
@@ -330,21 +323,21 @@ queues
 #
 # The first gather, the second `g4`, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
-# The first `g4` waits until `F2` begins, at 10 ms: two buffers take turns, and only then has layer 2 left its own.
+# The first `g4` waits until `F2` begins, at 10 ms: only then has layer 2 left its buffer.
 #
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
 #
-# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? The gather hides if each card's microbatch has $t$ tokens, and
+# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? A weight costs 2 FLOPs for each token in the forward, and in bf16 2 bytes on the link, so the twos cancel. The gather hides if each card's microbatch has $t$ tokens, and
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
 # At 200 TFLOP/s our link wants 200,000 GFLOP/s / 200 GB/s = 1,000 tokens, and a network of 25 GB/s wants 8,000.
 #
-# <details><summary>Where the rule comes from</summary>
+# <details><summary>The replay's numbers</summary>
 #
-# A layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and its forward computes $2P_l$ FLOPs for each token of a microbatch. $P_l$ cancels. A block of our 7 B model has 0.2 B parameters, so we replayed gathers of 0.4 GB, and a forward of 2 × 0.2 B × 2,048 = 0.8 TFLOP.
+# A block of our 7 B model has 0.2 B parameters, so we replayed gathers of 0.4 GB, and a forward of 2 × 0.2 B × 2,048 = 0.8 TFLOP.
 #
 # </details>
 
@@ -411,7 +404,7 @@ heads = ["first loss", "last loss", "last norm", "tensors to save"]
 lab.table(rows, heads=["way", "ranks", "rank", *heads])
 
 # %% [markdown]
-# *norm* is that of the whole gradient before clipping, the same on four ranks as on one; *loss* is that of a rank's own rows. All ranks save, and rank 0 alone receives. And if the root comes first?
+# *norm* is that of the whole gradient before clipping, the same on four ranks as on one; *loss* is that of a rank's own rows. All ranks call `get_model_state_dict`, and rank 0 alone receives the tensors. And if the root comes first?
 
 
 # %%
@@ -427,6 +420,8 @@ def root_first():
 lab.launch(root_first)[0]
 
 # %% [markdown] sections="8.4.4, S6"
+# The root's call has already cut all weights. The call on a layer takes cut weights for those of another kind of parallelism, doesn't find what that needs, and gives up.
+#
 # The other three, done wrong; the last two we did not run:
 #
 # - An optimizer made first holds the old, whole parameters, which never get a gradient. Fresh batches hide that, so test on one batch.
@@ -487,7 +482,15 @@ cut = {"ZeRO 1": before.but(zero=1), "ZeRO 2": before.but(zero=2)}
 lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan}))
 
 # %% [markdown]
-# All but DDP. In a step ZeRO 1 sends gradients and weights once, 2 times a whole model; ZeRO 2 gradients in each of eight microbatches, 8 + 1 = 9 times; FULL_SHARD gradients, and weights twice, in each, 24 times. How many times as long as ZeRO 1's does its step take?
+# All but DDP. ZeRO 1 sends gradients and weights once a step. ZeRO 2 sends gradients in each of the eight microbatches. FULL_SHARD sends gradients once and weights twice in each. In whole models:
+#
+# | a step of | gradients | weights | both |
+# | --- | --- | --- | --- |
+# | ZeRO 1 | 1 | 1 | 2 |
+# | ZeRO 2 | 8 | 1 | 9 |
+# | FULL_SHARD | 8 | 16 | 24 |
+#
+# How many times as long as ZeRO 1's step does FULL_SHARD's take?
 
 # %%
 longer = lab.guess("FULL_SHARD's step, over ZeRO 1's", unit="ratio")
@@ -503,9 +506,11 @@ heads = ["memory_bytes", "sent_bytes", "one machine_us", "two machines_us"]
 lab.table(rows, heads=["way", *heads])
 
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
-# All this is planned, with cards that compute equally fast in each row. Inside one machine the plan has a tie: messages hide, steps differ by less than 2 %, and all fit. FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
+# All this is planned. *Gathered once* is SHARD_GRAD_OP whose weights stay whole over all eight microbatches.
 #
-# The last column has the same eight cards, four in each of two machines, whose network brings 25 GB/s. There the order is that of the bytes. Here the planner warns that published runs that gathered between machines took up to 3.8 times as long as predicted.
+# Inside one machine the plan has a tie: steps differ by less than 2 %. Messages hide, because a microbatch, one sequence, has 2,048 tokens, and a link of 200 GB/s wants only 1,000 (*When messages hide*). FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
+#
+# The last column has the same eight cards, four in each of two machines, whose network brings 25 GB/s. It wants 8,000 tokens, so messages no longer hide, and the order is that of the bytes. FULL_SHARD's step is hardly more than its messages: 283 GB / 25 GB/s = 11.3 s. The planner knows of published runs that gathered between machines and took up to 3.8 times as long as predicted.
 #
 # So over slow links take the lowest stage that fits: ZeRO 1 if whole gradients do, ZeRO 2 if only whole weights do. FULL_SHARD is for fast links, and where whole weights leave no room.
 #
@@ -1102,8 +1107,6 @@ check.hint("choose_strategy")
 # - Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, [arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
 # - Rajbhandari et al. 2020, *ZeRO*, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
 # - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), in PyTorch's documentation
-#
-# *Sections 8.4.1 to 8.4.4, 8.10, 8.11.1, S6 and D-fsdp of the source material.*
 
 # %%
 check.status()

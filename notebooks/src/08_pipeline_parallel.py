@@ -732,8 +732,6 @@ check.hint("chart_fault")
 # - DualPipe, with a table of bubbles and memory: [deepseek-ai/DualPipe](https://github.com/deepseek-ai/DualPipe)
 #
 # </details>
-#
-# *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material.*
 
 # %%
 check.status()

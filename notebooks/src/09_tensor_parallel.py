@@ -713,8 +713,6 @@ check.hint("tensor_or_pipeline")
 # - [torch's tutorial](https://docs.pytorch.org/tutorials/intermediate/TP_tutorial.html) on tensor parallelism
 #
 # **Next:** [chapter 10](10_mesh_and_experts.ipynb), where all axes stand on one mesh, and experts join them.
-#
-# *Sections 8.7.1, 8.7.2, 10.3.1, 19.3.1, 19.8.3 and S8 of the source material.*
 
 # %%
 check.status()

@@ -608,8 +608,6 @@ router_check.busy_router(my_router)
 # - Experts, capacity, auxiliary loss: Lepikhin et al. 2020 (GShard), [arXiv 2006.16668](https://arxiv.org/abs/2006.16668); Fedus et al. 2021 (Switch), [arXiv 2101.03961](https://arxiv.org/abs/2101.03961)
 # - Experts without drops: Gale et al. 2022 (MegaBlocks), [arXiv 2211.15841](https://arxiv.org/abs/2211.15841)
 # - [Getting started with DeviceMesh](https://docs.pytorch.org/tutorials/recipes/distributed_device_mesh.html)
-#
-# *Sections 8.8.1, 8.8.2, 10.3.3 and 19.3.3 of the source material.*
 
 # %%
 check.status()

@@ -38,35 +38,36 @@ lab.show(scene.timeline(small.predict(), title="A step of 64 sequences", **scale
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# That is one of the eight cards, to scale. It computes, then waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute these 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
+# That is one of the eight cards, to scale. The thin stripes at the left are its computing. Then come the gradients (e) and the parameters (g), and the card waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute these 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
 #
 # - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end.
+# - **The cable:** 10 Gbit/s are 1.25 GB/s. The planner reckons with two fifths of it, 0.5 GB/s, a share fitted to InfiniBand, so a guess for our Ethernet. At the full rate the 71 s are 28.
 # - **Gradients:** a rank sends 7/8 of the 27 GB at 0.5 GB/s, which takes 47 seconds. The parameters are half as many bytes.
-# - **The cable:** 0.5 GB/s are two fifths of its 10 Gbit/s, and that share is a guess. At the full rate the 71 s are 28.
 #
 # <details><summary>What the count assumes</summary>
 #
-# - **The share of the cable** was fitted to runs over InfiniBand. We use it for an Ethernet, too.
-# - **The cards** reach two thirds of an A100's peak, by constants fitted to published runs (`small.trust()`). For one sequence at a time that may be optimistic. At 40 % of the peak the computing takes 5.3 s instead of 3.2.
+# The cards reach two thirds of an A100's peak, by constants fitted to published runs (`small.trust()`). For one sequence at a time that may be optimistic. At 40 % of the peak the computing takes 5.3 s instead of 3.2.
 #
 # </details>
 
 # %%
-by_call_us = small.time().data  # what each collective of a step takes
-gradients_s = by_call_us["reduce_scatter"] / 1e6
-parameters_s = by_call_us["all_gather"] / 1e6
+bill = small.time()
+gradients_s = bill.data["reduce_scatter"] / 1e6
+parameters_s = bill.data["all_gather"] / 1e6
 messages_s = gradients_s + parameters_s
-computing_s = small.time().step_us / 1e6 - messages_s
+computing_s = bill.step_us / 1e6 - messages_s
+seconds = {"computing": computing_s, "gradients": gradients_s}
+lab.table([seconds | {"parameters": parameters_s}], title="A step, in seconds")
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# Must the cards wait for their messages? We look at a small step, six layers on three ranks. It is real DDP, but [paced](GLOSSARY.md#paced): each layer takes 10 ms for its forward and 20 ms for its backward. Its 1 MB of gradients is a [bucket](GLOSSARY.md#bucket) of its own, and the link carries 80 MB/s.
+# Must the cards wait for their messages? We try it on a small step, six layers on three ranks: first the prediction, and further down real DDP, but [paced](GLOSSARY.md#paced). Each layer takes 10 ms for its forward and 20 ms for its backward. Its gradients, 1 MiB (1.05 MB), are a [bucket](GLOSSARY.md#bucket) of their own, and the link carries 80 MB/s.
 
 # %%
 link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
 step = data_parallel.Step(
-    layers=6, layer_mb=1, bucket_mb=0.9, ranks=3, num_steps=2, link=link, overlap=False
+    layers=6, layer_mb=1, bucket_mb=1, ranks=3, link=link, overlap=False
 )
 step.predict()
 
@@ -86,19 +87,17 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The measured step is longer: it has gaps, and boxes that [overran](GLOSSARY.md#overran). So compare the savings, not the steps:
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The line under the picture says why the measured step is longer: messages came late and stuck out, boxes [overran](GLOSSARY.md#overran), and there are gaps. So compare the savings, not the steps:
 
 # %%
-late = step.compare()
-saves = {"without overlap": late.readings, "with overlap": hidden.readings}
+late = step.compare().readings
+savings = {kind: late[kind] - us for kind, us in hidden.readings.items()}
+steps = {"without overlap": late, "with overlap": hidden.readings, "saved": savings}
 where = "predicted / measured, paced links"
-lab.bars(saves, unit="us", title="A step of six layers", badge=where)
-
-# %%
-{kind: round((us - hidden.readings[kind]) / 1000) for kind, us in late.readings.items()}
+lab.bars(steps, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction overlap saves 97 ms, the time of five buckets.
+# By the prediction overlap saves 97 ms, the time of five buckets, and about as much when measured.
 #
 # ### A link that can't keep up
 #
@@ -109,9 +108,9 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).board()
 
 # %% [markdown]
-# The smallest: with a layer to a bucket a step takes 372 ms, with two layers 386. Overlap can hide only the backward that is left when the first bucket is full, at most five layers, 100 ms. A larger bucket fills later.
+# With these six layers, the smallest: with a layer to a bucket a step takes 372 ms, with two layers 386. Overlap can hide only the backward that is left when the first bucket is full, at most five layers, 100 ms, and a larger bucket fills later. Choose 24 small layers, and a size in the middle wins, because each bucket also costs 2 ms of latency.
 #
-# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward. With one sequence at a time these two take 0.4 s, so 74 seconds become 73.6. Even if all computing hid messages, 71 would remain. Less must go over the cable.
+# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward. With one sequence at a time these two take 0.4 s, so 74 seconds become 73.6. With all 8 sequences in one microbatch, all computing could hide messages. Then **a step takes as long as the longer of the two**, computing or messages: at best 71 seconds. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
@@ -128,7 +127,7 @@ lab.show(four_batches)
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks.
+# How do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, and `microbatches` is a list of pairs (inputs, targets). The pairs may differ in size, but all ranks hold the same number of samples, and `ddp` holds no gradients yet. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks.
 #
 # <details><summary>An attempt that fails</summary>
 #
@@ -175,17 +174,10 @@ check.hint("accumulate")
 #
 # Does an update teach more by four batches than by one? `compressed_run.launch` trains a small transformer (30,000 parameters, SGD at a rate of 0.3) on two ranks. Each run sees 64 batches, m for each exchange. At m = 1, this is its loss after 16 exchanges:
 
-
 # %%
-def losses(run, every):
-    """Of held-out text, read once in so many exchanges"""
-    readings = run[0]["loss"].values()
-    return {number * every: loss for number, loss in enumerate(readings, start=1)}
-
-
 plain = compressed_run.launch()
-by_exchange = {"m = 1": losses(plain, every=8)}
-by_exchange["m = 1"][16]
+by_exchange = {"m = 1": plain[0]["loss_by_exchange"]}
+round(by_exchange["m = 1"][16], 2)
 
 # %% [markdown]
 # A run at m = 4 has seen all 64 batches by then. What is its loss?
@@ -195,35 +187,38 @@ of_four = lab.guess("the loss of m = 4 after 16 exchanges", between=(3, 5))
 
 # %%
 fewer = compressed_run.launch(num_steps=16, accumulate=4)
-by_exchange["m = 4"] = losses(fewer, every=2)
+by_exchange["m = 4"] = fewer[0]["loss_by_exchange"]
 of_four.score(by_exchange["m = 4"][16])
 
 # %%
-axes = {"x": "exchanges", "y": "loss of held-out text", "log_x": True, "log_y": True}
-lab.curves(measured=by_exchange, joined=True, title="For each exchange", **axes)
+axes = {"x": "exchanges", "y": "loss of held-out text", "joined": True}
+lab.curves(measured=by_exchange, title="For each exchange", **axes)
 
 # %% [markdown]
-# After 8 and 16 exchanges both stand at nearly the same loss (one run each). So for equal computing m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3.
+# After 8 and 16 exchanges both stand at nearly the same loss (one run each). So for equal computing m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3. A larger rate does not close the gap: at 1.2 we got 3.5 with m = 4, but 2.8 with m = 1.
 #
 # Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12). In this toy, so early in training, it seems not to. For a 7 B model our batch is small, though: LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, how many seconds are left?
+# Two thirds of our 71 seconds are gradients in fp32. If they travel in bf16, which is faster with our 64 sequences, the eight cards or a single one?
 
 # %%
-in_bf16 = lab.guess("messages with gradients in bf16", unit="s")
+choices = ["eight cards", "one card"]
+in_bf16 = lab.guess("the faster with gradients in bf16", choices=choices)
 
 # %%
-in_bf16.score(gradients_s / 2 + parameters_s)
+takes_s = {"one card": 8 * computing_s}
+takes_s["eight cards"] = computing_s + gradients_s / 2 + parameters_s
+in_bf16.score(min(takes_s, key=takes_s.get))
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# Gradients and parameters now take 23.6 s each, because both travel in two bytes.
+# The single card, with its 26 s. Gradients and parameters now take 23.6 s each, because both travel in two bytes, so 47 of the 71 seconds are left.
 #
 # ### Does training bear the rounding?
 #
-# In plain DDP a [communication hook](GLOSSARY.md#communication-hook) can replace the all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients, and returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
+# With ZeRO 1, as in our run, bf16 is a switch (Megatron-LM's `--grad-reduce-in-bf16`). We try it in plain DDP, where a [communication hook](GLOSSARY.md#communication-hook) can replace the all-reduce: `ddp.register_comm_hook(state, hook)`. It gets a bucket of gradients, and returns a Future, a promise of their mean over all ranks. Ours halves the bytes (the library has it as `bf16_compress_hook`):
 
 
 # %%
@@ -235,7 +230,7 @@ def bf16(state, bucket):
 
 
 # %% [markdown]
-# *Handed in* is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on the sockets, headers included. The last row joins two ways: DDP adds up four batches in fp32, and calls the hook only in the last backward.
+# *Handed in* is what a rank gives to collectives in a step (the [payload](GLOSSARY.md#payload)). *On the wire* is what the system counted on its sockets, headers included. The last row joins two ways: DDP adds up four batches in fp32, and calls the hook only in the last backward.
 
 # %%
 runs = {"all-reduce": plain, "bf16": compressed_run.launch(bf16), "m = 4": fewer}
@@ -243,14 +238,14 @@ runs["bf16, m = 4"] = compressed_run.launch(bf16, num_steps=16, accumulate=4)
 compressed_run.report(runs)
 
 # %% [markdown]
-# The bytes are halved, and the losses end where they do without bf16 (one run each). A step of m = 4 serves four batches, so in the last row a batch hands in an eighth. But a ring of eight ranks rounds seven times instead of once, so try it on your own model.
+# The bytes are halved, and the losses end where they do without bf16 (one run each). A step of m = 4 serves four batches, so in the last row a batch hands in an eighth. But each addition in a ring rounds, once with two ranks and seven times with eight. So try it on your own model.
 
 # %% [markdown] sections="10.4.3"
 # ### Exercise 2. Up to which link?
 #
-# Compressing takes time, and **where the link keeps up, to shrink a hidden message saves no time**. So compression pays only up to a speed of the link. Find this speed, in GB/s: there a step takes as long with compression as without. You are given
+# Compressing takes time. **A hidden message costs nothing, so shrinking it saves nothing.** So compression pays only if the link is slower than some speed. Find this speed, in GB/s: there a step takes as long with compression as without. You are given
 #
-# - `times_ms`, what compressing took, measured often. The first few are slow, and now and then one is disturbed. All of this time costs.
+# - `times_ms`, what compressing took, measured often. The first few are slow, and now and then one is disturbed, so take the typical time. It is never hidden: all of it costs.
 # - `before_mb` and `after_mb`, the message without and with compression.
 # - `hidden_ms`, the computing that it can hide under. Of its time on the link only what exceeds this costs.
 #
@@ -288,7 +283,7 @@ check.hint("break_even")
 #
 # The fourth way is a faster network: at 200 Gbit/s the 71 seconds are 3.5. We assume that it reaches two fifths of its rate, too.
 #
-# Here is each way by itself, nothing hidden:
+# Here are the four ways side by side. *Hidden at best* has a card's 8 sequences in one microbatch. That fits only with recomputation (chapter 05), so it computes for 4.0 s instead of 3.2: a third more work, done a little faster.
 
 
 # %%
@@ -299,20 +294,34 @@ def step_s(m=1, gradients=1.0, speed=1.0):
 
 
 # %%
+whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
+whole_s = whole.time().step_us / 1e6 - messages_s
+
+
+def hidden_s(speed=1.0):
+    """The same at m = 1, if all of the computing hides messages"""
+    return {"computing": whole_s, "waiting": max(0, messages_s / speed - whole_s)}
+
+
+# %%
+one_card = {"computing": 8 * computing_s}
 each_way = {
+    "one card": one_card,
     "as it is": step_s(),
-    "full 10 Gbit/s": step_s(speed=5 / 2),
-    "gradients in bf16": step_s(gradients=1 / 2),
-    "bf16, full 10 Gbit/s": step_s(gradients=1 / 2, speed=5 / 2),
+    "hidden at best": hidden_s(),
     "m = 4": step_s(m=4),
+    "gradients in bf16": step_s(gradients=1 / 2),
     "200 Gbit/s": step_s(speed=20),
 }
 forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
-forecast["marks"] = {"one card": 8 * computing_s}
 lab.bars(each_way, title="Time for each 64 sequences, each way", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# With bf16 alone eight cards are slower than one; at the cable's full rate they beat it (22 s). m = 4 is faster only **if** training uses the larger batch. At two fifths of the rate, with bf16, which is the smallest m that leaves at most 2 seconds of waiting?
+# Hidden at best, a step takes as long as its messages. Only two ways beat the single card: the fast network, and m = 4 **if** training uses the larger batch.
+#
+# ### Two ways at once
+#
+# On our cable, with gradients in bf16, which is the smallest m that leaves at most 2 seconds of waiting?
 
 # %%
 smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
@@ -322,39 +331,36 @@ enough = (m for m in range(1, 100) if step_s(m, 1 / 2)["waiting"] <= 2)
 smallest_m.score(next(enough))
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# (23.6 + 23.6)/m seconds of waiting are left.
-#
-# Overlap hides the most if a card's 8 sequences are one microbatch. That fits only with recomputation, and computes for 4.0 s. Parameters hide under the forward, a quarter of it, and gradients under the rest.
+# (23.6 + 23.6)/m seconds of waiting are left. Here is that m, and the cable at its full rate:
 
 # %%
-whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
-under_s = whole.time().step_us / 1e6 - messages_s
-
-
-def overlapped_s(speed=1.0):
-    """The same at m = 1, if messages hide under all of the computing"""
-    gradients = max(0, gradients_s / speed - 3 / 4 * under_s)
-    parameters = max(0, parameters_s / speed - 1 / 4 * under_s)
-    return {"computing": under_s, "waiting": gradients + parameters}
-
-
-# %%
-combined = {
-    "overlap, at best": overlapped_s(),
+our_cable = {
+    "one card": one_card,
     "bf16, m = 24": step_s(24, 1 / 2),
-    "200 Gbit/s, overlap at best": overlapped_s(speed=20),
-    "200 Gbit/s, m = 4": step_s(4, speed=20),
-    "200 Gbit/s, bf16, m = 4": step_s(4, 1 / 2, speed=20),
+    "bf16, full 10 Gbit/s": step_s(1, 1 / 2, speed=5 / 2),
+    "bf16, m = 10, full 10 Gbit/s": step_s(10, 1 / 2, speed=5 / 2),
 }
-lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
+lab.bars(our_cable, title="Two ways at once, our cable", **forecast)
+
+# %% [markdown] sections="10.7.3, 19.8.2"
+# On our cable bf16 and m = 24 leave 2 of the 71 seconds. Then 64 sequences take 5.2 s, and eight cards are worth five. But this rests on a batch of 3.1 million tokens, 24 times as large, and our toy got nothing from a fourfold one. At the full rate m = 10 would do, and bf16 alone beats a single card. And the fast network?
+
+# %%
+fast = {
+    "200 Gbit/s": step_s(speed=20),
+    "hidden at best": hidden_s(speed=20),
+    "m = 4": step_s(4, speed=20),
+    "bf16, m = 4": step_s(4, 1 / 2, speed=20),
+}
+lab.bars(fast, title="Two ways at once, at 200 Gbit/s", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# On our cable bf16 and m = 24 leave 2 of the 71 seconds. Then 64 sequences take 5.2 s, and eight cards are worth five. But this rests on a batch of 3.1 million tokens, 24 times as large, and our toy got nothing from a fourfold one. At the full rate m = 10 would do. The fast network needs no larger batch: at m = 1 it takes 6.7 s, and 4.2 s with recomputation and overlap at best. All this is predicted.
+# It needs no larger batch: at m = 1 it takes 6.7 s, and hidden at best 4.0 s. All this is predicted.
 #
 # ### In which order?
 #
-# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` prints its speed as *busbw*. Put yours in: `step_s(speed=busbw / 0.5)`.
-# 2. **Turn overlap on.** DDP has it on.
+# 1. **Measure the cable.** NVIDIA's `all_reduce_perf` prints its speed in GB/s as *busbw*. Our bill has 0.5, so put yours in: `step_s(speed=busbw / 0.5)`.
+# 2. **Keep overlap on**, which is DDP's default.
 # 3. **Send gradients in bf16**, if your loss stays the same.
 # 4. **Accumulate, if a larger batch still helps training.** Sum in fp32, and cast once, as `no_sync()` with our hook does.
 # 5. **Get a faster network, or compress further**, if the cards still wait.
@@ -362,7 +368,7 @@ lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
 # <details><summary>The switches, and two that don't go together</summary>
 #
 # - **Overlap:** Megatron-LM's `--overlap-grad-reduce` and `--overlap-param-gather`. Messages and matmuls share a GPU's processors and its memory bandwidth, which our count leaves out.
-# - **bf16:** Megatron-LM's `--grad-reduce-in-bf16`. FSDP2 does it already if `MixedPrecisionPolicy` names `param_dtype=torch.bfloat16` and no `reduce_dtype`; ask for `reduce_dtype=torch.float32` if you don't want it.
+# - **bf16:** FSDP2 does it already if `MixedPrecisionPolicy` names `param_dtype=torch.bfloat16` and no `reduce_dtype`; ask for `reduce_dtype=torch.float32` if you don't want it.
 # - **bf16 with accumulation:** by its switch Megatron-LM also adds up the microbatches in bf16. At m = 24 these are 8 × 24, 192 terms, and one below about 1/256 of the sum is lost. So don't combine the two there unchecked.
 # - **Accumulation under FSDP's full sharding** gathers the parameters for each microbatch all the same.
 #
@@ -370,9 +376,10 @@ lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
 #
 # <details><summary>What the charts leave out</summary>
 #
-# - **Casting** to bf16 and back takes about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s).
-# - **Slower cards:** with 5.3 s of computing the 5.2 s become 7.3, and the wait is a smaller share.
-# - **One microbatch of 8 sequences** takes 63 GB with recomputation, instead of 128. Recomputing adds a third, but the larger microbatch is faster.
+# - **Casting** to bf16 and back takes about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). By exercise 2 bf16 then pays up to 7/8 × 13.5 / 0.04, some 300 GB/s.
+# - **Hidden at best:** parameters hide only under the forward, a quarter of the computing, so at 200 Gbit/s 4.0 s become 4.2.
+# - **Slower cards:** with 5.3 s of computing the 5.2 s become 7.3.
+# - **One microbatch of 8 sequences** takes 63 GB with recomputation, instead of 128.
 # - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
 #
 # </details>
@@ -380,7 +387,7 @@ lab.bars(combined, title="Time for each 64 sequences, combined", **forecast)
 # %% [markdown]
 # ## Summary
 #
-# - Only exposed messages cost time. Overlap hides no more than there is computing: at best our 74 seconds become 71.
+# - Only exposed messages cost time. At best a step takes the longer of computing and messages: our 74 seconds become 71.
 # - Accumulation divides the messages by m. It pays if training uses the larger batch.
 # - Gradients in bf16 leave 47 of the 71 seconds, because the parameters remain. With m = 24 they leave 2. A network twenty times as fast leaves 3.5.
 # - If nothing is hidden, compression pays where the link is slower than (bytes saved) / (time to compress).
@@ -843,8 +850,6 @@ lab.bars(further, title="Time for each 64 sequences, compressed further", **fore
 # </details>
 #
 # </details>
-#
-# *Sections 8.9.2, 10.4.3, 10.7.3, 19.1.3, 19.2.2 (compression), 19.8.2 and S10 of the source material.*
 
 # %%
 check.status()

@@ -608,8 +608,6 @@ check.hint("growing_batch")
 # </details>
 #
 # </details>
-#
-# *Sections 10.4.1 and 10.4.2 of the source material.*
 
 # %%
 check.status()

@@ -905,8 +905,6 @@ check.hint("case_six")
 # - PyTorch, [*Distributed Training with Uneven Inputs Using the Join Context Manager*](https://docs.pytorch.org/tutorials/advanced/generic_join.html)
 # - PyTorch notes, [*Reproducibility*](https://docs.pytorch.org/docs/stable/notes/randomness.html)
 # - PyTorch, [*Understanding CUDA Memory Usage*](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html)
-#
-# *Sections 8.11.1, 8.11.2, 10.5.2 and 19.9 of the source material.*
 
 # %%
 check.status()

@@ -456,8 +456,6 @@ dear.score(price[1024])
 # - MFU: Chowdhery et al. 2022, appendix B, [arXiv 2204.02311](https://arxiv.org/abs/2204.02311)
 # - The laws: Amdahl 1967, [doi 10.1145/1465482.1465560](https://doi.org/10.1145/1465482.1465560); Gustafson 1988, [doi 10.1145/42411.42415](https://doi.org/10.1145/42411.42415)
 # - [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html) and [DataLoader](https://docs.pytorch.org/docs/stable/data.html)
-#
-# *Sections 10.5.3, 10.6.3, 19.5.1, 19.6.5, 19.8.6, 19.10 and D-scale of the source material.*
 
 # %%
 check.status()

@@ -504,8 +504,6 @@ lab.bars(tokens, title="Tokens a second, 32 requests at once", badge="predicted"
 # - Device and cloud: Kang et al. 2017, *Neurosurgeon*, ASPLOS
 # - Prefill, decode and partitioning: Pope et al. 2022, [arXiv 2211.05102](https://arxiv.org/abs/2211.05102). Paged caches: Kwon et al. 2023, [arXiv 2309.06180](https://arxiv.org/abs/2309.06180)
 # - Continuous batching: Yu et al. 2022, *Orca*, OSDI
-#
-# *Sections 19.5.1, 19.5.2 and 19.6.6 of the source material.*
 
 # %%
 check.status()

@@ -413,8 +413,6 @@ cluster.down()
 # The collection of commands asks Slurm for four machines with `--gpus=8` and 32 tasks. `--gpus` counts the GPUs of the whole job, so 32 tasks would share eight; right is `--gpus-per-node=8`. And a task that is a `torchrun` starts all ranks of its machine, so there is one per machine, `--ntasks-per-node=1` (32 of them would start 256 ranks). `torchrun` has no flag `--use_fsdp`. Run it: `!torchrun --use_fsdp train.py` says "unrecognized arguments". FSDP stands in the script; the flag is one of `accelerate launch`.
 #
 # </details>
-#
-# *Sections S13 and D-setup of the source material.*
 
 # %%
 check.status()

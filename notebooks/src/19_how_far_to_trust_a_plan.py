@@ -408,8 +408,6 @@ check.hint("honest_error")
 # For 70 B and 20 tokens a parameter, 128 A100 take several months even at their peak, and 32 nearly two years. Run it: `least_days(128)`. And its strategies are more than smaller models need: for 7 B on eight cards of 80 GB, ZeRO 1 is enough (`planner.Plan(model="LLaMA 7B", gpus=8, zero=1).fits`).
 #
 # </details>
-#
-# *Section 10.6.1 of the source material.*
 
 # %%
 check.status()

@@ -30,6 +30,9 @@ def test_every_page_shows_its_prediction(engine):
     assert len({key for key, *_ in words}) == len(words)
     assert isinstance(board.scene(), Sketch) and board.book.num_bytes < 1_500_000
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
+    if engine == "zero2":
+        box = board.scene().table[2][-1]
+        assert box.index("all_reduce") < box.index("weights change") < box.index("all_gather")
 
 
 @pytest.mark.a_few(2)

@@ -43,6 +43,8 @@ def test_it_counts_what_a_step_hands_in(dense):
     assert len(dense[0]["loss"]) == compressed_run.READINGS
     assert list(dense[0]["loss"])[-1] == pytest.approx(24 * every / 1e6, rel=0.02)
     assert dense[0]["last_loss"] == losses(dense)[-1]
+    assert list(dense[0]["loss_by_exchange"]) == list(range(3, 25, 3))
+    assert list(dense[0]["loss_by_exchange"].values()) == losses(dense)
     assert dense[0]["hook_ms"] > 0
 
 
@@ -73,7 +75,7 @@ def test_a_stated_link_is_waited_for(dense):
 def test_a_report_has_a_row_for_each_run(dense):
     told = str(compressed_run.report({"as it is": dense, "again": dense}))
     lines = told.splitlines()
-    assert lines[0].split() == ["hook", "handed", "in", "on", "the", "wire", "last", "loss"]
+    assert lines[0].split() == ["name", "handed", "in", "on", "the", "wire", "last", "loss"]
     assert lines[1].startswith("as it is") and lines[2].startswith("again")
 
 

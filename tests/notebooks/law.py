@@ -13,7 +13,6 @@ from small import BUILDS, code_of, load
 CELL_LINES = 39
 LANGUAGE_LINE = re.compile(r'^(lab\.begin\()"(en|zh)"(, chapter="\d\d")?(?=[,)]|$)', re.MULTILINE)
 RANK_CELL_LINES = 46
-LAST_LINE = re.compile(r"^\*Sections? .* of the source material\.\*\Z", re.MULTILINE)
 
 
 def neutral(sources, chinese):
@@ -78,8 +77,7 @@ def oversized(sources):
 
 def unmarked(chapter):
     """Prose cells that name a section of their chapter and are not marked with it, nor is another
-    cell under the same heading: the table of sections would miss them. A chapter's last line, which
-    lists them all, teaches none."""
+    cell under the same heading: the table of sections would miss them."""
     faults = []
     above = ""
     marked = {}
@@ -97,5 +95,4 @@ def unmarked(chapter):
 
 
 def _names(cell, section):
-    taught = LAST_LINE.sub("", cell.source)
-    return re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", taught)
+    return re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", cell.source)

@@ -181,3 +181,16 @@ def test_a_short_logarithmic_axis_has_more_than_two_or_three_ticks(
     low: float, high: float, most: int, expected: list[float]
 ) -> None:
     assert sketch.ticks(low, high, most, log=True).tolist() == pytest.approx(expected)
+
+
+def test_a_marked_box_shows_on_a_page_of_any_colour() -> None:
+    """A pale box on a dark page: its thick edge has the page's ink outside and dark ink inside."""
+    marked = Box(100, 80, 60, 40, "#f6cf65", fill=0.0, marked=True)
+    root = ET.fromstring(svg.render(drawn(marked)))
+    inks = {path.get("stroke"): path.get("d") for path in root.iter(f"{NS}path")}
+    assert inks["currentColor"].startswith("M100 80h60v40")
+    assert inks[svg.INK].startswith("M101.5 81.5h57v37")
+    assert svg.INK not in {
+        path.get("stroke")
+        for path in ET.fromstring(svg.render(drawn(marked._replace(colour="")))).iter(f"{NS}path")
+    }

@@ -29,6 +29,15 @@ def test_the_update_goes_from_the_moments_up_to_the_masters(way):
     assert masters.y_px + masters.height_px < to_y < from_y < moments.y_px
 
 
+@pytest.mark.parametrize("way", ["mixed", "autocast"])
+def test_the_update_begins_at_the_gradients(way):
+    drawn = picture.step(way, language="en")
+    gradients = next(box for box in drawn.only(Box) if box.texts == ("gradients",))
+    from_x, from_y = drawn.only(Line)[-2].points_px[0]
+    assert gradients.x_px < from_x < gradients.x_px + gradients.width_px
+    assert 0 < from_y - gradients.y_px - gradients.height_px < 8
+
+
 def test_only_what_grows_with_the_batch_is_dashed():
     drawn = picture.step("mixed", language="en")
     (dashed,) = [line for line in drawn.only(Line) if line.dash]

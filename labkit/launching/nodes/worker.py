@@ -27,13 +27,16 @@ from labkit.launching.nodes.places import host_name
 from labkit.launching.rank import Rank, become
 from labkit.launching.rank_state import RankFiles
 from labkit.launching.verdicts import introspect
+from labkit.launching.verdicts.outcome import is_of_a_peer
 
 TICK_S = 0.2
 ORPHANED_S = 30.0
 """how long ``alive`` may stay untouched; longer than shared folders take to show a change"""
 STAYS_S = 0.5
-"""how long a rank stays that failed: torchrun looks ten times a second and tells of the first that
-it finds ended, which should be one that was killed, not one that noticed it"""
+"""how long a rank stays that failed, so that others that fail alike can tell it too"""
+ECHO_STAYS_S = 2.0
+"""how long one stays that only noticed that a peer was gone: torchrun looks ten times a second, or
+less on a busy machine, and tells of the first that it finds ended, which should be one killed"""
 
 
 class Teller:
@@ -71,8 +74,9 @@ def main(folder: Path) -> None:
         _call(here, request, teller)
     except BaseException as error:
         local.flush()
-        teller.tell(Failed(**introspect.describe(error, request.sources)))
-        time.sleep(STAYS_S)
+        failed = Failed(**introspect.describe(error, request.sources))
+        teller.tell(failed)
+        time.sleep(ECHO_STAYS_S if is_of_a_peer(failed.message) else STAYS_S)
         os._exit(1)
     _wait_for_others(folder, request.num_ranks)
     over.set()

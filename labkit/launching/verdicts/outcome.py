@@ -95,9 +95,12 @@ class Outcome:
 
 def is_echo(outcome: Outcome) -> bool:
     """Whether a rank failed only because a peer was gone."""
-    return outcome.how == "failed" and any(
-        words in outcome.error.get("message", "") for words in PEER_GONE
-    )
+    return outcome.how == "failed" and is_of_a_peer(outcome.error.get("message", ""))
+
+
+def is_of_a_peer(message: str) -> bool:
+    """Whether an exception says only that a peer was gone."""
+    return any(words in message for words in PEER_GONE)
 
 
 _PLACE = ("line", "file", "text")

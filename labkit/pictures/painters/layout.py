@@ -184,6 +184,14 @@ def edges(drawn: Sketch, marked: bool) -> list[Rectangle]:
     return [box[:4] for box in boxes]
 
 
+def inner_edges(drawn: Sketch) -> list[Rectangle]:
+    """What lies within the thick edges of coloured boxes: a dark stroke there shows on a pale box
+    whatever the page's colour."""
+    boxes = [box for box in drawn.only(Box) if box.marked and box.colour]
+    boxes = [box for box in boxes if min(box.width_px, box.height_px) >= 8]
+    return [(box.x_px + 1.5, box.y_px + 1.5, box.width_px - 3, box.height_px - 3) for box in boxes]
+
+
 def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:
     """What stands in boxes: (middle, baseline, the longest text that fits, whether on a colour)."""
     found = []

@@ -84,6 +84,7 @@ def _sketch(drawn: Sketch, uid: str) -> str:
     ]
     parts.append(_outlines(layout.edges(drawn, False), 'stroke-opacity=".45" stroke-width=".8"'))
     parts.append(_outlines(layout.edges(drawn, True), 'stroke-width="2"'))
+    parts.append(_outlines(layout.inner_edges(drawn), 'stroke-width="1.5"', INK))
     parts += [_line(line) for line in drawn.only(Line)]
     middles = layout.middles(drawn)
     parts.append(_inside([each for each in middles if each[3]], f' fill="{INK}"'))
@@ -99,9 +100,9 @@ def _fill(name: str, colour: str, hatch: str, boxes: Iterable[layout.Rectangle])
     return f'{tile}<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>'
 
 
-def _outlines(boxes: Iterable[layout.Rectangle], look: str) -> str:
+def _outlines(boxes: Iterable[layout.Rectangle], look: str, ink: str = "currentColor") -> str:
     path = _rectangles(boxes)
-    return f'<path d="{path}" fill="none" stroke="currentColor" {look}/>' if path else ""
+    return f'<path d="{path}" fill="none" stroke="{ink}" {look}/>' if path else ""
 
 
 def _inside(texts: list[tuple[float, float, str, bool]], ink: str) -> str:
