@@ -67,7 +67,9 @@ _COLOURS = {
 }
 _LEFT_PX = 196.0
 _GAP_PX = 6
-_HIGH_PX = {"forward": 34.0, "backward": 66.0, "clip": 34.0, "step": 40.0, "zero_grad": 34.0}
+_ROW_PX = 34.0
+_WORDS_PX = 22.0
+"""of each of a cell's words, where a row has several"""
 
 
 class Cell(NamedTuple):
@@ -100,11 +102,12 @@ def update(
         y = 96.0
         for line in LINES:
             cells = _cells(update, line, rows, found, say)
-            shapes.append(Words(0, y + _HIGH_PX[line] / 2 + 2, CODE[line]))
+            high = max(_ROW_PX, *(_WORDS_PX * len(cell.words) for cell in cells))
+            shapes.append(Words(0, y + high / 2 + 2, CODE[line]))
             for index, cell in enumerate(cells):
-                shapes += _drawn(cell, line, index, len(rows), y, say["update"])
+                shapes += _drawn(cell, line, index, len(rows), (y, high), say["update"])
             table.append((CODE[line], *("; ".join(cell.words) for cell in cells)))
-            y += _HIGH_PX[line] + _GAP_PX
+            y += high + _GAP_PX
         totals = [(say["guess"], str(_num_calls(rows)))]
         if found:
             totals.append((say["seen"], str(_num_calls(found))))
@@ -217,11 +220,14 @@ def _counts(guess: Mapping[str, int], seen: Mapping[str, int] | None) -> list[st
     return words
 
 
-def _drawn(cell: Cell, line: str, index: int, num: int, y: float, update: str) -> list[Shape]:
-    """A box for each of the cell's words, in the column ``index`` of ``num``; what says ``update``
-    has its own colour. One around all of them where the weights change."""
+def _drawn(
+    cell: Cell, line: str, index: int, num: int, row: tuple[float, float], update: str
+) -> list[Shape]:
+    """A box for each of the cell's words, in the column ``index`` of ``num`` and a row of this y
+    and height; what says ``update`` has its own colour. One around all of them where the weights
+    change."""
     wide = (WIDTH_PX - _LEFT_PX) / num - 8
-    high = _HIGH_PX[line]
+    y, high = row
     x = _LEFT_PX + index * (wide + 8) + 4
     part = high / len(cell.words)
     colour = _COLOURS[line] if cell.does else ""

@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["llama", "small", "stories"],
     submod_attrs={
         "judged_run": ["adapted", "foreseen", "placed", "placements", "policies", "policy_parts"],
-        "llama_run": ["Script", "mended", "trained_by"],
+        "llama_run": ["Script", "kept", "mended", "trained_by"],
         "picture": ["drawn", "net_on"],
         "small_run": ["ran"],
         "story_run": ["Story", "tokenizer"],

@@ -7,14 +7,13 @@ The plan: four A100 of 40 GB, FSDP over all of them, everything kept in fp32 and
 a microbatch of 2 sequences, 16 of them accumulated, every layer recomputed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit import words
 from labkit.planner.plan.layout import Layout, written
 from labkit.planner.plan.plan import Plan
-from labkit.planner.plan.search import Search
+from labkit.planner.plan.search import Search, search
 from labkit.sharding import partition, states
 from labkit.shown import Shown
 from labkit.units import check_whole, format_bytes
@@ -36,6 +35,8 @@ FREE = 0.1
 """of a card, that a layout worth trying leaves free"""
 HOST_GB_PER_S = 200.0
 """stated: what the memory of the host moves, for all its cards together"""
+USUAL = {"tp": 1, "pp": 1, "zero": 0, "mbs": 0, "recompute": "none", "offload": "none"}
+"""what ``layouts`` doesn't say of a layout"""
 BETWEEN = ("tensor", "context", "expert", "gather", "pipeline", "data")
 """parts of a planned step in which it waits for messages between cards"""
 
@@ -114,23 +115,38 @@ class Case(Shown):
         return f"Case({self.name['en']}: {self.told('en')})"
 
 
-def steps(plans: Mapping[str, Plan]) -> list[dict[str, object]]:
-    """A row for each plan, for ``lab.table``: its name, what its fullest card holds, what lies on
-    the host, its step with ``host_us``, and what of that are messages between cards that nothing
-    hides, and the host's part; None of the host where Adam is on the cards. Raises ValueError for
-    what names no plans."""
-    if not isinstance(plans, Mapping) or not all(isinstance(p, Plan) for p in plans.values()):
-        raise ValueError(f"plans are {{name: planner.Plan}}; got {plans!r:.80}")
-    rows = []
-    for name, plan in plans.items():
-        case = Case(name=dict.fromkeys(words.LANGUAGES, name), plan=plan)
-        row: dict[str, object] = {say("plan"): name, "memory_bytes": case.held_bytes}
-        row["on the host_bytes"] = case.host_bytes or None
-        row["step_us"] = step_us(plan)
-        row[say("waits for messages") + "_us"] = between_us(plan)
-        row[say("the host's part") + "_us"] = host_us(plan, plan.layout) or None
-        rows.append(row)
-    return rows
+def layouts(card: str, seq: int) -> list[dict[str, object]]:
+    """A row for each layout of LLaMA 13B on four cards that a program runs, fitting or not, the
+    fastest first; a step has ``BATCH`` sequences of ``seq`` tokens. The program; whether Adam is on
+    the host ("optimizer") or not ("none"); the layout, as ``Plan.but`` takes it, without what is
+    ``USUAL`` (``sp`` goes with ``tp``); what the fullest card holds; what it may, so that ``FREE``
+    stays free; and the step, with ``host_us``. Raises ValueError for a card or length that can't
+    be."""
+    check_whole(1, 10**6, seq=seq)
+    rows: list[dict[str, object]] = []
+    for offload in ("none", "optimizer"):
+        asked = Plan(model=MODEL, gpu=card, gpus=4, batch=BATCH, seq=seq, offload=offload)
+        found = search(asked)
+        for each in (*found.fitting, *found.too_large):
+            layout = each.layout
+            if layout.vpp > 1 or (offload != "none" and _is_nobodys(layout)):
+                continue
+            row: dict[str, object] = {"program": _program(layout), "offload": offload}
+            told = {"tp": layout.tp, "pp": layout.pp, "zero": layout.zero, "mbs": layout.mbs}
+            told |= {"recompute": layout.recompute, "offload": offload}
+            row["layout"] = {name: cut for name, cut in told.items() if cut != USUAL[name]}
+            row["memory_bytes"] = each.peak_bytes
+            row["room_bytes"] = (1 - FREE) * each.device_bytes
+            row["step_us"] = each.step_us + host_us(found.plan, layout)
+            rows.append(row)
+    return sorted(rows, key=lambda row: row["step_us"])
+
+
+def _program(layout: Layout) -> str:
+    """Which program usually runs a layout."""
+    if layout.zero < 3:
+        return "Megatron-LM"
+    return "FSDP" if layout.offload == "none" else "DeepSpeed"
 
 
 def with_option(plan: Plan) -> list[dict[str, object]]:

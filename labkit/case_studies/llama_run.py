@@ -136,6 +136,15 @@ def trained_by() -> list[dict[str, object]]:
     return rows
 
 
+def kept(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Of ``trained_by``'s rows only what a rank keeps, and of which engine."""
+    others = ("trained_by", "last loss")
+    found = []
+    for row in rows:
+        found.append({head: row[head] for head in row if head not in others})
+    return found
+
+
 # --- in the ranks ---
 
 

@@ -19,6 +19,8 @@ _WORDS = (
     ("over", "over"),
     ("lightest", "lightest"),
     ("token rate", "token rate"),
+    ("program", "program"),
+    ("room", "room"),
 )
 """Heads of this subject's tables: (head, what it says)"""
 

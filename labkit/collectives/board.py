@@ -81,8 +81,12 @@ class CollectivesBoard(Trial):
         return self
 
     def plain(self) -> "CollectivesBoard":
-        """Leaves out bytes, times and bounds, for readers who have yet to find them."""
+        """Leaves out bytes, times and bounds, and the controls that only these need, for readers
+        who have yet to find them."""
         self.is_plain = True
+        row = self.children[0]
+        needless = {self.controls["num_bytes"], self.controls["network"]}
+        row.children = [each for each in row.children if each not in needless]
         self.book.redraw(wait=True)
         return self
 

@@ -18,6 +18,7 @@ _WORDS = catalogue(
         ("casts", "cast weights"),
         ("activations", "activations"),
         ("gradients", "gradients"),
+        ("copies", "fp32 gradients"),
         ("rounded", "rounded"),
         ("forward", "forward"),
         ("backward", "backward"),
@@ -68,6 +69,8 @@ _STEPS = {
     ),
 }
 _MOMENTS = _Held("moments", "long", 8)
+_COPIES = _Held("copies", "long", 4)
+"""what the update of the masters takes instead of 16-bit gradients"""
 
 
 def step(way: str, *, language: str | None = None) -> Sketch:
@@ -91,11 +94,18 @@ def _sketch(way: str, words: dict[str, str]) -> Sketch:
             shapes.append(Words(sum(ends) / 2, y - 7, text, "middle"))
             shapes.append(Line(tuple((x, y) for x in ends), arrow=True))
     low_px = _TOP_PX + 4 * _BYTE_PX + 38
-    shapes += _drawn(_MOMENTS, 0, low_px, names)
     right = WIDTH_PX - _UP_PX
     under_px = low_px + 4 * _BYTE_PX
     from_px = _TOP_PX + _BYTE_PX * _STEPS[way][-1].num_bytes + 5
-    path = ((right, from_px), (right, under_px), (_BOX_PX + 8, under_px))
+    if way == "mixed":
+        copy_px = under_px - 2 * _BYTE_PX
+        left_px = WIDTH_PX - _BOX_PX
+        shapes += _drawn(_COPIES, left_px, copy_px, names)
+        shapes.append(Line(((right, from_px), (right, copy_px - 5)), arrow=True))
+        path = ((left_px - 8, under_px), (_BOX_PX + 8, under_px))
+    else:
+        path = ((right, from_px), (right, under_px), (_BOX_PX + 8, under_px))
+    shapes += _drawn(_MOMENTS, 0, low_px, names)
     shapes.append(Line(path, arrow=True))
     up = ((_UP_PX, low_px - 5), (_UP_PX, _TOP_PX + 4 * _BYTE_PX + 5))
     shapes.append(Line(up, arrow=True))  # by the moments to the masters
@@ -138,6 +148,7 @@ def _size(held: _Held, names: dict[str, str], unit: str) -> str:
 def _table(way: str, names: dict[str, str]) -> tuple[tuple[str, ...], ...]:
     """The same in words."""
     rows = [(names["tensor"], names["type"], names["size"])]
-    for held in (*_STEPS[way], _MOMENTS):
+    copies = (_COPIES,) if way == "mixed" else ()
+    for held in (*_STEPS[way], *copies, _MOMENTS):
         rows.append((names[held.name], names[held.type], _size(held, names, "bytes")))
     return tuple(rows)

@@ -79,8 +79,8 @@ def beside(
     runs: Mapping[str, Sequence[Told]], base: str
 ) -> tuple[dict[str, dict[int, float]], list[tuple]]:
     """Runs of several seeds beside those called ``base``: {name: {step: mean loss above base's}} of
-    the others; and of all a row with the name, each seed's last loss above base's, and the means
-    of both shares."""
+    the others; and of all a row with the name, each seed's last loss above base's (four decimals),
+    and the means of both shares."""
     lines = {}
     rows = []
     of_base = _losses(runs[base])
@@ -89,7 +89,8 @@ def beside(
         if name != base:
             lines[name] = dict(enumerate(above.mean(0).tolist()))
         shares = torch.tensor([each for _, *each in told]).mean(0).tolist()
-        rows.append((name, *above[:, -1].tolist(), *shares))
+        last = [round(each, 4) for each in above[:, -1].tolist()]
+        rows.append((name, *last, *shares))
     return lines, rows
 
 

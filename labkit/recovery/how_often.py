@@ -100,11 +100,12 @@ class Times(Shown):
             return name, edges_s[0] - zero_s, edges_s[1] - zero_s
 
         steps = [span(str(each), self.steps_s[each]) for each in range(step, last + 1)]
-        waited = [span(both("look up"), parts["list"]), span(both("copy"), parts["copy"])]
-        begins_s = self.steps_s[step + 1][0]
-        waited.append(span(both("start the thread"), (parts["copy"][1], begins_s)))
-        if parts["previous"][1] - parts["previous"][0] > 0.001:
-            waited.insert(0, span(both("the save before"), parts["previous"]))
+        ended_s, begins_s = self.steps_s[step][1], self.steps_s[step + 1][0]
+        waited = [
+            span(both("look up"), (ended_s, parts["list"][1])),  # the first save waits for none
+            span(both("copy"), parts["copy"]),
+            span(both("start the thread"), (parts["copy"][1], begins_s)),
+        ]
         thread = [span(both("write"), parts["write"]), span(both("seal"), parts["seal"])]
         return Strip(
             title=both("A save, and the steps beside it"),

@@ -25,7 +25,7 @@ _UNITS = ((172_800, 86_400, "{} days"), (3600, 3600, "{} h"), (60, 60, "{} min")
 """from how many seconds on, the seconds of one, its words"""
 _WORDS = (
     ("num_gpus", "number of GPUs"),
-    ("save_s", "time of a save"),
+    ("save_s", "a save stops training for"),
     ("restart_s", "time to come back"),
     ("drawing", "kernel busy: the new settings are not drawn yet"),
     ("{} days", "{} days"),

@@ -18,8 +18,7 @@ _WORDS = catalogue(
         ("files", "files"),
         ("rows", "rows"),
         ("file", "file {}: rows {} to {}"),
-        ("from", "from file {}"),
-        ("from_short", "from {}"),
+        ("from", "file {}"),
     ]
 )
 _TOP_PX, _LOW_PX, _STRIP_PX = 78.0, 172.0, 40.0
@@ -106,7 +105,7 @@ def _loaded(num_rows: int, taken: list, say: dict[str, str]) -> list[Shape]:
     shapes: list[Shape] = [Words(0, _LOW_PX - 9, say["loaded"], opacity=0.8)]
     for rank, pieces in enumerate(taken):
         for file, start, end in pieces:
-            texts = (say["from"].format(file), say["from_short"].format(file), str(file))
+            texts = (say["from"].format(file), str(file))
             shapes.append(_box(file, start, end, num_rows, _LOW_PX, texts))
         if pieces:
             left, right = (at * WIDTH_PX / num_rows for at in (pieces[0][1], pieces[-1][2]))

@@ -29,7 +29,7 @@ class Training:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets all times."""
+        """Forgets all times. No save is on its way."""
         self._times = Times()
         self._last = checkpoint.parts_s()
 

@@ -24,7 +24,7 @@ _MARK_PX = 20.0
 @dataclass(frozen=True, kw_only=True)
 class Strip(Shown):
     """Spans of time as boxes on lanes, over an axis of time. Shows itself in a notebook; a lane
-    whose boxes are too narrow for their words has them beside it."""
+    whose boxes are too narrow for their words has them beside it, with their times."""
 
     title: Said
     """above the picture"""
@@ -101,7 +101,7 @@ def _drawn(strip: Strip, words: dict[str, str]) -> Sketch:
     for index, (name, spans) in enumerate(strip.lanes):
         y_px = top_px + _LANE_PX * index
         shapes.append(Words(0, y_px + 19, said(name, code)))
-        shapes += _lane(spans, y_px, scale, colours if name else None, code)
+        shapes += _lane(spans, y_px, scale, colours if name else None, strip.seconds, code)
         for each, start, end in spans:
             took = (format_us(1e6 * (end - start)),) if strip.seconds else ()
             rows.append((said(each, code), *took))
@@ -139,7 +139,12 @@ def _axis(longest_s: float, scale: float, y_px: float) -> list[Shape]:
 
 
 def _lane(
-    spans: Sequence[Span], y_px: float, scale: float, colours: dict[str, str] | None, code: str
+    spans: Sequence[Span],
+    y_px: float,
+    scale: float,
+    colours: dict[str, str] | None,
+    seconds: bool,
+    code: str,
 ) -> list[Shape]:
     """A lane's boxes, each kind in its colour; words beside it where a box has no room."""
     texts = [said(name, code) for name, _, _ in spans]
@@ -158,8 +163,15 @@ def _lane(
         shapes.append(Box(_LEFT_PX + start * scale, y_px, width, _BOX_PX, colour, "", inside))
     if any(narrow):
         left, right = (_LEFT_PX + at * scale for at in (spans[0][1], spans[-1][2]))
-        beside = ", ".join(texts)
+        beside = ", ".join(
+            _timed(*span, code) if seconds else said(span[0], code) for span in spans
+        )
         fits = right + 8 + text_px(beside) <= WIDTH_PX
         place = (right + 8, "start") if fits else (left - 8, "end")
         shapes.append(Words(place[0], y_px + 19, beside, place[1]))
     return shapes
+
+
+def _timed(name: Said, start: float, end: float, code: str) -> str:
+    """A span in words: what it is, and how long it takes."""
+    return f"{said(name, code)} {short(format_us(1e6 * (end - start)))}"

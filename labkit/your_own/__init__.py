@@ -5,9 +5,9 @@ in copies (DDP), in shards (FSDP2) or in stages (torch's own pipelines), and bes
 planner says of its bytes (``holds``). ``run`` does it on real or pretend ranks, ``cut_run`` cuts a
 module in stages where torch can trace it. ``keeps`` lists what a module keeps for its backward, and
 sets runs side by side, ``inside_run`` and its picture show which operators of a function keep their
-results, ``unknown`` says what labkit can't know of a module, ``verdicts`` says what recordings,
-fits and their tests show, and draws a fit, ``check`` and ``hints.json`` are the exercises of
-chapter 21, ``machine_check`` and its hints those of chapter 22. Scripts are
+results, ``unknown`` says what labkit can't know of a module, ``waiting_run`` what recorded scripts
+wait for, ``verdicts`` what fits and their tests show, and draws a fit. ``check`` and ``hints.json``
+are the exercises of chapter 21, ``machine_check`` and its hints those of chapter 22. Scripts are
 ``profiling.recording``'s, machines ``survey``'s. Chapters 21 and 22.
 """
 
@@ -20,7 +20,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "inside_run": ["recorded"],
         "keeps": ["beside", "columns", "kept", "losses", "peaks"],
         "unknown": ["doubts"],
-        "step": ["ENGINES", "Step", "in_turns", "out_of_memory"],
-        "verdicts": ["beside_fit", "bottleneck", "fit_lines", "fitted", "judged", "one_factor"],
+        "step": ["ENGINES", "Step", "clocked_twice", "in_turns", "out_of_memory"],
+        "verdicts": ["beside_fit", "fit_lines", "fitted", "judged", "one_factor"],
+        "waiting_run": ["bottleneck", "grown", "rests_us", "split", "waited_us"],
     },
 )

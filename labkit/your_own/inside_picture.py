@@ -111,9 +111,7 @@ def _drawn(found: dict[str, Row], own: dict[str, str], badge: str, code: str) ->
         every = " ".join(operator for operator, _ in row)
         table.append((name, every, " ".join(kept)))
         y_px += _ROW_PX
-    samples = [
-        ((_box(0, -7, 22, kept),), own[key]) for key, kept in (("kept", True), ("gone", False))
-    ]
+    samples = [((_box(0, -7, 22, key == "kept"),), own[key]) for key in ("kept", "gone")]
     keys, end_px = legend(samples, left_px, y_px + 2)
     return Sketch(
         shapes=(*shapes, *keys),
@@ -131,18 +129,21 @@ def _widths(rows: Sequence[Row], room_px: float) -> list[list[float]]:
     as wide as the longest name of these."""
     alike_px = room_px / max(map(len, rows)) - _GAP_PX
     counted = [row for row in rows if isinstance(row, Mapping)]
-    gone = [name for row in counted for name, size in row.items() if not size]
+    gone: list[str] = []
+    for row in counted:
+        gone += [name for name, size in row.items() if not size]
     gone_px = min(0.6 * alike_px, max((text_px(name, 11) for name in gone), default=0.0))
     byte_px = room_px
     for row in counted:
         left_px = room_px - len(row) * _GAP_PX - gone_px * sum(not size for size in row.values())
         byte_px = min(byte_px, left_px / max(1, sum(row.values())))
-    return [
-        [size * byte_px or gone_px for size in row.values()]
-        if isinstance(row, Mapping)
-        else [alike_px] * len(row)
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        wide_px = [alike_px] * len(row)
+        if isinstance(row, Mapping):
+            wide_px = [size * byte_px or gone_px for size in row.values()]
+        found.append(wide_px)
+    return found
 
 
 def _box(x_px: float, y_px: float, width_px: float, kept: bool, text: str = "") -> Box:

@@ -1,6 +1,6 @@
-"""What a run shows, in the one sentence of a few that its numbers bear out: which part sets the
-pace of a step, whether one factor mends a plan, where a plan's line lies beside a fit's, and how
-far a forecast holds; and the curves and constants of a fit."""
+"""What clocked steps show, in the one sentence of a few that their numbers bear out: whether one
+factor mends a plan, how a plan's line differs from a fit's, and which forecasts hold; and the
+curves and constants of a fit."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from labkit.planner.plan.cluster import Gpu
 from labkit.planner.plan.stacks import Stack
 from labkit.tables import table
-from labkit.units import brief, check_real, check_whole, format_share, format_us
-from labkit.words import say, to_say
+from labkit.units import brief, check_real, check_whole, format_number, format_share, format_us
+from labkit.words import WORDS, language, say, to_say
 from labkit.your_own.step import Step
 
 if TYPE_CHECKING:
     from labkit.tables import Table
 
-NEAR = 0.1
-"""as a share: how far off a clock or a fit may be"""
-HOLDS = 0.05
-"""as a share: how far off a forecast may be, unless the clock itself is farther off"""
+HOLDS = 0.1
+"""as a share: how far off a forecast may be, and the clock that judges it"""
 MOST_US = 1e15
 MOST = 1_000_000
 """layers or sequences of a step"""
@@ -44,141 +42,89 @@ SAYS = {
 """a constant of a plan -> what it says that a fit made it larger, and that it made it smaller"""
 
 
-def bottleneck(was_us: Sequence[float], now_us: Sequence[float], *, readers: int) -> str:
-    """Which part sets the pace of a step with so many readers, in a sentence. ``was_us`` and
-    ``now_us``: what a step waits for data and the rest of it, with none and with them, in
-    microseconds. Raises ValueError for what are no two times, and for no reader."""
-    _check_times(was_us, "was_us", 2)
-    _check_times(now_us, "now_us", 2)
-    check_whole(1, MOST, readers=readers)
-    wait_us, rest_us = was_us
-    left_us, now_rest_us = now_us
-    batch_us = wait_us / readers
-    told = {
-        "left": format_us(left_us),
-        "was": format_us(rest_us),
-        "now": format_us(now_rest_us),
-        "batch": format_us(batch_us),
-        "readers": readers,
-    }
-    if now_rest_us > batch_us * (1 + NEAR):
-        return say(
-            "The rest went from {was} to {now}, longer than {batch}, the old wait over {readers} "
-            "readers. So the rest sets the pace now: the bottleneck moved. Of the wait {left} are "
-            "left.",
-            **told,
-        )
-    if batch_us > now_rest_us * (1 + NEAR):
-        return say(
-            "The rest went from {was} to {now}, shorter than {batch}, the old wait over {readers} "
-            "readers. So the readers set the pace, as the wait did before. Of the wait {left} are "
-            "left.",
-            **told,
-        )
-    return say(
-        "The rest went from {was} to {now}, about as long as {batch}, the old wait over {readers} "
-        "readers: too close to say which sets the pace. Of the wait {left} are left.",
-        **told,
-    )
-
-
-def one_factor(ratios: Sequence[float], *, again: float) -> str:
+def one_factor(ratios: Sequence[float], *, error: float) -> str:
     """Whether one factor mends a plan, in a sentence: ``ratios`` of measured to planned time, and
-    that of the first step clocked ``again``. Raises ValueError for fewer than two, or what are
-    none."""
+    the clock's ``error``, the share by which two clockings of one step differ. Raises ValueError
+    for fewer than two, or what are none."""
     _check_times(ratios, "ratios")
-    check_real(1e-9, MOST_US, again=again)
-    noise = _noise((ratios[0], again))
-    if noise > NEAR:
-        return _clock_again(noise)
+    check_real(0, MOST_US, error=error)
+    if error > HOLDS:
+        return _cannot_judge(error)
     apart = max(ratios) / min(ratios) - 1
-    told = {"apart": format_share(apart), "noise": format_share(noise)}
-    if apart > SURE * noise:
+    told = {"apart": format_share(apart), "error": format_share(error)}
+    if apart > SURE * error:
         return say(
-            "The ratios lie up to {apart} apart, and two clockings of one step differ by {noise}: "
-            "no single factor mends this plan.",
+            "The ratios lie up to {apart} apart, and two clockings of one step at most {error}: no "
+            "single factor mends this plan.",
             **told,
         )
     return say(
-        "The ratios lie up to {apart} apart, and two clockings of one step differ by {noise}: too "
+        "The ratios lie up to {apart} apart, and two clockings of one step up to {error}: too "
         "close to refute that one factor does.",
         **told,
     )
 
 
-def beside_fit(
-    three_us: Sequence[float], planned_us: Mapping[Size, float], *, twice_us: Sequence[float]
-) -> str:
-    """Where a plan's line lies beside the fit's, in a sentence. The first arguments are those of
-    ``fit_lines``, of one number of layers; ``twice_us``: one step, clocked twice, which says how
-    far off the clock is. Raises ValueError for another number of times or of layers, and for steps
-    of one size."""
+def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float], *, error: float) -> str:
+    """Where a plan's line and the fit's begin, and how they rise, and whether one factor could be
+    both, in sentences. The first two are those of ``fit_lines``, of one number of layers; ``error``
+    is the clock's, a share. Raises ValueError for another number of times or of layers, for steps
+    of one size, and for no share."""
+    check_real(0, MOST_US, error=error)
     _check_times(three_us, "three_us", 3)
     planned = _by_layers(planned_us, "planned_us")
     if len(planned) != 1 or len(planned_us) < 2:
         raise ValueError(f"planned_us is a line of one number of layers; got {brief(planned_us)}")
-    noise = _noise(twice_us)
-    if noise > NEAR:
-        return _clock_again(noise)
     [(layers, line)] = planned.items()
     line = _from_zero(line)
     last = max(line)
-    fit_us = [_fitted_us(three_us, layers, s) for s in (0, last)]
-    first_off = line[0] - fit_us[0]
-    last_off = line[last] - fit_us[1]
-    told = {
-        "plan": format_us(line[0]),
-        "fit": format_us(fit_us[0]),
-        "plan_last": format_us(line[last]),
-        "fit_last": format_us(fit_us[1]),
-        "last": last,
-    }
-    if first_off * last_off < 0:
-        return say(
-            "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
-            "{fit_last} by the fit. The lines cross near {at}: there two errors cancel, and the "
-            "plan is right by luck.",
-            at=round(last * first_off / (first_off - last_off)),
-            **told,
-        )
-    return say(
-        "With 0 sequences: {plan} planned, {fit} by the fit; with {last}: {plan_last} planned, "
-        "{fit_last} by the fit. The lines do not cross: the plan is off to the same side for all "
-        "of them.",
-        **told,
+    begin_us = _fitted_us(three_us, layers, 0)
+    rise_us = layers * three_us[2]
+    planned_rise_us = (line[last] - line[0]) / last
+    begins = begin_us / line[0]
+    rises = rise_us / planned_rise_us
+    lines = say(
+        "Planned, the line begins at {plan} and rises by {plan_rise} a sequence; by the fit it "
+        "begins at {fit}, {begins} times as high, and rises by {rise}, {rises} times as fast.",
+        plan=format_us(line[0]),
+        plan_rise=format_us(planned_rise_us),
+        fit=format_us(begin_us),
+        begins=format_number(begins),
+        rise=format_us(rise_us),
+        rises=format_number(rises),
     )
+    if error > HOLDS:
+        return f"{lines} {_cannot_judge(error)}"
+    low, high = sorted((begins, rises))
+    if low <= 0 or high / low - 1 > SURE * error:
+        return f"{lines} {say('By the fit one factor would have to be both numbers at once.')}"
+    return f"{lines} {say('The two numbers are too close for this clock to tell them apart.')}"
 
 
-def _noise(twice_us: Sequence[float]) -> float:
-    """How far off a clock is, as a share, of one step that it clocked twice."""
-    _check_times(twice_us, "twice_us")
-    check_real(1e-9, MOST_US, **{"a time of twice_us": min(twice_us)})
-    return abs(twice_us[1] / twice_us[0] - 1)
-
-
-def _clock_again(noise: float) -> str:
+def _cannot_judge(error: float) -> str:
     """What is said in place of a claim."""
     return say(
-        "Stop and clock again: one step, clocked twice, differs by {noise}. So these numbers show "
-        "nothing yet.",
-        noise=format_share(noise),
+        "This clock can't judge: two clockings of one step lie up to {error} apart, more than "
+        "{limit}. So nothing is shown or refuted here; clock again when the machine is quiet.",
+        error=format_share(error),
+        limit=format_share(HOLDS),
     )
 
 
 def fitted(
-    steps: Sequence[Step], clock_us: Sequence[float], *, gpu: Gpu, again_us: float
+    steps: Sequence[Step], clock_us: Sequence[float], *, gpu: Gpu, error: float
 ) -> tuple[Stack, "Table"]:
     """The constants of the steps' plans on ``gpu``, moved by ``planner.fit`` toward the times of
-    their clock, and a table of those that moved. It says what that means unless the clock is too
-    far off by ``again_us``, a second clocking of the first step. Raises ValueError for fewer than
-    two steps, and another number of times."""
+    their clock, and a table of those that moved. It says what that means unless the clock's
+    ``error``, a share, is too large. Raises ValueError for fewer than two steps, and another number
+    of times."""
     from labkit.planner.trust.fit import fit
 
     if not isinstance(steps, (list, tuple)) or not all(isinstance(each, Step) for each in steps):
         raise ValueError(f"steps are your_own.Step, two or more; got {brief(steps)}")
     _check_times(clock_us, "clock_us")
     _check_times(clock_us, "clock_us", len(steps))
-    noise = _noise((clock_us[0], again_us))
+    check_real(0, MOST_US, error=error)
     runs = [each.row(us, gpu=gpu) for each, us in zip(steps, clock_us, strict=True)]
     begun = steps[0].plan(gpu=gpu).used
     found = fit(runs, begun=[begun])
@@ -188,9 +134,9 @@ def fitted(
         before = getattr(begun, name)
         after = getattr(own, name)
         row = {say("constant"): name, say("before"): before, say("after"): after}
-        told = _says(name, before, after) if noise <= NEAR else "-"
+        told = _says(name, before, after) if error <= HOLDS else "-"
         rows.append(row | {say("what the plan now assumes"): told})
-    return own, table(rows, title=_clock_again(noise) if noise > NEAR else "")
+    return own, table(rows, title=_cannot_judge(error) if error > HOLDS else "")
 
 
 def _says(name: str, before: float, after: float) -> str:
@@ -273,60 +219,39 @@ def _by_layers(times_us: Mapping[Size, float], name: str) -> dict[int, dict[int,
 
 
 def judged(
-    forecasts_us: Mapping[str, Sequence[float]],
-    clock_us: Sequence[float],
-    *,
-    again_us: float,
+    forecasts_us: Mapping[str, Sequence[float]], clock_us: Sequence[float], *, error: float
 ) -> "Table":
-    """How far forecasts are off the clock, on the steps that they were fitted to and on the last,
-    which they hadn't seen; times in microseconds, the sentence about the first forecast.
-    ``again_us``: a second clocking of the first step, which says how far off the clock is. Raises
-    ValueError for fewer than two steps, no forecast, another number of times, and no times."""
+    """How far forecasts are off the clock on the last step, and at worst on the others; times in
+    microseconds. The sentence above says which of them hold, unless the clock's ``error``, a share,
+    is too large. Raises ValueError for fewer than two steps, no forecast, another number of times,
+    and no times."""
     _check_times(clock_us, "clock_us")
-    check_real(1e-9, MOST_US, again_us=again_us)
+    check_real(0, MOST_US, error=error)
     if not isinstance(forecasts_us, Mapping) or not forecasts_us:
         raise ValueError(
             f"forecasts_us is {{name: a time of each step}}; got {brief(forecasts_us)}"
         )
     rows = []
-    found = []
+    holding = []
     for name, times_us in forecasts_us.items():
         _check_times(times_us, brief(name), len(clock_us))
         off = [told / took - 1 for told, took in zip(times_us, clock_us, strict=True)]
-        found.append((max(off[:-1], key=abs), off[-1]))
-        row = {say("forecast"): f"{name}", say("worst of the fitted steps"): found[-1][0]}
-        rows.append(row | {say("on the larger step"): found[-1][1]})
-    noise = _noise((clock_us[0], again_us))
-    title = _verdict(f"{next(iter(forecasts_us))}", noise, *map(abs, found[0]))
+        if max(map(abs, off)) <= HOLDS:
+            holding.append(f"{name}")
+        row = {say("forecast"): f"{name}", say("on the kept step"): off[-1]}
+        rows.append(row | {say("worst of the others"): max(off[:-1], key=abs)})
+    title = _cannot_judge(error) if error > HOLDS else _verdict(holding)
     return table(rows, title=title, units=dict.fromkeys([*rows[0]][1:], "share"))
 
 
-def _verdict(name: str, noise: float, worst: float, last: float) -> str:
-    """The sentence that applies, of shares by which clock, fit and forecast are off."""
-    if max(noise, worst) > NEAR:
-        return say(
-            "Stop and clock again: the clock is off by {noise}, the fit by {worst}. So the table "
-            "shows nothing yet. Something else may be running; wait for it to end.",
-            noise=format_share(noise),
-            worst=format_share(worst),
-        )
-    limit = max(HOLDS, noise)
-    told = {
-        "name": name,
-        "last": format_share(last),
-        "worst": format_share(worst),
-        "limit": format_share(limit),
-    }
-    if last <= limit:
-        return say(
-            "{name}: {last} off on the larger step, within the limit of {limit}: the forecast "
-            "holds. It is up to {worst} off on the steps of the fit.",
-            **told,
-        )
+def _verdict(holding: Sequence[str]) -> str:
+    """The sentence about the forecasts that hold."""
+    limit = format_share(HOLDS)
+    if not holding:
+        return say("None is at most {limit} off on every step, so none holds.", limit=limit)
+    names = WORDS[language()]["comma"].join(holding)
     return say(
-        "{name}: {last} off on the larger step, more than the limit of {limit}; up to {worst} on "
-        "the steps of the fit. Further out expect more.",
-        **told,
+        "Holding, with at most {limit} off on every step: {names}.", limit=limit, names=names
     )
 
 

@@ -49,8 +49,8 @@ _PER_EVENT = 40  # points between one gather or free and the next
 
 def whole_layers(whole_bytes: Sequence[int], *, language: str | None = None) -> Sketch:
     """The bytes of whole layers after each gather and free of a step, in order, as stairs from 0:
-    each number holds until the next. ``whole_bytes`` as ``by_hand_run.after_three`` returns it. Raises
-    ValueError for none, or for what are no bytes."""
+    each number holds until the next. ``whole_bytes`` as ``by_hand_run.after_three`` returns it.
+    Raises ValueError for none, or for what are no bytes."""
     if not isinstance(whole_bytes, (list, tuple)) or not whole_bytes:
         raise ValueError(f"stairs need one number of bytes or more; got {brief(whole_bytes)}")
     for each in whole_bytes:

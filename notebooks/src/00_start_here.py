@@ -461,4 +461,3 @@ lab.course()
 
 # %%
 check.status()
-

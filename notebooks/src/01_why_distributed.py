@@ -11,7 +11,7 @@
 #
 # *Three quarters of an hour, a quarter more for the optional end; exercises come on top. You need chapter 00. No GPU is needed.*
 #
-# We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and a card has 80 GB, so there should be plenty of room. But training needs at least 116 GB, even if the card takes its text one sequence at a time and adds up the gradients.
+# We want to train LLaMA 7B. In 16 bits its weights take 13.4 GB, and a card has 80 GB, so there should be plenty of room. But the usual way of training needs 116 GB and more, even if the card takes its text one sequence at a time and adds up the gradients.
 #
 # So one card is not enough. How many do we need, and what will they cost us?
 
@@ -74,11 +74,7 @@ dies_at.score(report.finding.where["text"])
 print(report)
 
 # %% [markdown]
-# <details><summary>Why there?</summary>
-#
-# The weights take 32 MiB and the gradients as much again, and both fit. But at its first step Adam makes two numbers of its own for every weight, 64 MiB more, and 128 MiB are too many. That is why some runs die only after their first backward.
-#
-# </details>
+# At its first step Adam makes two numbers of its own for every weight, 64 MiB. With 32 MiB of weights and 32 of gradients that would be 128, too many. So some runs die only after their first backward.
 
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
@@ -131,7 +127,7 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 #
 # This is the recipe of the ZeRO paper. Torch's autocast keeps weights and gradients in fp32, which makes 16 bytes, too.
 #
-# A run dies at its peak. If gradients are not added up over several sequences but set to None after each step, they and the activations never lie there in full at the same time, and 107 GB are enough. But while Adam works, our step also holds the gradient in fp32, 20 bytes in all. DeepSpeed converts it part by part; we count 16.
+# A run dies at its peak, and while Adam works our step also holds the gradient in fp32, 20 bytes in all. DeepSpeed converts it part by part; we count 16.
 #
 # </details>
 
@@ -200,7 +196,7 @@ by_hand = sum(attention.values()) + sum(mlp.values())
 lab.show(your_own.operators({"attention": attention, "MLP": mlp}, counted=True))
 
 # %% [markdown]
-# A box is what an operator makes, a yellow one as wide as the bytes kept of it. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
+# A box is a tensor, in the order in which they arise; of dropout it is the mask. A yellow one is as wide as the bytes kept of it. The MLP keeps 21 of the 34, because GELU's input and output are so wide. The last sum is counted as the next block's input.
 #
 # ## What autograd keeps
 #
@@ -267,7 +263,7 @@ def five_steps(average):
     torch.manual_seed(0)
     net = torch.nn.Linear(512, 512)
     torch.manual_seed(1 + dist.get_rank())
-    with traffic.count() as sent:
+    with traffic.count() as counted:
         for _ in range(5):
             net(torch.randn(8, 512)).square().mean().backward()
             for weight in net.parameters():
@@ -276,16 +272,17 @@ def five_steps(average):
                     weight.grad /= dist.get_world_size()
                 weight.data -= 0.5 * weight.grad
                 weight.grad = None
-    handed = sent.payload_bytes["all_reduce"]
-    return net.state_dict(), {"payload_bytes": handed, "wire_bytes": sent.sent_bytes}
+    handed = counted.payload_bytes["all_reduce"]
+    sent = {"payload_bytes": handed, "wire_bytes": counted.sent_bytes}
+    return {"weights": net.state_dict(), "sent": sent}
 
 
 # %%
 def compared(ranks, average):
-    found = lab.launch(five_steps, average, ranks=ranks)
-    (first, sent), (second, _) = found[:2]
-    most = lab.difference(first, second)
-    return {"ranks": ranks, "averaged": average, "apart": most} | sent
+    first, second = lab.launch(five_steps, average, ranks=ranks)[:2]
+    most = lab.difference(first["weights"], second["weights"])
+    row = {"ranks": ranks, "averaged": average, "apart": most}
+    return row | first["sent"]
 
 
 rows = [compared(2, False), compared(2, True), compared(4, True)]
@@ -297,7 +294,7 @@ lab.table(rows)
 # %% [markdown] sections="10.1.3"
 # The table compares the first two ranks. Without averaging there are soon two models. With it they keep one, since both get the same sums, bit for bit. Up to rounding, it is the model of one card with both batches: the mean over two equal batches is the mean of their means. The three lines from `if average` on are the heart of *data parallelism* (chapter 03).
 #
-# The payload is what a rank hands to `all_reduce`, the gradients of five steps. With two ranks each sends it once, with four 1.5 times, plus some headers. Why? In a [ring](GLOSSARY.md#ring) the gradients are cut into as many parts as there are ranks. They go round twice, once to be summed and once to hand out the sums, and each time a rank sends all parts but one. With two ranks that is $2 \cdot \frac{1}{2}$ of the gradients, with four $2 \cdot \frac{3}{4}$.
+# The payload is what a rank hands to `all_reduce`, the gradients of five steps. With two ranks each sends it once, with four 1.5 times, plus some headers. Why? In a [ring](GLOSSARY.md#ring) the gradients are cut into as many parts as there are ranks. They go round twice, once to be summed and once to hand out the sums. To reach all ranks a part takes one hop fewer than there are ranks, and in each hop every rank sends one part: in a round all parts but one. With two ranks that is $2 \cdot \frac{1}{2}$ of the gradients, with four $2 \cdot \frac{3}{4}$.
 #
 # <details><summary>Other ways to average</summary>
 #
@@ -308,13 +305,21 @@ lab.table(rows)
 # %% [markdown] sections="10.1.1, D-faq"
 # ## Can two cards share it?
 #
-# Now the memory: which of the 116 GB can be shared? [ZeRO](06_zero_deepspeed.ipynb), the zero redundancy optimizer, leaves each card its own sequence, and with it the activations, but cuts the states: **ZeRO 1** what the optimizer adds (the fp32 copy and Adam's two numbers), **ZeRO 2** the gradients too, **ZeRO 3** the parameters too.
+# Now the memory: which of the 116 GB can be shared? [ZeRO](06_zero_deepspeed.ipynb), the zero redundancy optimizer, leaves each card its own sequence, and with it the activations, but cuts the states. **ZeRO 1** cuts what the optimizer adds (the fp32 copy and Adam's two numbers). How can a card train with half of that? It updates only half of the weights, in three moves:
+#
+# 1. In one round of the ring each card gets the summed gradients of its half.
+# 2. It updates this half, with its part of the fp32 copy and of Adam's numbers.
+# 3. In a second round both cards hand out their new weights.
+#
+# **ZeRO 2** cuts the gradients too: of the sums a card keeps only its own part. **ZeRO 3** cuts the parameters too: the cards gather each layer when they need it, and let it go again.
 
 # %%
 need.board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. At the end we count what the bill leaves out.
+# This is a [board](GLOSSARY.md#board): when you turn its controls, it computes the bill again. By this bill two cards are enough for ZeRO 1, with 4 GB to spare. What it leaves out comes later.
+#
+# ### A larger model
 #
 # Now LLaMA 13B, with 14.3 GB of activations. How many cards does ZeRO 1 need?
 
@@ -365,7 +370,7 @@ check.hint("fewest_ranks")
 # %% [markdown] sections="8.1.2"
 # ## Four ways to run in parallel
 #
-# Here are four ways to share the work, for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers, or a rank's part of them. Orange boxes are its sequences, and lines show what travels:
+# Here are four ways to share the work, for LLaMA 7B, with 4 ranks and 16 sequences a step. A blue box is four of the 32 layers; in ZeRO 3 a rank has a sliver of each. Orange boxes are its sequences, and lines show what travels:
 
 # %%
 data = planner.Strategy(ranks=4, batch=16, recipe="mixed", one_by_one=True)
@@ -381,19 +386,19 @@ lab.show(planner.ways(every))
 # - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and a part of the batch.
 # - **By layers** (chapter 08: a *pipeline*): activations go from layer to layer, their gradients back.
 # - **Hybrid**: both. The layers are cut into stages, and each stage has several copies.
-# - **ZeRO 3**: data parallel, but a rank keeps a part of the states and gathers parameters when it needs them.
+# - **ZeRO 3**: data parallel, with all states cut.
 #
 # A fifth way, [tensor parallelism](GLOSSARY.md#tensor-parallelism), cuts every layer itself (chapter 09).
 #
 # ## What each way sends
 #
-# Every rank takes its sequences one by one, as *microbatches*. In which way does the busiest rank send the fewest bytes in a step?
+# Every rank takes its sequences one by one, as *microbatches*. By layers a middle rank hands on the activations of each of the 16 sequences (2,048 tokens, 4,096 wide, 2 bytes), and their gradients back. How many MB does it send in a step?
 
 # %%
-fewest = lab.guess("which sends the fewest bytes", choices=list(every))
+by_layers = lab.guess("MB that a middle rank sends by layers", between=(1, 100_000))
 
 # %%
-fewest.score(min(every, key=lambda name: every[name].sent_bytes()))
+by_layers.score(every["by layers"].sent_bytes() / 1e6)
 
 # %%
 planner.costs(every | {"ZeRO 1": data.but(shard_optimizer=True)})
@@ -401,21 +406,17 @@ planner.costs(every | {"ZeRO 1": data.but(shard_optimizer=True)})
 # %% [markdown]
 # Only data parallel doesn't fit. (What ZeRO 3 gathers for a moment is left out.)
 #
-# By layers sends least. A quarter of the states is 26.8 GB, but the first rank holds 35.9. Why? It begins four sequences before the first backward comes back to it, so it keeps four times a quarter of the activations: all 9.1 GB. Where layers are cut, ranks also wait for each other, during the *bubble* (chapter 08).
+# By layers sends least. A quarter of the states is 26.8 GB, but the first rank holds 35.9. Why? Its first sequence must pass all four ranks before the backward comes back, and meanwhile it begins three more. From then on each backward frees one before the next begins. So it keeps four times a quarter of the activations: all 9.1 GB.
 #
-# Hybrid sends less than data parallel, because its two copies of a stage average the gradients of only half of the layers.
+# Where layers are cut, ranks also wait for each other. By layers a rank has 16 turns of forward and backward, and waits for 3 more: 3/19, or 15.8 %, is *bubble* (chapter 08).
+#
+# In hybrid two copies of a stage average the gradients of half of the layers, 6.7 GB. So each sends $2 \cdot \frac{1}{2} \cdot 6.7$ GB of gradients, and 0.13 of activations: 6.83.
 #
 # ### Our choice: ZeRO 1
 #
-# ZeRO 1 is the last row. How can a card train with a quarter of the optimizer? It updates only a quarter of the weights, in three moves:
+# ZeRO 1 is the last row. Its two rounds of the ring send as much as those of data parallel: $2 \cdot \frac{3}{4} \cdot 13.4 = 20.1$ GB.
 #
-# 1. In one round of the ring each card gets the summed gradients of its quarter.
-# 2. It updates this quarter, with its part of the fp32 copy and of Adam's numbers.
-# 3. In a second round all cards hand out their new weights.
-#
-# So it sends two rounds, as data parallel does: $2 \cdot \frac{3}{4} \cdot 13.4 = 20.1$ GB.
-#
-# By layers sends less, and holds less, too, since ZeRO 1 leaves weights and gradients whole. Yet we take ZeRO 1: it fits, the model stays whole, and between the cards of one machine it is quicker. For four A100s labkit's planner estimates 1.7 seconds a step, of which ZeRO 1's messages take 0.1. By layers it is 2.0 seconds, and 0.3 of them are bubble. (With many more sequences than our 16 there is hardly a bubble.)
+# By layers sends less, and holds less, too, since ZeRO 1 leaves weights and gradients whole. Yet we take ZeRO 1: it fits, the model stays whole, and between the cards of one machine it is quicker. For four A100s labkit's planner estimates 1.7 seconds a step, of which ZeRO 1's messages take 0.1. By layers it is 2.0 seconds, and 0.3 of them are bubble. (With many more sequences than our 16 neither counts for much, and what decides is that the model stays whole.)
 
 # %% [markdown]
 # ## Exercise 3. What a rank sends
@@ -465,7 +466,7 @@ check.hint("rank_sends")
 # %% [markdown] sections="D-faq"
 # ## How many cards, then?
 #
-# What does the bill leave out? Gradients are better added up in fp32, since 16 bits are coarse for sums, too. LLaMA's own block keeps more than GPT's (optional end). The logits are 2,048 x 32,000 numbers, with 10 bytes each (16 bits, fp32 and a gradient). And labkit's planner estimates 3 GB for the process: CUDA's context, NCCL's buffers, gaps in memory.
+# What does the bill leave out? Gradients are better added up in fp32, since 16 bits are coarse for sums, too. LLaMA's own block keeps more than GPT's (optional end). The logits are 2,048 x 32,000 numbers, with 10 bytes each (2 in 16 bits, 4 in fp32, 4 of gradient). And labkit's planner estimates 3 GB for the process: CUDA's context, NCCL's buffers, gaps in memory.
 
 # %%
 left_out = {
@@ -479,14 +480,15 @@ lab.bars(left_out, unit="bytes", badge="computed", title="What the bill leaves o
 
 # %%
 more = sum(left_out.values())
-rows = []
-for cards in (2, 4, 8):
+rows = {}
+for name, cards in {"2 cards": 2, "4 cards": 4, "8 cards": 8}.items():
     bill = sum(need.bill(cards, stage=1).values())
-    rows.append({"cards": cards, "bill_bytes": bill, "all_bytes": bill + more})
-lab.table(rows)
+    rows[name] = {"the bill": bill, "left out": more}
+title = "What one card holds with ZeRO 1"
+lab.bars(rows, stacked=True, unit="bytes", marks=card, badge="computed", title=title)
 
 # %% [markdown]
-# That is what one card holds with ZeRO 1, by the bill and with all four extras. Two cards hold the bill, but not the extras. **Four cards hold them, too, but barely**: 2.7 GB are left, and each of these numbers may be off by a few GB. We take eight, because a machine has eight.
+# Two cards hold the bill, but not what it leaves out. **Four cards hold that, too**: with 77.3 GB on each, 2.7 of the 80 are left. (On an A100 torch can use about 85 billion bytes; then 7.7 GB are left.) But each of these numbers may be off by a few GB. We take eight, because a machine has eight.
 #
 # ## How long, and at what cost?
 #
@@ -508,7 +510,7 @@ card_days = 82_432 / 24  # LLaMA's paper, table 15
 reached.score(100 * peak_days / card_days)
 
 # %% [markdown]
-# This share is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The rest of the time goes to norms, attention, messages and waiting. Labkit's planner is more hopeful: its step for four cards would reach 61 % of the peak. So we let it compare plans, but count days by the paper's hours, and assume a price:
+# This share is the [MFU](GLOSSARY.md#mfu), model FLOPs utilization. The products themselves stay below the peak, and norms, attention, messages, waiting and, where there is some, recomputation take time as well. Labkit's planner is more hopeful: its step for four cards would reach 61 % of the peak. So we let it compare plans, but count days by the paper's hours, and assume a price:
 
 # %%
 price = 2  # dollars for an hour of a card: put in yours
@@ -516,7 +518,7 @@ rows = [{"cards": n, "days": card_days / n, "card-days": card_days} for n in (4,
 lab.table([row | {"dollars": 24 * price * row["card-days"]} for row in rows])
 
 # %% [markdown]
-# So eight cards train LLaMA 7B in 14 months, for about 165,000 dollars. The table takes the same MFU for any number. But if 64 cards share the batch of eight, each computes an eighth as long, and sends as many bytes over slower links. Labkit's planner predicts that they end 7.3 times sooner, for a tenth more card-days.
+# So eight cards train LLaMA 7B in 14 months, for about 165,000 dollars. The table takes the same MFU for any number. But let a step have 512 sequences. If 64 cards share them instead of eight, each computes an eighth as long, and sends as many bytes over slower links. Labkit's planner predicts that they end 7.3 times sooner, for a tenth more card-days.
 #
 # <details><summary>What the planner predicts, and what it counts differently</summary>
 #
@@ -524,7 +526,7 @@ lab.table([row | {"dollars": 24 * price * row["card-days"]} for row in rows])
 #
 # This is probably too quick. The constants come from published runs of Megatron on A100s. All of them recomputed activations, all but the smallest were tensor parallel, too, and the best reached 56 %, with the products of attention; counted so, the planner's 66 % are 70 %. Our plan neither recomputes nor cuts the model, so it goes beyond those runs.
 #
-# A card counts as 80 billion bytes here; on an A100 torch can use about 85 billion. The bill counts 6.7 billion parameters, as the paper rounds, and the planner 6.74 billion. Its own memory has 8.6 GB of activations where the bill has 9.1: LLaMA has no masks of dropout, and a fused MLP keeps three of its four wide tensors. It sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
+# The planner sends gradients in 16 bits, as in the bill; with fp32 64 cards take 15 % more card-days than eight.
 #
 # </details>
 #
@@ -685,8 +687,8 @@ check.hint("sharded_bytes")
 #
 # 1. One card holds it and is fast enough: use one card.
 # 2. One card holds it but is slow: data parallel (chapter 03).
-# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first.
-# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the layers themselves (chapter 09). By layers, the first rank keeps as much as before.
+# 3. The states don't fit: shard them (chapters 06 and 07), the optimizer first, or, where links are slow, cut by layers (chapter 08), which sends less.
+# 4. The activations don't fit: take smaller microbatches, recompute (chapter 05), or cut the layers themselves (chapter 09). (By layers doesn't help here: the first rank keeps as many as before.)
 #
 # **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [ring](GLOSSARY.md#ring), [ZeRO](GLOSSARY.md#zero-stage), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [microbatch](GLOSSARY.md#microbatch), [bubble](GLOSSARY.md#bubble), [MFU](GLOSSARY.md#mfu).
 #

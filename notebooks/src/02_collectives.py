@@ -82,8 +82,8 @@ lab.table(
 # - **Broadcast**: all have what rank 0 brought.
 # - **Reduce**: rank 0, the *root*, has the sum. Don't use what the others hold: partial sums that gloo left there.
 # - **All-reduce**: all have the sum. Plain data parallelism (DDP, chapter 03) adds its gradients with it.
-# - **All-gather**: each rank gave one of its numbers, and all have these four. FSDP collects its weights this way (chapter 07).
-# - **All-to-all**: rank r gets everyone's number r, counted from 0: rank 2 the third. Mixtures of experts need it.
+# - **All-gather**: rank r gave its number r, counted from 0, and all have these four. FSDP collects its weights this way (chapter 07).
+# - **All-to-all**: rank r gets everyone's number r: rank 2 has 3, 30, 300 and 3000. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its number r. FSDP adds gradients this way.
 #
 # A reduce-scatter and then an all-gather give an all-reduce.
@@ -114,13 +114,11 @@ returning = lab.guess("Ranks that return, of three", between=(0, 3))
 
 
 # %%
-impatient = {"hang_s": 2}  # waits two seconds for a silent rank
-
-
 def stuck(function, ranks):
-    """The error of a launch that hangs."""
+    """Launches a function; returns the error if it hangs."""
     try:
-        lab.launch(function, ranks=ranks, **impatient)
+        # two seconds without a sign of life count as a hang
+        lab.launch(function, ranks=ranks, hang_s=2)
     except lab.Timeout as error:
         return error
 
@@ -179,7 +177,7 @@ print(verdict.finding.text)
 verdict
 
 # %% [markdown] sections="8.3.2"
-# So nobody gets to its `recv`. We take `isend`: it starts a send and returns, and `wait` waits for its end. With NCCL the GPUs' streams may still wait in the same circle, because each has its send first, and the receive behind it. There `batch_isend_irecv` starts both as one.
+# So nobody gets to its `recv`. We take `isend`: it starts a send and returns, and `wait` waits for its end. With NCCL a `send` returns at once, but the waiting only moves to the GPUs' streams: each has its send first, and the receive behind it, so they may still wait in a circle. There `batch_isend_irecv` starts both as one.
 
 
 # %%
@@ -217,7 +215,7 @@ lab.launch(whole_buffers, ranks=4)
 #
 # ### Chunks
 #
-# One rank per sum is enough. So cut each buffer into four chunks, and let rank r make the sum of chunk r only. Then four sums are under way at once, and each link carries a quarter of the buffer per step. When they are finished, they go round in the same way.
+# One rank per sum is enough. So cut each buffer into four chunks, and let rank r make the sum of chunk r only. Then four sums are under way at once, and each link carries a quarter of the buffer per step. When they are finished, they go round once more, now only copied.
 #
 # A colour is now a chunk. Move the step, and follow one.
 
@@ -227,7 +225,7 @@ collectives.Call(algorithm="ring", ranks=4).board().plain().turn_to(1)
 # %% [markdown] sections="8.3.2"
 # ### Which chunk, in which step?
 #
-# In the first half a rank always sends the chunk that it has just added to. Rank r begins with chunk r - 1, so that chunk r ends on rank r. **Guess**: in a ring of *eight*, which chunk does rank 0 send in step 3?
+# In the first half a rank always sends the chunk that it has just added to. Rank r sends chunk r - 1 first. So chunk r sets out from rank r + 1, and its last stop is rank r. **Guess**: in a ring of *eight*, which chunk does rank 0 send in step 3?
 
 # %%
 third = lab.guess("The chunk that rank 0 of eight sends in step 3", between=(0, 7))
@@ -276,7 +274,7 @@ def ring_and_library():
     ours = torch.full((1_000_000,), 10.0**rank)
     library = ours.clone()
     with traffic.count() as by_ring:
-        # once yours passes: my_ring(rank, size, ours)
+        # once yours passes: my_ring(rank, size, ours) instead
         collectives.execute(collectives.plan("all_reduce", "ring", size), ours)
     with traffic.count() as by_library:
         dist.all_reduce(library)
@@ -301,7 +299,7 @@ least = lab.guess("Least that the busiest of 100 ranks sends, in buffers")
 least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 
 # %% [markdown] sections="19.8.1"
-# Why? Take four ranks, and one number of the buffer. Say rank 0 is the first to know its sum; what arrives at the same moment, we put in any order.
+# Why? Take four ranks, and one number of the buffer. Say rank 0 is the first to know the sum of this number. (Messages that arrive at the same moment we put in any order.)
 #
 # - By then each of ranks 1, 2 and 3 has sent its part, alone or in a sum, in a message that has arrived somewhere: 3 messages.
 # - At that moment none of the three knows the sum, so each must still receive one: 3 more.
@@ -317,7 +315,7 @@ least.score(collectives.lower_bound_bytes("all_reduce", 100, 1.0))
 #
 # Is the way that sends least also the fastest? Three ways race. The first is our first idea, a naive [parameter server](GLOSSARY.md#parameter-server): all send whole buffers to rank 0, one after the other, and it sends the sum back. The second is the ring.
 #
-# The third is a **tree**. The ranks first add in pairs; those that now hold a sum add in pairs again, and so on up. The way down is your broadcast of exercise 1, and the way up is the same, reversed. Each message is a whole buffer, in one piece. The numbers are steps:
+# The third is a **tree**. The ranks first add in pairs; those that now hold a sum add in pairs again, and so on up. The way down is a broadcast as in exercise 1, though yours may pair other ranks, and the way up is its reverse. Each message is a whole buffer, in one piece. The numbers are steps:
 
 # %%
 collectives.Ways(algorithms=["parameter_server", "ring", "tree"])
@@ -366,7 +364,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 round(race.measured["parameter_server"] / race.measured["ring"], 2)
 
 # %% [markdown]
-# So many times as long as the ring did the server take in this run; the prediction is 2.5. In six earlier runs on two cores the server took between 1.9 and 2.4 times as long as the ring; on a busy machine it may be less. The times $T(n)$ are built into the links, so the race tests only the steps.
+# That is server over ring in this run; the prediction is 2.5. In six earlier runs on two cores the server took between 1.9 and 2.4 times as long as the ring; on a busy machine it may be less. The times $T(n)$ are built into the links, so the race tests who sends in which step, not $T(n)$.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
@@ -384,8 +382,8 @@ tree = lab.sweep(small.but(algorithm="tree"), ranks=ranks, run=[2, 8])
 grows.score(ring.line[64] / ring.line[2])
 
 # %%
-predicted = {"ring": ring.line, "tree": tree.line}
-measured = {"ring": ring.measured, "tree": tree.measured}
+predicted = {"a ring": ring.line, "a tree": tree.line}
+measured = {"a ring": ring.measured, "a tree": tree.measured}
 axes = {"x": "ranks", "unit": "us", "log_x": True, "log_y": True, "badge": ring.badge}
 title = "All-reduce of 4 kB"
 lab.curves(predicted=predicted, measured=measured, **axes, title=title)
@@ -393,13 +391,7 @@ lab.curves(predicted=predicted, measured=measured, **axes, title=title)
 # %% [markdown] sections="8.3.2, 19.1.2"
 # With so few bytes a step takes little more than $\alpha$, so the number of steps decides. A ring is optimal in *bandwidth*, and the price is *latency*. By the formulas the tree wins with 4 kB from four ranks on.
 #
-# With 8 real ranks the tree wins, too. But both took clearly longer than predicted, so trust the order, not the times.
-#
-# <details><summary>How much longer</summary>
-#
-# In some runs twice as long: steps of 10 ms lost milliseconds each, and why, we have not found out.
-#
-# </details>
+# With 8 real ranks the tree wins, too. But both took longer than predicted, the ring in one run three times as long. We suspect the two cores again: each step of the ring needs all eight ranks, and one that gets its turn late holds up its neighbours. So trust the order here, not the times. Real machines have their own cores, so next we use the formula, as an estimate.
 
 # %% [markdown]
 # ## The eight seconds
@@ -428,7 +420,7 @@ lab.table(
 # %% [markdown]
 # These are the eight seconds, by the formulas; nothing of that size was run. Rank 0 receives 14 GB from each of seven ranks, one after the other, and sends as much: $2\cdot7\cdot\frac{14}{25}$ seconds. In the ring each rank sends seven eighths of 14 GB twice, and all send at once: $2\cdot\frac78\cdot\frac{14}{25}$ seconds. With 64 machines the ring takes little longer: each of its ranks sends less than two buffers, however many there are.
 #
-# <details><summary>How good is such a formula? One says 6.29 ms where 8.20 were measured</summary>
+# <details><summary>How good is such a formula? For eight A100 it says 6.29 ms where 8.20 were measured</summary>
 #
 # For 1.07 GB on eight A100, joined by NVLink (taken as 2 us and 300 GB/s), the ring's says 6.29 ms. Others ([Stas Bekman](https://github.com/stas00/ml-engineering)) measured 8.20; which algorithm NCCL took, they do not say. With small buffers it is further off (optional end).
 #
@@ -698,7 +690,7 @@ check.hint("halving_all_reduce")
 # - An all-reduce can be made of a reduce-scatter and an all-gather. In a ring both are messages between neighbours. Every `recv` needs its `send`. If all ranks of a ring send first, blocking sends wait for each other: use `isend`, or let one rank receive first.
 # - If only ranks add and copy, and nothing is compressed, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring sends just that, in $2(N-1)$ steps.
 # - A tree that sends its buffer in one piece takes only $2\lceil\log_2 N\rceil$ steps, but sends whole buffers. So of these two the ring is for large buffers, the tree for small ones.
-# - A message takes $\alpha + n/B$, so the time of each way can be estimated. By this model the server takes eight seconds for our 14 GB, and the ring one. The links of our race were paced by this very model. So its runs tested the steps, not the model; the order held, and measured times were longer.
+# - A message takes $\alpha + n/B$, so the time of each way can be estimated. By this model the server takes eight seconds for our 14 GB, and the ring one. The links of our race were paced by this very model. So its runs tested who sends in which step, not the model; the order held, and measured times were longer.
 # - From the optional end: by the model, if links are fast inside machines and slow between them, add inside first, so that only small parts cross.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links); in the optional end [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [busbw](GLOSSARY.md#busbw), [island](GLOSSARY.md#island).

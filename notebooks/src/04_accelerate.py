@@ -27,9 +27,7 @@ dealt = {
 lab.show(ours.draw_deal(dealt))
 
 # %% [markdown]
-# Samples and batch size are the same in both. What is different, and what would four ranks need to train like one process? The first guess asks for it.
-#
-# We will meet runs that aren't what their authors meant. In the end a few lines stop them before the first update.
+# Samples and batch size are the same in both. What is different, and what would four ranks need to train like one process? We begin with two.
 #
 # **When you are done** you can write one loop for every engine, say what each of Accelerate's calls did to your objects, and stop a run that isn't what you meant.
 
@@ -157,7 +155,9 @@ net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
 """
 
 # %% [markdown]
-# The loop accumulates and clips:
+# The loop accumulates and clips.
+#
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several batches make one update. `Accelerator(gradient_accumulation_steps=...)` or a variable of the environment sets their number, 1 by default. `accelerator.backward` divides each loss by it, so the gradients add up to a mean. `accumulate` lets the weights change only in the last of these batches, in which `sync_gradients` is True. `clip_grad_norm_` shortens a gradient that is longer than 0.5, and `end_training` closes what Accelerate has opened:
 
 # %%
 LOOP = """
@@ -179,9 +179,6 @@ from pathlib import Path
 folder = Path(tempfile.mkdtemp())
 script = folder / "train.py"
 _ = script.write_text(MAKE + OBJECTS + LOOP)
-
-# %% [markdown]
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several batches make one update. `Accelerator(gradient_accumulation_steps=...)` or a variable of the environment sets their number, 1 by default. `accelerator.backward` divides each loss by it, so the gradients add up to a mean. `accumulate` lets the weights change only in the last of these batches, in which `sync_gradients` is True. `clip_grad_norm_` shortens a gradient that is longer than 0.5.
 
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
@@ -211,7 +208,7 @@ print(yaml.safe_dump(fp32, sort_keys=False))
 
 # %%
 started = lab.launch_script(script, "4", using="accelerate", config=fp32)
-print(started.logs[1])
+print(started.logs[1].strip())
 
 # %% [markdown]
 # The file is the one that GPUs need; `ACCELERATE_USE_CPU=true` turns it into `MULTI_CPU`, DDP without a GPU.
@@ -219,7 +216,7 @@ print(started.logs[1])
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
 #
-# Do other engines train the same model? The script stays, and each engine gets a file. [FSDP](GLOSSARY.md#fsdp) (chapter 07) leaves each rank a part of every weight, and gathers one layer at a time, so its file names the layers' class, `Block`. DeepSpeed's `zero_stage: 2` (chapter 06) splits gradients and the optimizer's state among the ranks.
+# Do other engines train the same model? The script stays, and each engine gets a file. [FSDP](GLOSSARY.md#fsdp) (chapter 07) leaves each rank a part of every weight, and gathers one layer at a time, so its file names the class of the layers, `Block`. (Version 2 is the FSDP of today.) DeepSpeed's `zero_stage: 2` (chapter 06) splits gradients and the optimizer's state among the ranks.
 
 # %%
 bf16 = {**fp32, "mixed_precision": "bf16"}
@@ -227,7 +224,6 @@ wrapping = {
     "fsdp_version": 2,
     "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
     "fsdp_transformer_layer_cls_to_wrap": "Block",
-    "fsdp_cpu_ram_efficient_loading": False,  # every rank builds the model
 }
 fsdp = {**fp32, "distributed_type": "FSDP", "fsdp_config": wrapping}
 zero = {"zero_stage": 2, "gradient_clipping": 0.5}
@@ -259,10 +255,16 @@ def look(runs):
 look(ways)
 
 # %% [markdown]
-# What does Accelerate take a pretend device for? labkit says that it is a CPU, so DDP reads `MULTI_CPU` here. Only where the file asks for FSDP or DeepSpeed, labkit says that it is a GPU, because on CPUs Accelerate would use neither.
+# Accelerate knows no pretend devices, so labkit tells it of ranks and devices. For DDP it does what `ACCELERATE_USE_CPU=true` did above, hence `MULTI_CPU`; for FSDP and DeepSpeed it says that the devices are GPUs.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
-# On these devices the promise is kept: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding, so below a run is right within 1e-4. (With AdamW's usual `eps` this rounding grows to 0.0003, and right runs would miss the 1e-4.) bf16 is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings.
+# On these devices the promise is kept: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding. From here on we call a run right if it is within 1e-4. bf16 is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings.
+#
+# <details><summary>Why our <code>eps</code> is large</summary>
+#
+# With AdamW's usual `eps` the rounding grows to 0.0003, and right runs would miss the 1e-4.
+#
+# </details>
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -271,6 +273,8 @@ look(ways)
 #
 # - Run 1 is the opening's: four ranks, and still a batch size of 8.
 # - Run 2 uses DeepSpeed, and its author wrote `gradient_clip` instead of `gradient_clipping`. The script still asks for 0.5.
+#
+# Each is a function of the script, since in the end we start all four again with another one.
 
 # %%
 wrong_key = {"zero_stage": 2, "gradient_clip": 0.5}
@@ -299,7 +303,7 @@ look(first_two)
 ours.environment(misspelt)
 
 # %% [markdown]
-# Run 3 is plain DDP with a batch size of 4 on two ranks, on a machine without GPUs (`gpus=False` takes the pretend device away). Nobody sets `ACCELERATE_USE_CPU`. Then Accelerate doesn't look for other ranks: each process believes that it is alone. How many updates does rank 0 make?
+# Run 3 is plain DDP with a batch size of 4 on two ranks, on a machine without GPUs: `gpus=False` takes the pretend device away, and labkit tells Accelerate nothing. Nobody sets `ACCELERATE_USE_CPU` either. Then Accelerate doesn't look for other ranks: each process believes that it is alone. How many updates does rank 0 make?
 
 # %%
 third = lab.guess("3. updates of rank 0", between=(1, 32))
@@ -338,7 +342,7 @@ fourth.score(on_cpus["type"])
 # %% [markdown]
 # Plain DDP: the weights are right, but nothing is cut, so no memory is saved. None of the four ends with an error, and only run 1 has a loss that one would notice. It also got just what it asked for. Where did the others lose what they asked for?
 #
-# |stop|task|lost here|
+# |station|task|lost here|
 # |---|---|---|
 # |file|says what you want||
 # |command|turns what it knows into variables|run 2: `gradient_clip`|
@@ -380,7 +384,7 @@ for engine in ("ddp", "fsdp", "zero2"):
 lab.table(rows)
 
 # %% [markdown]
-# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. Of these three only FSDP cuts the weights.
+# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. `prepare` also moves the model and each batch to the rank's device. Of these three only FSDP cuts the weights. It makes new ones for that, so the optimizer must be prepared together with the model; and `accelerator.get_state_dict(net)` gives rank 0 the whole weights, under the bare model's names.
 #
 # ### How the loader deals
 #
@@ -426,7 +430,7 @@ look({"split_batches=True": start(cured, 4, "8")})
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
 #
-# A batch size of 2 would cure run 1 as well. And a schedule of the learning rate? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. And on four ranks?
+# A batch size of 2 would cure run 1 as well. And a schedule of the learning rate? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. But each call of a prepared schedule's `step()` takes one step *for each rank*. How large is the rate on four ranks?
 
 # %%
 rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
@@ -456,9 +460,9 @@ lab.show(lab.curves(predicted=wanted, measured=drawn, **axes, title=title))
 rate.score(four_rates[2])
 
 # %% [markdown]
-# Each `falling.step()` takes one step for each rank, because Accelerate assumes a schedule for one process *of the same batch size*. With a batch size of 2 that process makes 32 updates and four ranks make 8; 8 × 4 = 32, so 32 is the length to give. (With `split_batches=True` a call takes one step, because one process of that batch size makes 8 updates, too.)
+# Why four steps at a time? Accelerate assumes that you wrote the schedule for one process with *each rank's* batch size. With a batch size of 2 one process makes 32 updates, and four ranks make 8; 8 × 4 = 32, so 32 is the length to give. (With `split_batches=True` a call takes one step, because one process of that batch size makes 8 updates, too.)
 #
-# So take `len(loader)` *before* `prepare`, divide it by `gradient_accumulation_steps`, and prepare everything in one call. This length is right with `split_batches`, too, as long as all divides evenly. Else the loader is filled up, and the schedule takes updates × ranks steps. Ten samples in batches of 2 are 5 batches, but four ranks make 2 updates, so 2 × 4 = 8 steps.
+# So take `len(loader)` *before* `prepare`, divide it by `gradient_accumulation_steps`, and prepare everything in one call. This length is right with and without `split_batches`, as long as all divides evenly. Else count the steps: updates × ranks, or with `split_batches=True` just the updates. Ten samples in batches of 2 are 5 batches, but four ranks make 2 updates, so 2 × 4 = 8 steps.
 #
 # <details><summary>With accumulation, and a second call of prepare</summary>
 #
@@ -471,7 +475,7 @@ rate.score(four_rates[2])
 # %% [markdown] sections="8.2.2"
 # ### Exercise 1. An epoch in numbers
 #
-# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take in it? Find the numbers on paper, then write the function. `split_batches` is off, and the last update takes what is left, so count the steps that are taken: they are more than the rule gives.
+# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take in it? Find the numbers on paper, then write the function. `split_batches` is off. The loader's gap is filled up as above, but an update's isn't: the last one takes the batches that are left. So count the steps that are taken: they are more than the rule gives.
 
 
 # %%
@@ -505,7 +509,7 @@ check.hint("epoch_numbers")
 ours.Update(engine="ddp", accumulation=2).compare()
 
 # %% [markdown]
-# Until the last batch Accelerate makes `step` and `zero_grad` do nothing. A box names the [collectives](GLOSSARY.md#collective) that its line calls, here one for each bucket of gradients. The weights change in `optimizer.step()`.
+# Until the last batch Accelerate makes `step` and `zero_grad` do nothing. A box names the [collectives](GLOSSARY.md#collective) that its line calls, predicted = counted. DDP makes two buckets of the gradients of this picture's model, and calls an all-reduce for each. The weights change in `optimizer.step()`.
 #
 # Under DDP batch 1 sends nothing: a rank keeps its own gradients until batch 2. With DeepSpeed's ZeRO-2 a rank keeps only its part of all ranks' gradients. Does it send in batch 1?
 
@@ -520,11 +524,11 @@ calls = under_deepspeed.measured[0]["backward"]["calls"]
 sends.score("gradients" if calls else "no gradients")
 
 # %% [markdown]
-# ZeRO-2 reduces gradients in every batch. And in the last, `accelerator.backward` does all the rest as well: it calls the engine's `step`, which agrees on the norm (the second all-reduce), clips, updates, and gathers the weights. Nothing is left for the lines below.
+# ZeRO-2 reduces gradients in every batch. And in the last, `accelerator.backward` does all the rest as well: it calls the engine's `step`, which agrees on the norm by one more all-reduce, clips, updates, and gathers the weights. Nothing is left for the lines below.
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# So what does the script's `clip_grad_norm_` still do, and what if its `if accelerator.sync_gradients` is missing? We compare four scripts that all ask for 0.01: DDP, DDP without the `if`, DeepSpeed, and DeepSpeed with 0.01 in its configuration as well. Each makes one update of two batches with SGD and learning rate 1, so the weights move by exactly the gradient. Ten times the loss makes it much longer than 0.01.
+# So what does the script's `clip_grad_norm_` still do, and what if its `if accelerator.sync_gradients` is missing? We compare four scripts that all ask for 0.01: DDP, DDP without the `if`, DeepSpeed, and DeepSpeed with 0.01 in its configuration as well. Each makes one update of two batches with SGD and learning rate 1, so the weights move by exactly the clipped gradient. We take ten times the loss, so that the gradient is much longer than 0.01.
 
 
 # %%
@@ -545,7 +549,7 @@ def clipped(engine, guard=True, configured=None):
 
 
 # %% [markdown]
-# In the third script we write no limit into DeepSpeed's configuration, and Accelerate has a default for that, 1. How long is DeepSpeed's move?
+# In the third script we write no limit into DeepSpeed's configuration. How long is DeepSpeed's move?
 
 # %%
 lengths = ("0.01", "1", "not clipped")
@@ -572,9 +576,9 @@ lab.show(lab.table(moves))
 length.score(f"{moves[2]['length']:.2g}")
 
 # %% [markdown]
-# The third move is 1 long: when the script clips, DeepSpeed has already changed the weights. So only its own configuration counts, where Accelerate writes 1 if nobody says a limit. Write the limit in both places, as our script and `zero` do, and run 2 is cured.
+# The third move is 1 long: when the script clips, DeepSpeed has already changed the weights. So only its own configuration counts, where Accelerate writes 1 by default if nobody says a limit. Write the limit in both places, as our script and the file with `"gradient_clipping": 0.5` do, and run 2 is cured.
 #
-# `degrees` is the angle to the first row's move. Without the `if` it is 24.1: each rank clips the gradient of batch 1 before that of batch 2 is added, so the two no longer count alike.
+# Without the `if` DDP's move has the right length, but it is turned by 24.1 degrees: each rank clips the gradient of batch 1 before that of batch 2 is added, so the two no longer count alike.
 #
 # <details><summary>More on the missing <code>if</code>, and on the default</summary>
 #
@@ -724,7 +728,7 @@ check.hint("one_epoch")
 # ## Summary
 #
 # - The batch size is a rank's own, unless you set `split_batches=True`. A loader that falls short is filled up with its first samples.
-# - Write a schedule for one process, of length `len(loader)` before `prepare`, divided by `gradient_accumulation_steps`; where that leaves a rest, count updates × ranks.
+# - Write a schedule for one process, of length `len(loader)` before `prepare`, divided by `gradient_accumulation_steps`; where that leaves a rest, count updates × ranks, or with `split_batches=True` the updates.
 # - `accelerator.backward` also updates under DeepSpeed, which clips by its own configuration. Elsewhere clip under `sync_gradients`.
 # - Write down what you meant, and let the script stop where the run is something else.
 #

@@ -48,7 +48,7 @@ dashed = {"at": {"0.1": 0.1}, "marks": {"twice 0.0001": 2e-4}}
 lab.curves(predicted=lines, **axes, **dashed, title="The gap to the next number")
 
 # %% [markdown]
-# Where a line is above the horizontal one, an update of 0.0001 is under half a gap. At 0.1 only bf16's line is above.
+# Where a line is above the horizontal one, the gap is over twice 0.0001, so an update of 0.0001 is under half a gap. At 0.1 only bf16's line is above.
 #
 # **When you are done** you can choose a format for weights, train in 16 bits on several ranks, and cut the memory of a step.
 #
@@ -68,7 +68,7 @@ lab.bars(layout, stacked=True, badge="torch.finfo", title="The bits of a number"
 # %% [markdown]
 # bf16 has about fp32's range but few digits; fp16 has more digits, but ends at 65504, and has only zero below 6e-8.
 #
-# From $2^e$ to $2^{e+1}$ a format has $2^{\text{fraction}}$ numbers, at equal distances. So above $2^{-4}$, where 0.1 lies, the gap of fp16 is $2^{-4} / 2^{10} = 2^{-14}$, or 6.1e-5.
+# From $2^e$ to $2^{e+1}$ a format with m bits of fraction has $2^m$ numbers, at equal distances. So above $2^{-4}$, where 0.1 lies, the gap of fp16 is $2^{-4} / 2^{10} = 2^{-14}$, or 6.1e-5.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in fp16?
 
@@ -133,7 +133,7 @@ moves.score(len(set(lines["bf16 with a master"].values())) - 1)
 lab.show(picture.step("mixed"))
 
 # %% [markdown]
-# The update, and the rounding after it, we write ourselves. The masters are fp32, so their gradients have to be, too:
+# The update, and the rounding after it, we write ourselves. The masters are fp32, so their gradients have to be, too (the lower box on the right):
 
 
 # %%
@@ -148,7 +148,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. The third has fp32 masters, but after each update overwrites them with the rounded weights (`master.copy_(weight)`), so only its moments gain. The fourth keeps its masters.
+# We train a small transformer on two ranks with DDP in four ways. In fp32 and pure bf16 the masters are the weights themselves, and Adam's moments have their type. The third is a control, to see what is to blame: it has fp32 masters, but after each update overwrites them with the rounded weights (`master.copy_(weight)`), so only its moments gain. The fourth keeps its masters.
 
 
 # %%
@@ -200,8 +200,9 @@ lab.curves(measured=lines, **axes, title="The loss above that of fp32")
 # That is rank 0's loss, the mean of three seeds; in fp32 it falls from 5.7 to 5.1. How far above fp32's does each seed's loss end, and how many masters that got a gradient end where they began?
 
 # %%
-heads = ["training", "seed 0", "seed 1", "seed 2", "got a gradient", "where it began"]
-lab.table(rows, heads=heads, units={heads[4]: "share", heads[5]: "share"})
+above = ["above: seed 0", "above: seed 1", "above: seed 2"]
+shares = {"got a gradient": "share", "where it began": "share"}
+lab.table(rows, heads=["training", *above, *shares], units=shares)
 
 # %% [markdown]
 # Pure bf16 falls behind with each seed. With fp32 moments it falls behind nearly as much, although it differs from `bf16 + masters` only in `master.copy_(weight)`; so most of it comes from rounding the weights after each update. With masters the loss stays at fp32's.
@@ -265,7 +266,7 @@ RECIPES = {
     "fp32": {"moments": 8, "weights": 4, "gradients": 4},
     "pure bf16": {"moments": 4, "weights": 2, "gradients": 2},
     "mixed": {"moments": 8, "masters": 4, "weights": 2, "gradients": 2},
-    "autocast": {"moments": 8, "weights": 4, "gradients": 4},
+    "autocast": {"moments": 8, "weights": 4, "gradients": 4},  # the next section
 }
 bill = {
     name: {part: 7e9 * size for part, size in parts.items()}
@@ -275,7 +276,9 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states: in `mixed` the masters cost what 16 bits save, and autocast's stay fp32. What it saves is [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure. Our `update` makes `mixed` even dearer: with its fp32 gradients, 28 GB, the 112 GB become 140.
+# Only pure bf16 is half as large, and in our run it fell behind. [Mixed precision](GLOSSARY.md#mixed-precision) saves no states: in `mixed` the masters cost what 16 bits save, and autocast's stay fp32. What it saves is [activations](GLOSSARY.md#activations), and on GPUs time, which we don't measure.
+#
+# Our `update` makes `mixed` even dearer: its line `master.grad = weight.grad.to(master.dtype)` adds fp32 gradients, 28 GB, and the 112 GB become 140.
 #
 # <details><summary>More: what a step holds besides, fp32 moments, when masters do not fit</summary>
 #
@@ -325,7 +328,7 @@ lab.table(made, heads=["operator", "result"])
 # %% [markdown]
 # Products gain most, so their inputs are cast, and `gelu` takes what comes. Losses and `layer_norm` are fp32. The *residual stream* from block to block (here `x`) stays fp32 when a bf16 number is added.
 #
-# We count the bytes kept for the backward in fp32, under autocast, and in an all-bf16 model: `held.chunk` counts what autograd saves inside it. The net has two blocks of width 32, and the loss takes 256 logits for each token, in fp32. What share of fp32's bytes does autocast keep?
+# We count the bytes kept for the backward in fp32, under autocast, and in an all-bf16 model of two blocks: `held.chunk` counts what autograd saves inside its `with`. In fp32 that is 1.39 MB. The 8 x 32 x 256 logits of the loss, 262 kB, stay fp32 in all three; under autocast so does the residual stream, 164 kB. What share of fp32's bytes does autocast keep?
 
 # %%
 kept = lab.guess(
@@ -353,7 +356,7 @@ lab.table(rows)
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %% [markdown] sections="S3"
-# Why not half? All three keep the 8 x 32 x 256 logits of the loss in fp32, 262 kB of fp32's 1.39 MB. Under autocast the residual stream, 164 kB, stays fp32, too; nearly all the rest halves. But autocast also keeps 65.5 kB of cast weights. With a larger batch these weigh less, and the share falls towards 66 %.
+# Why not half? Logits and residual stream don't shrink; nearly all the rest halves. But autocast also keeps 65.5 kB of cast weights. With a larger batch these weigh less, and the share falls towards 66 %.
 
 # %% [markdown] sections="10.2.3, 19.4.2"
 # *Here the first half ends.*
@@ -376,7 +379,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
     mine = slice(dist.get_rank(), None, dist.get_world_size())  # this rank's sequences
-    tokens, targets = (each[mine] for each in model.story_tokens(16, 32))
+    tokens, targets = (each[mine].clone() for each in model.story_tokens(16, 32))
     pieces = list(zip(tokens.chunk(num_microbatches), targets.chunk(num_microbatches)))
     held = memory.Activations(ddp.parameters())
     for number, (tokens, targets) in enumerate(pieces, start=1):
@@ -416,7 +419,7 @@ lab.table(rows, heads=["format", "microbatches", "error", "kept_bytes"])
 #
 # In four common cases the result differs:
 #
-# 1. A layer looks across the batch: BatchNorm takes the mean of each microbatch.
+# 1. A layer looks across the batch: BatchNorm takes the statistics of one microbatch.
 # 2. Microbatches differ in their number of real tokens: a token among few weighs more than one among many. Exercise 2 mends it.
 # 3. The sum is kept in bf16 (measured in the optional end).
 # 4. Dropout draws other masks.
@@ -490,7 +493,7 @@ class Recompute(torch.autograd.Function):
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
             y = ctx.block(x)
-        y.backward(grad)
+        y.backward(grad)  # adds to the .grad of the block's weights, too
         return None, x.grad
 
 
@@ -528,20 +531,17 @@ best.score(min(peaks, key=peaks.get))
 # Why can't the peak fall further? Here is the whole step, with none and with all recomputed:
 
 # %%
-lab.curves(
-    measured={"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))},
-    at={"recompute: backward begins": 8},
-    x="events: a tensor is saved or let go",
-    y="activations",
-    unit="bytes",
-    joined=True,
-    title="One step of eight blocks",
-)
+lines = {"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))}
+full = held[0].index(peaks[0])  # the event with the highest peak
+at = {"recompute: backward begins": 8, "keep: backward begins": full}
+axes = {"x": "events: a tensor is saved or let go", "y": "activations", "unit": "bytes"}
+title = "One step of eight blocks"
+lab.curves(measured=lines, at=at, **axes, joined=True, title=title)
 
 # %% [markdown] sections="19.4.2"
-# The forward of `recompute` saves only eight inputs, so it ends at the vertical line. In its backward each block, the last first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here: its backward follows at once.
+# The forward of `recompute` saves only eight inputs, so it ends at the first vertical line. In its backward each block, the last first, computes its activations again and frees them after use: a peak each. The first is the highest, because the inputs of all other blocks are still there. To recompute the last block gains nothing here: its backward follows at once.
 #
-# The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and restores autocast and the random state, which ours forgets.
+# The price is one more forward. A backward takes about two, so a step of three becomes one of four. torch's `checkpoint(block, x, use_reentrant=False)` does the same, and restores autocast and the random state, which ours forgets. (Why `use_reentrant=False`, the optional end shows.)
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -594,12 +594,7 @@ def train_step(ddp, optimizer, microbatches, mixed=True):
 
 
 # %% [markdown]
-# Two pretend devices take sixteen sequences each, by five plans, and report two peaks of their bytes: in forward and backward, and in the update.
-#
-# How low can a plan get? In the update the activations are gone. There are the states, by autocast's bill 16 bytes for each parameter, DDP's buckets, a copy of the gradients, and a temporary of AdamW, as large as the weights. How many bytes is that for each parameter?
-
-# %%
-most = lab.guess("bytes for each parameter in the update", between=(0, 40))
+# Two pretend devices take sixteen sequences each, by five plans: fp32, autocast, autocast with accumulation (four microbatches), autocast with recomputation, and all three. Each device reports two peaks of its bytes: in forward and backward, and in the update.
 
 
 # %%
@@ -639,18 +634,23 @@ plans = {
 peaks = {k: lab.launch(plan, devices=lab.pretend())[0] for k, plan in plans.items()}
 
 # %%
-weights = model.Transformer(8, 96, 4, max_len=64).parameters()
-most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
-
-# %% [markdown]
-# Buckets and temporaries, 4 bytes each, stand in no bill. Our plans change none of this, so it is their floor. And the peak in forward and backward?
-
-# %%
 marks = {"a device of": 40e6}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device")
 
-# %% [markdown] sections="10.7.4"
+# %% [markdown]
 # Autocast alone does not fit; with accumulation or recomputation it does. Each of them lowers only the peak in forward and backward; in the plan `all three` it is below that of the update, so nothing more can be gained.
+#
+# What fills the update? The activations are gone, and by autocast's bill the states are 16 bytes for each parameter. But DDP also keeps its buckets, and AdamW computes with temporaries. How many bytes for each parameter are there in all?
+
+# %%
+most = lab.guess("bytes for each parameter in the update", between=(0, 40))
+
+# %%
+weights = model.Transformer(8, 96, 4, max_len=64).parameters()
+most.score(peaks["autocast"]["update"] / sum(map(torch.numel, weights)))
+
+# %% [markdown] sections="10.7.4"
+# The buckets are a copy of the gradients, and the temporaries are as large as the weights: 4 bytes each, which stand in no bill. Our plans change none of this, so it is their floor.
 #
 # <details><summary>More: the two peaks, <em>selective</em> recomputation</summary>
 #
@@ -664,7 +664,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # In this order:
 #
-# 1. **bf16 with fp32 masters:** always, on hardware that has it: its products are faster.
+# 1. **bf16 with fp32 masters:** always, on hardware that has it: its products are faster. (Not fp16: small gradients become zero there, unless a loss scale helps; see the optional end.)
 # 2. **Accumulation:** when the batch doesn't fit. It adds no FLOPs, but smaller products use a GPU less well.
 # 3. **Recomputation:** if it still doesn't fit, for one more forward.
 #
@@ -676,19 +676,28 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak memory of each device
 #
 # </details>
 #
-# And our 7 B model, with autocast or `mixed`? On one card both cost the same, and autocast is less work. But chapter 06 shards masters and moments over eight cards; then `mixed` keeps 2 + 2 + 12/8 = 5.5 bytes for each parameter, 38.5 GB, and autocast 4 + 4 + 8/8 = 9, because each card needs its fp32 weights whole. So there we take `mixed`.
+# And our 7 B model, with autocast or `mixed`? By the bill their states are equally large, and autocast is less work. But in chapter 06 eight cards share masters and moments, while each keeps gradients and the weights that it computes with whole. In bytes for each parameter:
 #
-# What do activations add? With flash attention a block keeps $34\,sbh$ bytes (chapter 01), of which its input is $2\,sbh$. With 32 blocks, s = h = 4096 and b = 1, two sequences fit beside the states on a card of 80 GB. How many fit if each block is recomputed?
+# |on each card|`mixed`|autocast|
+# |---|---|---|
+# |weights, whole|2|4|
+# |gradients, whole|2|4|
+# |an eighth of the rest|(4 + 8) / 8|8 / 8|
+#
+# That is 5.5 bytes for each parameter, 38.5 GB, against 9. So there we take `mixed`. (Of the fp32 gradients, which we leave out, a card then needs only its eighth.)
+#
+# What do activations add? With flash attention a block keeps $34\,sbh$ bytes (chapter 01), of which its input is $2\,sbh$. We have 32 blocks, s = h = 4096 and b = 1. The logits of the loss, 32,000 for each token, stay in fp32 whatever we do. Beside the 38.5 GB two sequences fit on one of the eight cards, of 80 GB. How many fit if each block is recomputed?
 
 # %%
 fit = lab.guess("sequences that fit if each block is recomputed", between=(2, 100))
 
 # %%
 unit = 4096 * 4096
+logits = 4 * 4096 * 32_000
 free_bytes = 80e9 - 38.5e9
 needs = {
-    "keep": 32 * 34 * unit,
-    "recompute": (31 * 2 + 34) * unit,  # 31 inputs, and one block in full
+    "keep": 32 * 34 * unit + logits,
+    "recompute": (31 * 2 + 34) * unit + logits,  # 31 inputs, and one block in full
 }
 rows = [(way, size, free_bytes // size) for way, size in needs.items()]
 lab.table(rows, heads=["way", "kept_bytes", "sequences"])
@@ -697,7 +706,7 @@ lab.table(rows, heads=["way", "kept_bytes", "sequences"])
 fit.score(free_bytes // needs["recompute"])
 
 # %% [markdown]
-# Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB together. By this bill 25 fit.
+# Recomputed, a sequence keeps its inputs, and in the backward one block in full, 1.6 GB together, and its logits are 0.5 GB. By this bill 19 fit. It leaves out buckets and temporaries, so really fewer do.
 #
 # ---
 #

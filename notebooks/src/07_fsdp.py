@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from labkit import fsdp, model, planner, sharding
 from labkit.fsdp import check
-from labkit.measure import memory, traffic
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 
 lab.begin("en", deadline_s=120, ranks=4)
 fsdp.moments()
@@ -72,13 +71,13 @@ lab.show(in_fsdp.picture(title=title))
 #
 # ## By hand
 #
-# A card computes with its slices of a layer in three moves: **[all-gather](GLOSSARY.md#all-gather)** them into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
+# A card has one slice of a layer, and computes in three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, so that each rank gets its own slice of the mean.
 
 # %%
 fsdp.ThreeMoves(ranks=4)
 
 # %% [markdown]
-# A row is a rank. The optimizer works number by number, so in its step each rank needs its own slices alone.
+# A row is a rank. The optimizer works number by number, so in its step each rank needs its own slice alone.
 #
 # The third move is the backward of the first, so we tell autograd just that. It gives the sum over the ranks; for the mean we divide.
 
@@ -130,7 +129,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# `fsdp.train` takes three steps of SGD with DDP and with ours, from the same weights. It counts each byte made on a rank or handed to collectives. How far apart are two weights at most?
+# `fsdp.train` takes three steps of SGD with DDP and with ours, from the same weights. It counts the bytes that a rank holds, and hands to collectives. How far apart are two weights at most?
 
 # %%
 DDP = torch.nn.parallel.DistributedDataParallel
@@ -139,8 +138,6 @@ lab.table(lab.launch(fsdp.train, ways)[0].apart())
 
 # %% [markdown]
 # `Kept` is correct, up to rounding: *untrained* shows how far three steps moved the weights. But when the forward ends, all layers are whole. `Freed` gives the bytes back in between.
-#
-# Autograd saves *views* of the gathered tensor. They share one storage, so `resize_(0)` frees them all. Before the layer's backward a hook fills it again, in place. Autograd notices an ordinary in-place write, because the tensor's version number grows, and raises an error. It does not notice a write through `.data`.
 
 
 # %%
@@ -162,9 +159,11 @@ class Freed(Kept):
 
 
 # %% [markdown]
+# At 2 all bytes go: autograd has saved *views* of the gathered tensor, and they share one storage. At 3 a hook, which autograd calls before the layer's backward, fills it again, in place. Autograd notices an ordinary in-place write, because the tensor's version number grows, and raises an error. It does not notice a write through `.data`.
+#
 # ### Beside torch's own
 #
-# torch does it with one function, called on each part of the model and then on the whole. A call makes a **[unit](GLOSSARY.md#unit)**: all parameters that no inner call has taken, gathered by one message and freed together. The module stays, but each of its parameters is replaced by a new one, a `DTensor`: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
+# torch does it with one function, called on each part of the model and then on the whole. A call makes a **[unit](GLOSSARY.md#unit)**: all parameters that no inner call has taken, gathered by one message and freed together. Each parameter of the module is replaced by a new one, a `DTensor`: it holds this rank's slice (`to_local()`) and can gather the whole (`full_tensor()`).
 
 
 # %%
@@ -181,13 +180,13 @@ runs = lab.launch(fsdp.train, ways)[0]
 lab.table(runs.apart())
 
 # %% [markdown]
-# And the memory? At each moment we take the highest of the three steps.
+# And the memory? At each moment we take the highest of the three steps. Batches here have two sequences, not one, so the peaks don't compare with the 2.06 MB above.
 
 # %%
 held = {way: runs[way].footprint for way in ("Kept", "Freed", "fully_shard")}
 lines = {way: dict(enumerate(each.totals)) for way, each in held.items()}
 peaks = {each.peak: each.totals.argmax() for each in held.values()}
-title = "Memory over the moments of a step, and where it peaks"
+title = "Memory of rank 0 over a step, and where it peaks"
 axes = {"x": "0 to 5: F0 to F5; 6 to 11: B5 to B0", "y": "memory of rank 0"}
 lab.curves(measured=lines, at=peaks, title=title, unit="bytes", joined=True, **axes)
 
@@ -196,7 +195,7 @@ lab.curves(measured=lines, at=peaks, title=title, unit="bytes", joined=True, **a
 #
 # <details><summary>How much higher</summary>
 #
-# In the forward `fully_shard` lies a block higher, the buffer through which it gathers. In the backward it is up to two blocks, because the next one is there early.
+# In the forward a block, the buffer through which it gathers. In the backward up to two, because the next one is there early.
 #
 # </details>
 #
@@ -208,7 +207,7 @@ lab.curves(measured=lines, at=peaks, title=title, unit="bytes", joined=True, **a
 #
 # - `shards[i]` are this rank's rows of weight i, as `torch.chunk` and `fully_shard` cut `num_rows[i]` rows: five rows on four ranks are cut into 2, 2, 1 and 0. You get them unpadded, and return gradients of their shapes. To send them on N ranks, pad to `ceil(num_rows[i] / N)` rows, here 2.
 # - `x` is this rank's own batch. A layer is `x = torch.tanh(x @ weight.T)`, and a rank's loss is the mean square of its last `x`.
-# - Keep the inputs. In the backward compute each layer again, with `torch.autograd.grad`: every weight is gathered twice, and only one is whole at a time.
+# - Keep the inputs. In the backward compute each layer again from its input, and then its gradients with `torch.autograd.grad`: every weight is gathered twice, and only one is whole at a time.
 
 
 # %%
@@ -292,7 +291,7 @@ lab.table(
 def fsdp_step():
     net = sharded(model.Transformer(3, 128, 4, max_len=64))
     tokens, targets = model.story_tokens(4, 64, seed=dist.get_rank())
-    for _ in range(2):
+    for _ in range(2):  # the order is that of the second; the first warms up
         model.loss(net(tokens), targets).backward()
 
 
@@ -303,7 +302,7 @@ lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 # %% [markdown]
 # In the backward FSDP prefetches without being told to: `g2` comes before `B3`. On GPUs messages have a [stream](GLOSSARY.md#stream), a queue of work beside others, so a message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation.
 #
-# Our record is from CPUs. On a GPU, Python asks far ahead of the card, and each queue keeps only its own order. So gathers of the forward start early, too, but at most two layers ahead, because two buffers take turns.
+# Our record is from CPUs. On a GPU, Python asks far ahead of the card, and each queue keeps only its own order. So gathers of the forward start early, too.
 #
 # We replay this order on two simulated queues, each layer as long as a block of our 7 B model. On an assumed card of 200 TFLOP/s a block's forward of 2,048 tokens takes 4 ms, its backward 8. On a link of 200 GB/s a message of 0.4 GB takes 2 ms. How many of the 15 messages stand alone, with no computation beside them?
 
@@ -323,13 +322,13 @@ queues
 #
 # The first gather, the second `g4`, and the last reduce. Layer 4, here the head, is freed after `F4` and gathered anew at once; `reshard_after_forward=False` for the last layer saves that message.
 #
-# The first `g4` waits until `F2` begins, at 10 ms: only then has layer 2 left its buffer.
+# Two buffers take turns, so the first `g4` waits until `F2` begins, at 10 ms: only then has layer 2 left its buffer.
 #
 # A deeper model has no more such messages: with 32 blocks the idle share falls from 9.1 % to about 1.5 %.
 #
 # </details>
 #
-# So most messages hide in this replay; on a GPU they can slow the computation. How slow may a link be? A weight costs 2 FLOPs for each token in the forward, and in bf16 2 bytes on the link, so the twos cancel. The gather hides if each card's microbatch has $t$ tokens, and
+# So most messages hide in this replay; on a GPU they can slow the computation. How many tokens does that take? A weight costs 2 FLOPs for each token in the forward, and in bf16 2 bytes on the link, so the twos cancel. The backward has twice the FLOPs and two messages, so the same bound. Messages hide if each card's microbatch has $t$ tokens, and
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
@@ -482,7 +481,7 @@ cut = {"ZeRO 1": before.but(zero=1), "ZeRO 2": before.but(zero=2)}
 lab.show(planner.memory_bars({"DDP": before, **cut, "FULL_SHARD": sharded_plan}))
 
 # %% [markdown]
-# All but DDP. ZeRO 1 sends gradients and weights once a step. ZeRO 2 sends gradients in each of the eight microbatches. FULL_SHARD sends gradients once and weights twice in each. In whole models:
+# All but DDP. FULL_SHARD's 2 GB *gathered for a while* are two blocks, a block's gradients, embedding, and head with its gradients. ZeRO 1 sends gradients and weights once a step. ZeRO 2 sends gradients in each of the eight microbatches. FULL_SHARD sends gradients once and weights twice in each. In whole models:
 #
 # | a step of | gradients | weights | both |
 # | --- | --- | --- | --- |
@@ -508,9 +507,9 @@ lab.table(rows, heads=["way", *heads])
 # %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, D-fsdp"
 # All this is planned. *Gathered once* is SHARD_GRAD_OP whose weights stay whole over all eight microbatches.
 #
-# Inside one machine the plan has a tie: steps differ by less than 2 %. Messages hide, because a microbatch, one sequence, has 2,048 tokens, and a link of 200 GB/s wants only 1,000 (*When messages hide*). FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
+# Inside one machine the plan has a tie: steps differ by less than 2 %. They are longer than the replay's 12 ms × 32 × 8 = 3.1 s, because the plan also counts attention, head and small operations. Messages hide, because a microbatch, one sequence, has 2,048 tokens, and a link of 200 GB/s wants only 1,000 (*When messages hide*). FULL_SHARD's spare memory counts once the model, sequences or microbatches grow.
 #
-# The last column has the same eight cards, four in each of two machines, whose network brings 25 GB/s. It wants 8,000 tokens, so messages no longer hide, and the order is that of the bytes. FULL_SHARD's step is hardly more than its messages: 283 GB / 25 GB/s = 11.3 s. The planner knows of published runs that gathered between machines and took up to 3.8 times as long as predicted.
+# The last column has the same eight cards, four in each of two machines. A ring leaves a machine once, so the shared network carries only what one card sends, at 25 GB/s. It wants 8,000 tokens, so messages no longer hide, and the order is that of the bytes. FULL_SHARD's step is hardly more than its messages: 283 GB / 25 GB/s = 11.3 s. But a published run that gathered between machines took 3.8 times as long as predicted ([chapter 19](19_how_far_to_trust_a_plan.ipynb)), so 11.4 s may be too little.
 #
 # So over slow links take the lowest stage that fits: ZeRO 1 if whole gradients do, ZeRO 2 if only whole weights do. FULL_SHARD is for fast links, and where whole weights leave no room.
 #
@@ -552,6 +551,8 @@ lab.table(rows, heads=["way", *heads])
 # Here is a model of six blocks, wrapped in four ways. Smaller units mean more messages, each with a fixed cost (chapter 02). We assume 20 us. How many times as high is the peak of *the root alone* as that of *each layer*?
 
 # %%
+from labkit.measure import memory, traffic
+
 WRAPS = {
     "the root alone": lambda net: [],
     "pairs of layers": lambda net: [  # embedding, six blocks, head
@@ -676,6 +677,9 @@ lab.table(rows, heads=["once", "gathers", "reduce-scatters", "peak_bytes"])
 
 
 # %%
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
 def step_in(params, reduced):
     torch.manual_seed(0)
     policy = MixedPrecisionPolicy(params, reduced)
@@ -790,11 +794,11 @@ lab.table(rows, heads=["rank", "peak_bytes", "whole model_bytes"])
 # %% [markdown] sections="8.4.2, 8.10"
 # ## How fast must the link be?
 #
-# By the rule of *When messages hide*, a network of 25 GB/s wants 8,000 tokens at 200 TFLOP/s. That holds even if a machine's eight cards share it: a ring leaves a machine once, so this hop carries what one card sends, not eight times that.
+# By the rule of *When messages hide*, a network of 25 GB/s wants 8,000 tokens at 200 TFLOP/s, even if eight cards share it.
 #
-# <details><summary>The backward, gradients in fp32, and several links</summary>
+# <details><summary>Gradients in fp32, and several links</summary>
 #
-# The backward has twice the FLOPs and two messages, so the same rule holds. If gradients are reduced in fp32, which is usual, one of the two messages doubles, and the backward wants 1.5 times the tokens: 12,000.
+# If gradients are reduced in fp32, which is usual, one of the backward's two messages doubles, and it wants 1.5 times the tokens: 12,000.
 #
 # If a machine has a link for each card, they add up, because NCCL lays several rings, and each leaves by another card's link. All our GB/s are those of a whole machine.
 #
@@ -845,8 +849,6 @@ lab.curves(predicted=lines, measured=dots, badge="predicted", title=title, **axe
 # The line is drawn for all bytes. On 64 cards a ring sends 63/64 of them.
 #
 # </details>
-#
-# All this is a plan. A published run that gathered between machines took 3.8 times as long as predicted ([chapter 19](19_how_far_to_trust_a_plan.ipynb)).
 
 # %% [markdown] sections="8.4.2, S6"
 # ## FSDP between machines: four strategies

@@ -38,7 +38,7 @@ lab.show(scene.timeline(small.predict(), title="A step of 64 sequences", **scale
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# That is one of the eight cards, to scale. The thin stripes at the left are its computing. Then come the gradients (e) and the parameters (g), and the card waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute these 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
+# That is one of the eight cards, to scale. The thin stripes at the left are its computing. Then come the gradients (marked e) and the parameters (g), and the card waits for messages, 96 % of 74 seconds. A single card, if the model fitted, would compute these 64 sequences in 26. The run uses ZeRO 1 (chapter 06): the ranks [reduce-scatter](GLOSSARY.md#reduce-scatter) the gradients, here in fp32, each updates its eighth of the parameters, and then they all-gather these in bf16.
 #
 # - **Computing:** each card has 8 sequences of 2,048 tokens. It takes them one at a time, as 8 microbatches, and exchanges once at the end.
 # - **The cable:** 10 Gbit/s are 1.25 GB/s. The planner reckons with two fifths of it, 0.5 GB/s, a share fitted to InfiniBand, so a guess for our Ethernet. At the full rate the 71 s are 28.
@@ -46,7 +46,7 @@ lab.show(scene.timeline(small.predict(), title="A step of 64 sequences", **scale
 #
 # <details><summary>What the count assumes</summary>
 #
-# The cards reach two thirds of an A100's peak, by constants fitted to published runs (`small.trust()`). For one sequence at a time that may be optimistic. At 40 % of the peak the computing takes 5.3 s instead of 3.2.
+# The cards reach two thirds of an A100's peak, by constants fitted to published runs (`small.trust()`). For one sequence at a time that may be optimistic.
 #
 # </details>
 
@@ -62,7 +62,7 @@ lab.table([seconds | {"parameters": parameters_s}], title="A step, in seconds")
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# Must the cards wait for their messages? We try it on a small step, six layers on three ranks: first the prediction, and further down real DDP, but [paced](GLOSSARY.md#paced). Each layer takes 10 ms for its forward and 20 ms for its backward. Its gradients, 1 MiB (1.05 MB), are a [bucket](GLOSSARY.md#bucket) of their own, and the link carries 80 MB/s.
+# Must the cards wait for their messages? We try it on a small step, six layers on three ranks: first the prediction, and further down a run of real DDP, whose computing and messages are [paced](GLOSSARY.md#paced). Each layer takes 10 ms for its forward and 20 ms for its backward. Its gradients, 1 MiB (1.05 MB), are a [bucket](GLOSSARY.md#bucket) of their own, and the link carries 80 MB/s.
 
 # %%
 link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
@@ -87,21 +87,20 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The line under the picture says why the measured step is longer: messages came late and stuck out, boxes [overran](GLOSSARY.md#overran), and there are gaps. So compare the savings, not the steps:
+# The prediction is 60 ms of forward, 120 ms of backward, and 19.5 ms for the last bucket, the only one that sticks out. The line under the picture says what made the measured step longer: late messages, boxes that [overran](GLOSSARY.md#overran), gaps. What does overlap save? Here is the step without it, too:
 
 # %%
-late = step.compare().readings
-savings = {kind: late[kind] - us for kind, us in hidden.readings.items()}
-steps = {"without overlap": late, "with overlap": hidden.readings, "saved": savings}
+late = step.compare()
+steps = {"without overlap": late.readings, "with overlap": hidden.readings}
 where = "predicted / measured, paced links"
 lab.bars(steps, unit="us", title="A step of six layers", badge=where)
 
 # %% [markdown] sections="19.1.3"
-# By the prediction overlap saves 97 ms, the time of five buckets, and about as much when measured.
+# By the prediction overlap saves 97 ms, the time of five buckets. Measured, it is near that on a quiet machine. On a busy one it can be more, because without overlap every late message costs time.
 #
 # ### A link that can't keep up
 #
-# On our bill gradients take 47 s, and all backwards about two. So here the link has only 30 MB/s, and the buckets queue up. Which bucket size makes the shortest step?
+# On our bill gradients take 47 s, and all backwards about two. So that our small step resembles it, we slow the link to 30 MB/s, and the buckets queue up. Which bucket size makes the shortest step?
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
@@ -110,7 +109,16 @@ step.but(overlap=True, link=narrow).board()
 # %% [markdown]
 # With these six layers, the smallest: with a layer to a bucket a step takes 372 ms, with two layers 386. Overlap can hide only the backward that is left when the first bucket is full, at most five layers, 100 ms, and a larger bucket fills later. Choose 24 small layers, and a size in the middle wins, because each bucket also costs 2 ms of latency.
 #
-# On our bill gradients can hide under the last microbatch's backward, and parameters under the next step's first forward. With one sequence at a time these two take 0.4 s, so 74 seconds become 73.6. With all 8 sequences in one microbatch, all computing could hide messages. Then **a step takes as long as the longer of the two**, computing or messages: at best 71 seconds. Less must go over the cable.
+# ### And on our bill?
+#
+# Each kind of message can hide under one pass only:
+#
+# | messages | can hide under | why there |
+# | --- | --- | --- |
+# | gradients | the last microbatch's backward | only there their sum gets complete |
+# | parameters | the next step's first forward | it needs them layer by layer |
+#
+# A microbatch computes for 3.2 / 8 = 0.4 s, so at best 74 seconds become 73.6. With all 8 sequences in one microbatch, all computing could hide messages. Then **a step takes the longer of forward and parameters, plus the longer of backward and gradients**. On our cable messages are longer both times, so it takes 71 seconds. Less must go over the cable.
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
@@ -191,13 +199,21 @@ by_exchange["m = 4"] = fewer[0]["loss_by_exchange"]
 of_four.score(by_exchange["m = 4"][16])
 
 # %%
-axes = {"x": "exchanges", "y": "loss of held-out text", "joined": True}
-lab.curves(measured=by_exchange, title="For each exchange", **axes)
+loss = "loss of held-out text"
+lab.curves(measured=by_exchange, x="exchanges", y=loss, title="For each exchange")
 
 # %% [markdown]
-# After 8 and 16 exchanges both stand at nearly the same loss (one run each). So for equal computing m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3. A larger rate does not close the gap: at 1.2 we got 3.5 with m = 4, but 2.8 with m = 1.
+# After 8 and 16 exchanges both stand at nearly the same loss (one run each). But for each exchange m = 4 computes four times as much. So here they are for equal computing, by the batches seen:
+
+# %%
+of_four_seen = {4 * number: each for number, each in by_exchange["m = 4"].items()}
+by_batch = by_exchange | {"m = 4": of_four_seen}
+lab.curves(measured=by_batch, x="batches", y=loss, joined=True, title="For each batch")
+
+# %% [markdown]
+# Now m = 4 is behind: after all 64 batches it stands at 3.9, and m = 1 at 3.3. A larger rate does not close the gap: at 1.2 we got 3.5 with m = 4, but 2.8 with m = 1.
 #
-# Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12). In this toy, so early in training, it seems not to. For a 7 B model our batch is small, though: LLaMA 7B was trained with 4 million tokens in a step, thirty times as many.
+# Accumulation averages the noise out of a gradient, so it helps where noise holds training back (chapter 12). This early in training our toy's batches seem to agree, so there is little noise to average out. For a 7 B model our batch is small, though: LLaMA 7B was trained with 4 million tokens in a step, thirty times ours.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
@@ -283,7 +299,7 @@ check.hint("break_even")
 #
 # The fourth way is a faster network: at 200 Gbit/s the 71 seconds are 3.5. We assume that it reaches two fifths of its rate, too.
 #
-# Here are the four ways side by side. *Hidden at best* has a card's 8 sequences in one microbatch. That fits only with recomputation (chapter 05), so it computes for 4.0 s instead of 3.2: a third more work, done a little faster.
+# One function counts the seconds for each 64 sequences. At m = 4 it should give a quarter of the 84 s above:
 
 
 # %%
@@ -293,22 +309,22 @@ def step_s(m=1, gradients=1.0, speed=1.0):
     return {"computing": computing_s, "waiting": messages}
 
 
+round(sum(step_s(m=4).values()), 1)
+
+# %% [markdown] sections="10.7.3, 19.8.2"
+# *Hidden at best* means a card's 8 sequences in one microbatch. That fits only with recomputation (chapter 05), which computes each forward twice. A third more work would take 4.3 s instead of 3.2, but a larger microbatch runs a little faster:
+
 # %%
 whole = small.but(mbs=8, recompute="full")  # a card's 8 sequences in one microbatch
 whole_s = whole.time().step_us / 1e6 - messages_s
-
-
-def hidden_s(speed=1.0):
-    """The same at m = 1, if all of the computing hides messages"""
-    return {"computing": whole_s, "waiting": max(0, messages_s / speed - whole_s)}
-
+round(whole_s, 2)
 
 # %%
 one_card = {"computing": 8 * computing_s}
 each_way = {
     "one card": one_card,
     "as it is": step_s(),
-    "hidden at best": hidden_s(),
+    "hidden at best": {"computing": whole_s, "waiting": messages_s - whole_s},
     "m = 4": step_s(m=4),
     "gradients in bf16": step_s(gradients=1 / 2),
     "200 Gbit/s": step_s(speed=20),
@@ -317,45 +333,50 @@ forecast = {"unit": "s", "stacked": True, "badge": "predicted"}
 lab.bars(each_way, title="Time for each 64 sequences, each way", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# Hidden at best, a step takes as long as its messages. Only two ways beat the single card: the fast network, and m = 4 **if** training uses the larger batch.
+# Only two ways beat the single card: the fast network, and m = 4 **if** training uses the larger batch.
 #
 # ### Two ways at once
 #
-# On our cable, with gradients in bf16, which is the smallest m that leaves at most 2 seconds of waiting?
+# On our cable, with gradients in bf16, we want to wait 2 seconds at most for each 64 sequences (of 2,048 tokens). So we let m such batches share an exchange, as one large batch. How many million tokens does it have?
 
 # %%
-smallest_m = lab.guess("the smallest m that leaves 2 seconds", between=(1, 100))
+large_batch = lab.guess("tokens in the large batch, in millions", between=(0.1, 100))
 
 # %%
-enough = (m for m in range(1, 100) if step_s(m, 1 / 2)["waiting"] <= 2)
-smallest_m.score(next(enough))
+smallest_m = next(m for m in range(1, 100) if step_s(m, 1 / 2)["waiting"] <= 2)
+large_batch.score(smallest_m * 64 * 2048 / 1e6)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# (23.6 + 23.6)/m seconds of waiting are left. Here is that m, and the cable at its full rate:
+# (23.6 + 23.6)/m seconds of waiting are left, so m is 24: a batch of 3.1 million tokens, while LLaMA had 4 million. Here are that m, a small one, and the cable at its full rate:
 
 # %%
 our_cable = {
     "one card": one_card,
+    "bf16, m = 3": step_s(3, 1 / 2),
     "bf16, m = 24": step_s(24, 1 / 2),
     "bf16, full 10 Gbit/s": step_s(1, 1 / 2, speed=5 / 2),
-    "bf16, m = 10, full 10 Gbit/s": step_s(10, 1 / 2, speed=5 / 2),
 }
 lab.bars(our_cable, title="Two ways at once, our cable", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# On our cable bf16 and m = 24 leave 2 of the 71 seconds. Then 64 sequences take 5.2 s, and eight cards are worth five. But this rests on a batch of 3.1 million tokens, 24 times as large, and our toy got nothing from a fourfold one. At the full rate m = 10 would do, and bf16 alone beats a single card. And the fast network?
+# On our cable bf16 and m = 24 leave 2 of the 71 seconds. Then 64 sequences take 5.2 s, and eight cards are worth five. But our toy got nothing from a fourfold batch, so try on your model how large an m it bears. From m = 3 on eight cards beat one.
+#
+# And the fast network? There gradients fit under the backward. The parameters take 23.6 / 20 = 1.2 s, and the forward, with recomputation a quarter of the 4.0 s, only 1.0. So, hidden at best, 0.2 s of them stick out:
 
 # %%
 fast = {
     "200 Gbit/s": step_s(speed=20),
-    "hidden at best": hidden_s(speed=20),
+    "hidden at best": {
+        "computing": whole_s,
+        "waiting": parameters_s / 20 - whole_s / 4,
+    },
     "m = 4": step_s(4, speed=20),
     "bf16, m = 4": step_s(4, 1 / 2, speed=20),
 }
 lab.bars(fast, title="Two ways at once, at 200 Gbit/s", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2, 19.1.3, 10.4.3"
-# It needs no larger batch: at m = 1 it takes 6.7 s, and hidden at best 4.0 s. All this is predicted.
+# It needs no larger batch: at m = 1 it takes 6.7 s, and hidden at best 4.2. So if we can have it, we take it. On our cable we send in bf16, and accumulate as much as training bears. All this is predicted.
 #
 # ### In which order?
 #
@@ -377,8 +398,6 @@ lab.bars(fast, title="Two ways at once, at 200 Gbit/s", **forecast)
 # <details><summary>What the charts leave out</summary>
 #
 # - **Casting** to bf16 and back takes about 0.04 s (an estimate: some 80 GB read and written at 2 TB/s). By exercise 2 bf16 then pays up to 7/8 × 13.5 / 0.04, some 300 GB/s.
-# - **Hidden at best:** parameters hide only under the forward, a quarter of the computing, so at 200 Gbit/s 4.0 s become 4.2.
-# - **Slower cards:** with 5.3 s of computing the 5.2 s become 7.3.
 # - **One microbatch of 8 sequences** takes 63 GB with recomputation, instead of 128.
 # - **[Local SGD](GLOSSARY.md#local-sgd)** (chapter 03) does not fit: each card keeps all optimizer states, 81 GB instead of 10, so 63 + 71, 134 GB.
 #
@@ -387,7 +406,7 @@ lab.bars(fast, title="Two ways at once, at 200 Gbit/s", **forecast)
 # %% [markdown]
 # ## Summary
 #
-# - Only exposed messages cost time. At best a step takes the longer of computing and messages: our 74 seconds become 71.
+# - Only exposed messages cost time. At best a step takes the longer of forward and parameters, plus the longer of backward and gradients: our 74 seconds become 71.
 # - Accumulation divides the messages by m. It pays if training uses the larger batch.
 # - Gradients in bf16 leave 47 of the 71 seconds, because the parameters remain. With m = 24 they leave 2. A network twenty times as fast leaves 3.5.
 # - If nothing is hidden, compression pays where the link is slower than (bytes saved) / (time to compress).
@@ -488,7 +507,7 @@ few.score(runs["3 levels, stochastic"][0]["last_loss"])
 compressed_run.report({name: runs[name] for name in few_bits})
 
 # %% [markdown]
-# Rounded to the nearest, small values are never sent, so training falls behind. Stochastic rounding brings noise instead. Its mean is zero, so over many small steps much of it cancels. (A large bucket needs a scale for each block, or one large value makes all levels coarse.)
+# Rounded to the nearest, small values are never sent, so training falls behind. Stochastic rounding brings noise instead. Its mean is zero, so over many small steps much of it cancels.
 #
 # ### More ranks
 #
@@ -676,7 +695,7 @@ lab.curves(
 # compressed_run.report(runs)
 # ```
 #
-# On the machine this was written on it hands in 5.4 % of the bytes and ends at a loss of 3.37. But `runs["PowerSGD"][0]["hook_ms"]` is several times that of the all-reduce: three small all-reduces, one after another, and in between matrices to multiply and to make orthogonal.
+# On the machine this was written on it hands in 5.4 % of the bytes and ends at a loss of 3.37. But its hook takes several times as long: three small all-reduces, one after another, and matrices to multiply.
 #
 # </details>
 
@@ -762,7 +781,7 @@ further = {
 lab.bars(further, title="Time for each 64 sequences, compressed further", **forecast)
 
 # %% [markdown] sections="10.7.3, 19.8.2"
-# With 8 bits the cards still wait 92 % of the time. Top-1 % leaves 25 s, if it trained with Adam, which we have not shown. For choosing 1 % on an A100 we have no estimate, so its bar is too short. It stands for a loop of your own, because a hook would need 63 + 27, 90 GB.
+# With 8 bits the cards still wait 92 % of the time. Top-1 % leaves 25 s, if it trained with Adam, which we have not shown. For choosing 1 % on an A100 we have no estimate, so its bar is too short.
 #
 # What is left is nearly all parameters. ZeRO++ gathers these in fewer bits, too: with 8 for both, 47 / 4 + 24 / 2, 24 seconds of messages would be left.
 
@@ -773,7 +792,7 @@ lab.bars(further, title="Time for each 64 sequences, compressed further", **fore
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
-# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`. Schedulers in research shift jobs so (CASSINI, under further reading).
+# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`.
 #
 # </details>
 #

@@ -11,7 +11,7 @@
 #
 # *An hour; half an hour more for the optional end, and half an hour for the exercises. You need chapters 01 and 06 to 10, and no GPU.*
 #
-# We want to train our 7 B model on a trillion tokens, with 64 GPUs. The layout "before" cuts the model, poorly on purpose, into 64 parts and recomputes all activations. We call it the fine cut. In the layout "after" every GPU keeps a copy, and all share out the optimizer. Our planner predicts both. Look at the memory and the days:
+# We want to train our 7 B model on a trillion tokens, with 64 GPUs. The layout "before" cuts the model, poorly on purpose, into 8 x 8 parts and recomputes all activations. We call it the fine cut. In the layout "after" every GPU keeps a copy, and all share out the optimizer. Our planner predicts both. Look at the memory and the days:
 
 # %%
 import labkit as lab
@@ -25,7 +25,7 @@ fine = best.but(zero=0, mbs=1, tp=8, pp=8, sp=True, recompute="full")
 planner.card(fine, best)
 
 # %% [markdown]
-# The fine cut leaves most of each card empty. At 2 dollars a GPU hour its 65 days more cost 200,000 dollars. Where do they go?
+# The fine cut leaves most of each card empty. (A gradient takes 4 bytes here, because Megatron adds gradients up in fp32.) At 2 dollars a GPU hour its 65 days more cost 200,000 dollars. Where do they go?
 #
 # What differs is the **layout**: which GPU holds which part of the model and works on which part of the batch. There are about a thousand. **When you are done** you can say what each holds and about how long its step takes, and when only a run can choose.
 
@@ -37,30 +37,26 @@ planner.card(fine, best)
 # | knob | what it does | what it costs |
 # | --- | --- | --- |
 # | `dp`, data parallelism | copies the model, divides the batch | gradients travel once a step |
-# | `zero` 1, 2, 3 | shards what all copies hold: Adam, then gradients, then parameters | from 2 on messages with every microbatch |
-# | `tp`, tensor parallelism | cuts every layer, with `sp` also between | messages in the middle of every layer |
-# | `pp`, pipeline | cuts between layers, into stages | stages wait: the bubble |
-# | `vpp`, chunks | thinner slices, for less bubble | more messages, more activations |
+# | `zero` 1, 2, 3 | shards what all copies hold: Adam, then gradients, then parameters | from 2 on messages with every microbatch, which computing can hide |
+# | `tp`, tensor parallelism | cuts every layer's products, with `sp` also the norms between them | messages in the middle of every layer |
+# | `pp`, pipeline | cuts between layers, into stages | stages wait: for the first microbatch (the bubble), and for the slowest stage |
+# | `vpp`, chunks | fewer layers at a time, for less bubble | more messages, more activations |
 # | `mbs`, microbatch | sequences at a time; larger products are faster | more activations, a longer bubble |
 # | `recompute` | forgets activations, computes them again | a third more computing |
 #
-# The number of GPUs is `tp` x `pp` x `dp`, so this board works out `dp`. It has one machine. Try `tp` 8, `pp` 8 and `zero` 2 on it, one at a time. Which takes much off the 62.8 GB for the least time?
+# The number of GPUs is `tp` x `pp` x `dp`, so this board works out `dp`. It has one machine. Try `tp` 2, `pp` 8 and `zero` 2 on it, one at a time. Which takes much off the 62.8 GB for the least time? (The lowest picture draws few of the step's microbatches, so it exaggerates how long stages wait.)
 
 # %%
 planner.board()
 
 # %% [markdown]
-# The board's MFU of 70 % is above the 56 % of the best run behind its constants, so a real step may take longer.
+# `zero` 2 does it. It takes off 24 GB, because each GPU keeps only an eighth of the gradients. Its messages travel while the backward computes, so inside a machine they cost next to no time. `tp` 2 takes off as much, and `pp` 8 more, but with either a step is about a seventh longer. For `pp` that is hardly the bubble, because there are 512 microbatches: the last stage also computes the logits, and all others wait for it.
 #
-# <details><summary>Answer</summary>
-#
-# `zero` 2 takes off 24 GB, because each GPU keeps only an eighth of the gradients, and inside a machine that costs next to no time. `tp` 8 takes off the most, and it costs the most time. With `pp` 8 the grey hatching in the lowest picture shows how the stages wait for each other.
-#
-# </details>
+# The board's MFU of 70 % is above 56 %, the best of the published runs that it was fitted to, so a real step may take longer.
 #
 # <details><summary>What the board shows</summary>
 #
-# `logits` are the model's output, a number for each word of the vocabulary. `memory traffic` is the time of norms and the like, which wait for the memory. The lowest picture shows few of the step's microbatches, so it exaggerates the waiting. At ZeRO 3 the board predicts PyTorch's FSDP, and else NVIDIA's Megatron. `cp`, for long sequences, stays 1 here.
+# `logits` are the model's output, a number for each word of the vocabulary. `memory traffic` is the time of norms and the like, which wait for the memory. With `pp` 8 the grey hatching in the lowest picture is the stages' wait for each other. At ZeRO 3 the board predicts PyTorch's FSDP, and else NVIDIA's Megatron. `cp`, for long sequences, stays 1 here.
 #
 # </details>
 
@@ -69,7 +65,7 @@ planner.board()
 #
 # Chapter 01 wrote the bill of one parameter: 2 bytes for itself, 2 for its gradient, and 12 for Adam. `tp` and `pp` cut the model, so they divide all 16. `dp` copies it, so it divides only what ZeRO shards.
 #
-# Take 175 billion parameters on 64 GPUs. With `tp` 2 and `pp` 4 there are eight copies, each cut in eight, and nothing is sharded yet. How many GB of states does one GPU hold?
+# Take 175 billion parameters on 64 GPUs. With `tp` 2 and `pp` 4 there are eight copies, each cut in eight. With ZeRO 1, how many GB of states does one GPU hold?
 
 # %%
 held = lab.guess("GB of states on each GPU", between=(0, 1000))
@@ -78,12 +74,13 @@ held = lab.guess("GB of states on each GPU", between=(0, 1000))
 # by this recipe a parameter takes our 16 bytes
 big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, batch=32, recipe="mixed")
 states = ("parameters", "gradients", "optimizer")
-held.score(sum(big.memory().parts[name] for name in states) / 1e9)
+parts = big.but(zero=1).memory().parts
+held.score(sum(parts[name] for name in states) / 1e9)
 
 # %% [markdown]
-# By hand it is 16 x 175 / (2 x 4) = 350 GB, and the first stage has the embedding too. The board counts 18 bytes, because Megatron adds up gradients in fp32.
+# By hand it is (2 + 2) x 175 / 8 + 12 x 175 / 64 = 120 GB, and the first stage has the embedding too. Unsharded it would be 16 x 175 / 8 = 350 GB.
 #
-# Eight GPUs hold the same, so they can shard it. The last row also recomputes. Look at what hangs over the line of 80 GB:
+# Look at what hangs over the line of 80 GB. The last row also recomputes. The thin bars are the first row's stages, of which later stages keep fewer microbatches. Purple are parameters that ZeRO 3 gathers for a while:
 
 # %%
 bars = {f"ZeRO {zero}": big.but(zero=zero) for zero in (0, 1, 3)}
@@ -93,11 +90,11 @@ lab.show(planner.memory_bars(bars))
 # %% [markdown]
 # With ZeRO 1 the eight copies share Adam's 265 GB, so each keeps 33. With ZeRO 3 the states have room at last, but not the activations. ZeRO can't shard them, because each copy has its own sequences. So only the fourth row fits.
 #
-# A layer keeps 34 bytes for each of 2,048 x 12,288 numbers (Korthikanti et al.). `tp` 2 halves 24 of them, leaving 22. The first stage has 24 layers and keeps 4 microbatches: 22 x 2,048 x 12,288 x 24 x 4 bytes are 53 GB.
+# A layer keeps 34 bytes for each of 2,048 x 12,288 numbers (Korthikanti et al.; LLaMA's keeps about 32). Of the 34, 24 lie inside attention and MLP, and `tp` 2 halves those, so 22 are left. The first stage has 24 layers. It starts 4 microbatches before the first one comes back, so it keeps 4: 22 x 2,048 x 12,288 x 24 x 4 bytes are 53 GB.
 #
-# <details><summary>The thin bars, and other bills</summary>
+# <details><summary>Gathered parameters, and other bills</summary>
 #
-# The thin bars are the first row's stages: the first keeps the most microbatches. "Gathered for a while" is what ZeRO 3 holds in full: the parameters of two layers, one in use and one on its way, the gradients of one, and the embedding.
+# "Gathered for a while" is what ZeRO 3 holds in full: the parameters of two layers, one in use and one on its way, the gradients of one, and the embedding.
 #
 # FSDP usually keeps 16 bytes too, but as 4 + 4 + 8: parameters and gradients in fp32, and Adam's two moments.
 #
@@ -127,7 +124,7 @@ def published_bill(params, tp, pp, dp, zero):
 lab.table([published_bill(175e9, tp=8, pp=12, dp=4, zero=zero) for zero in range(4)])
 
 # %% [markdown]
-# Each GPU holds a 96th of this model, but in the first two rows all 700 GB of gradients, which can't be right. By the rule, `tp` x `pp` divides everything, then `dp` what ZeRO shards, at stage 1 Adam alone. Each of the three lines breaks it at some stages. Mend them, and return three numbers as a tuple.
+# Each GPU holds a 96th of this model, but in the first two rows all 700 GB of gradients, which can't be right. Each of the three lines breaks the rule of the section above at some stages of ZeRO. Mend them, and return three numbers as a tuple.
 
 
 # %%
@@ -175,20 +172,32 @@ reached.score(at_peak / llama.a100_hours)
 # %% [markdown]
 # ## Predict
 #
-# The planner has a formula for each part of a step. LLaMA's paper doesn't give its whole layout, so we assume FSDP with one sequence on each of 2,048 cards. Messages that hide are not drawn. Look at the blue part:
+# The same formula says that a step of the opening's best layout takes 6 x 6.7 billion x 512 x 2,048 FLOPs / (64 x 312 TFLOP/s) = 2.1 s at the peak, and the card says 3.6 s. What is the rest? The planner has a formula for each part of a step. Messages that hide are not drawn:
+
+# %%
+lab.show(planner.time_bars({"best": best}))
+
+# %% [markdown]
+# The products, in blue, take not 2.1 but 2.7 s, because no program keeps all units of a card busy. Attention and memory traffic add 0.2 s each, and the messages of gradients 0.5 s: 2.7 + 0.2 + 0.2 + 0.5 = 3.6 s.
+#
+# ### LLaMA's own run
+#
+# Does a real run take as long as we predict? LLaMA's paper doesn't give its whole layout, so we assume FSDP with one sequence on each of 2,048 cards. Look at the MFU:
 
 # %%
 plan = planner.Plan(model="LLaMA 7B", gpus=2048, zero=3, batch=2048)
 lab.show(planner.time_bars({"LLaMA 7B": plan}))
 
 # %% [markdown]
-# Most of the loss is inside the blue: at the peak its products would take 265 of these 433 ms, but no program keeps all units of a card busy.
+# Again most of the loss is inside the blue: at the peak its products would take 265 of these 433 ms.
 #
-# Why 51.3 % here, and 43.4 % by hand? The planner counts attention's products too, 6 % more. And it predicts 74,000 GPU hours, a tenth less than LLaMA's. That tests nothing, because LLaMA's run may be among those by which we set FSDP's constants.
+# By hand LLaMA's MFU was 43.4 %, and here it is 51.3 %, for two reasons. The planner counts attention's products too, 6 % more. And it predicts 74,000 GPU hours, a tenth less than LLaMA's.
+#
+# To be within a tenth proves nothing here: we set FSDP's constants by hand and kept no record, so LLaMA's run may be among those that we looked at.
 #
 # ### How far off may a plan be?
 #
-# How near products get to the peak depends on the program. We call such a number a **constant**. The planner has one set of constants for PyTorch's FSDP and one for NVIDIA's Megatron.
+# Which share of the peak products reach depends on the program. We call such a share a **constant**. The planner has one set for PyTorch's FSDP, which serves layouts with `zero` 3, and one for NVIDIA's Megatron, which serves all others.
 #
 # Megatron's were fitted to 25 published runs. Each dot below is one of them, and at 1 the plan is right:
 
@@ -205,9 +214,9 @@ lab.curves(
 )
 
 # %% [markdown]
-# All 25 lie within 8 %, but the fit has seen them. So we allow for more, 12 %, half as much again as the worst dot; no run tests that margin. FSDP's constants we set by hand and kept no record, so nobody can check their margin of 20 %.
+# All 25 lie within 8 %, but the fit has seen them. So we allow for more, 12 %, half as much again as the worst dot; no run tests that margin. FSDP's constants have no record, so nobody can check their margin of 20 %.
 #
-# Memory is surer for FSDP, within about 5 % of a rehearsal (chapter 19). Megatron's we checked against no run. So leave a tenth of a card free.
+# Memory is surer for FSDP, within about 5 % of a rehearsal, in which PyTorch counts a step's memory without a GPU (chapter 19). Megatron's we checked against no run. "Fits" means here that all 80 GB may be full, so leave a tenth of a card free yourself.
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
@@ -230,11 +239,13 @@ lab.show(planner.time_bars(bars))
 
 # %% [markdown]
 # Most of the growth is "tensor parallel", the waits: by hand 512 x 32 x 4 x 0.3 ms = 19.7 s. That makes (25.6 + 19.7) / 25.6 = 1.77 times. The planner adds 2.6 s of blue, because thin products keep a card less busy, and 2.2 s of grey, because each GPU launches kernels for 512 microbatches, not 64.
+#
+# These layouts use `sp`, so each GPU holds less, but none of the waits can hide. On the board `sp` was off and some did hide, so there `tp` 2 was only a seventh longer.
 
 # %% [markdown]
 # ## Search
 #
-# `search` computes our 7 B model on 64 GPUs with every `tp`, `pp` and `vpp` that divides, `zero` 0, 1 and 3, `mbs` up to 16, and `recompute` on and off. Dots further left are faster, and lower ones lighter. Find the two layouts of the opening, and the line along the lower left edge:
+# `search` computes our 7 B model on 64 GPUs with every `tp`, `pp` and `vpp` that divides its layers and heads, `zero` 0, 1 and 3, `mbs` up to 16, and `recompute` on and off. Dots further left are faster, and lower ones lighter. Find the two layouts of the opening, and the line along the lower left edge:
 
 # %%
 search = planner.search(best)
@@ -250,47 +261,47 @@ lab.table([plan.row() for plan in search.frontier_plans()], heads=shown)
 # %% [markdown]
 # ### What is a tie?
 #
-# Lower rows need less memory for hardly longer steps. How far off may the plan be?
+# Lower rows need less memory for hardly longer steps. Are the differences real? How far off may the plan be?
 
 # %%
 print(search.best.trust(), *search.best.warnings(), sep="\n")
 
 # %% [markdown]
-# The five rows are closer together than the error of 12 %, and so are all 35 layouts left of the upright line. We call that a **tie**: the plan can't tell which is faster. Run several if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory.
+# The five rows are within 12 % of the fastest, and so are all 35 layouts left of the upright line. The plan can't tell which of these is faster. We call that a **tie**. With ZeRO 3 the margin is 20 %, so a few of its layouts right of the line tie too. Run several if it matters. Else take the simpler one, here the first row's plain copy, unless you need the memory.
 #
-# `search` leaves out ZeRO 2, which none of the 25 runs used. By the plan, the first row with ZeRO 2 is 8 % faster and 27 GB lighter, so run it too.
+# `search` leaves out ZeRO 2, which none of the 25 runs used. What does the plan say of it? Look at "data parallel":
+
+# %%
+lab.show(planner.time_bars({"ZeRO 1": best, "ZeRO 2": best.but(zero=2)}))
+
+# %% [markdown]
+# With ZeRO 2 a step is 8 % shorter, which is a tie too, though it sends more often. ZeRO 1 sends all gradients at the end of the step, and by Megatron's constants nothing hides that. ZeRO 2 sends each layer's while the backward computes the next. But it needs 27 GB less, so it is worth a run.
 #
 # <details><summary>How good this rule is</summary>
 #
-# The printed "nine of ten" is the margin of 12 % in words. It counts no runs: all 25 lie within 8 %. The tie is a rule of thumb. Two plans by one program share its constants and err together, so even a small difference may be right. Two plans by two programs may err apart, so there add the two errors. The frontier mixes both programs: the orange squares on it are by FSDP's constants.
+# Two plans by one program share its constants and err together, so even a small difference may be right. Two programs may err apart, so there add the two errors. Layouts with ZeRO 3 are by FSDP's constants, all others by Megatron's.
 #
 # </details>
 
 # %% [markdown]
 # ## Where do the 65 days go?
 #
-# The fine cut sends messages in every layer (`tp` 8), computes everything twice (`recompute`) and has stages that wait (`pp` 8). Which of the three costs it the most time?
+# The fine cut sends messages in every layer (`tp` 8), computes the forward twice (`recompute`) and has stages that wait (`pp` 8). So a step takes 9.5 s instead of 3.6.
+#
+# Each of the 512 sequences goes through the 4 layers of a stage. In each it waits 0.3 ms for `tp`, six times now, because the forward's two waits are repeated. How many of the 105 days are those waits?
 
 # %%
-once = fine.but(recompute="none")
-parts = fine.time().parts()
-costs = {
-    "messages of tp": parts["tensor"],
-    "stages": parts["pipeline"] + parts["bubble"],
-}
-costs["computing twice"] = fine.time().step_us - once.time().step_us
+waits = lab.guess("days of waits for messages of tp", between=(0, 105))
 
 # %%
-most = lab.guess("what costs the fine cut most", choices=list(costs))
-
-# %%
-most.score(max(costs, key=costs.get))
+share = fine.time().parts()["tensor"] / fine.time().step_us
+waits.score(share * fine.days(1e12))
 
 # %% [markdown]
-# The middle bar doesn't recompute, so it also has a third fewer messages:
+# By hand 512 x 4 x 6 x 0.3 ms = 3.7 s of the 9.5 are waits, and 3.7 / 9.5 x 105 = 41 days. What are the others? The middle bar doesn't recompute, so it also has a third fewer messages:
 
 # %%
-bars = {"fine cut": fine, "not recomputed": once, "best": best}
+bars = {"fine cut": fine, "not recomputed": fine.but(recompute="none"), "best": best}
 lab.show(planner.time_bars(bars))
 
 # %% [markdown]
@@ -300,41 +311,56 @@ lab.show(planner.time_bars(bars))
 # | --- | --- |
 # | messages of `tp`, a third from recomputing | 41 |
 # | products of the second forward | 11 |
-# | products of thinner slices | 9 |
-# | stages and their bubble | 4 |
+# | thinner products (`tp` 8, `mbs` 1) | 4 |
+# | waits for the last stage, which has the logits | 4 |
+# | messages between stages, and the bubble | 4 |
 # | launches, attention, memory traffic | 6 |
 # | gradients of copies | -5 |
 #
-# They add up to 66, because each is rounded. So the fine cut pays for memory that nobody needs.
+# So `tp` takes most of them, and the fine cut pays for memory that nobody needs.
 #
-# How sure are we? At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. The fine cut's 105 may be off by 12 %, which is 13 days. So the difference is at least 92 - 54 and at most 118 - 40 days: say 40 to 80, or 120,000 to 250,000 dollars.
+# How sure are we? At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. The fine cut's 105 may be off by 12 %, which is 13 days. At best for the fine cut the difference is 92 - 54 days, at worst 118 - 40: say 40 to 80, or 120,000 to 250,000 dollars.
 
 # %% [markdown] sections="8.12"
 # ## Where to begin
 #
 # Without a planner begin like this:
 #
-# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). On a slow network put stages between machines, because they send little.
+# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). If that is tight and the network fast, shard the gradients too (ZeRO 2), which doesn't go with stages. On a slow network put stages between machines, because they send little.
 # 2. If it does not fit, and you have one machine, shard everything (ZeRO 3): over NVLink the messages hide. With many machines measure that first; those of one early program did not hide (chapter 19).
-# 3. Else cut a little: into stages with chunks between machines, and by `tp` 2 or 4 inside one, where waits are shortest.
+# 3. Else cut as little as fits: into 2, 4, 8 or 16 stages (with chunks), placed between machines. If that is not enough, also by `tp` 2 or 4 inside one, where waits are shortest.
 # 4. If that is not enough, recompute all activations, for a third more computing.
+# 5. Without stages, double `mbs` while it fits. With stages keep 1, because larger ones lengthen the bubble.
 #
-# In a narrow model like our 7 B `tp` 8 comes last, because computing is short beside the waits.
+# In a narrow model like our 7 B `tp` 8 comes last, because computing is short beside the waits: products grow with the square of the width, messages with the width.
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Turn the rules into a function. It may ask about six layouts, and returns one that fits, with a step at most a tenth longer than the best one's. We call how much longer it is the **regret**. `my_bill` of exercise 1 costs no question.
+# Turn the rules into a function. For each of five cases it may ask the planner about six layouts, and has to return a good one:
 #
-# `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`. What you leave out is as in `ask(tp=1, pp=1, vpp=1, zero=0, sp=False, mbs=1, recompute="none")`. Take `sp` wherever `tp` is more than 1. An impossible layout, such as `tp` times `pp` above the number of GPUs, raises a `ValueError`, and counts as a question.
+# 1. List the layouts that the rules suggest, the simplest first.
+# 2. Drop those for which `my_bill` says that the states alone are too large. That costs no question.
+# 3. Ask about the first six that are left. `said = ask(tp=2, pp=4, zero=1)` has `said.step_s` and `said.fits`.
+# 4. Return the fastest that fits.
 #
-# The five cases have 8 to 64 GPUs, eight to a machine. One has a slow network, and only asking can tell.
+# | argument | may be | if you leave it out |
+# | --- | --- | --- |
+# | `tp` | 1, 2, 4, 8 | 1 |
+# | `pp` | 1, 2, 4, 8, 16; stages may be unequal | 1 |
+# | `zero` | 0, 1, 3, and with `pp` 1 also 2 | 0 |
+# | `sp` | `True` where `tp` is more than 1: it saves memory | `False` |
+# | `mbs`, `vpp`, `recompute` | you don't need them | 1, 1, `"none"` |
+#
+# `tp` x `pp` must be at most `gpus`. ZeRO 2 may be returned like any other.
+#
+# A step may be at most a tenth longer than that of the best layout that `search` finds. We call how much longer it is the **regret**. The cases are 10 B and 7 B on 8 GPUs, 13 B on 32, and 70 B and 7 B on 64, eight to a machine. One has a slow network, and only asking can tell.
 #
 # <details><summary>An example, and more about ask</summary>
 #
-# Take 13 B on eight cards of 80 GB. Copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so they are out. With ZeRO 3 it is 18 x 13 / 8 = 29.25 GB, so we ask. Shards or stages, which is faster? Your function can't know, so it asks about both.
+# Take 13 B on eight cards of 80 GB. Copies with ZeRO 1 hold 6 x 13 + 12 x 13 / 8 = 97.5 GB, so they are out. With ZeRO 3 it is 18 x 13 / 8 = 29.25 GB, so we ask, because activations come on top. Whether shards or stages are faster, your function can't know, so it asks about both.
 #
-# `ask` answers by Megatron's constants for that card, for shards too. You can do without `mbs`, `vpp` and `recompute`. Neighbouring GPUs share a `tp` group, and stages lie furthest apart, so with as many stages as machines, copies lie inside a machine.
+# `ask` answers by Megatron's constants for that card, for shards too. An impossible layout raises a `ValueError`, and counts as a question. With as many stages as machines, copies lie inside a machine.
 #
 # </details>
 
@@ -523,7 +549,7 @@ lab.bars(
 # - You can say what each knob costs: `tp` sends in every layer, `pp` waits while it fills, ZeRO 3 gathers weights, recomputing computes a third more.
 # - Plans that differ by less than the error are a tie: run both, or take the simpler.
 #
-# Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [stack](GLOSSARY.md#stack), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).
+# Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [frontier](GLOSSARY.md#frontier), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).
 #
 # ## Further reading
 #

@@ -56,7 +56,7 @@ lab.bars(pairs, title=title, badge="published / predicted")
 # %% [markdown]
 # ## Ask the plan
 #
-# We can ask the plan itself. `trust()` says how far off its constants were on the runs that they come from, and `warnings()` says where it goes beyond those runs. What does the plan of ZeRO 3 answer?
+# We can ask the plan itself. `trust()` says which error its makers allow for, and `warnings()` says where it goes beyond the runs that its constants come from. What does the plan of ZeRO 3 answer?
 
 # %%
 shards = planner.Plan(
@@ -65,7 +65,7 @@ shards = planner.Plan(
 print(shards.trust(), *shards.warnings(), sep="\n")
 
 # %% [markdown]
-# Nine of ten of those runs were right to within 20 %. The 19.4 days are only 16 % less than 23, so the plan can't say for certain that ZeRO 3 is faster.
+# We allow for an error of 20 %. The 19.4 days are only 16 % less than 23, so the plan can't say for certain that ZeRO 3 is faster.
 #
 # The warning is graver. None of those runs gathered parameters across machines, so the 20 % say nothing about this plan. Today's warning takes its factor of 3.8 from this very run. Before that run, a plan could only have said: I don't know.
 

@@ -11,7 +11,7 @@
 #
 # *Forty minutes with our model, and then again with yours; half an hour more for the optional end. Needs chapters 05 to 09 and 18, and no GPU.*
 #
-# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself. Our example is GPT-2 XL of transformers, with 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time? This page is in fp32, without autocast, on cards joined by NVLink.
+# So far the planner knew every model by its formulas. Nobody has written formulas for yours, so now it looks at the module itself. Our example is GPT-2 XL of transformers, with 6 GB of weights. Can it be trained on eight cards of 40 GB, each with four sequences at a time? Tensors are in fp32, products in TF32, and NVLink joins the cards.
 
 # %%
 from functools import partial
@@ -33,6 +33,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 
 def gpt2(sequences, length, **sizes):
+    # ids that a small vocabulary has too, and no cache, which only serving needs
     ends = {"bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
     config = GPT2Config(n_positions=length, **ends, **sizes)
     tokens = torch.randint(config.vocab_size, (sequences, length))
@@ -58,7 +59,7 @@ whole = your_own.Step(make=large).plan(**machine, zero=0)  # a step, planned
 lab.show(planner.memory_bars({"copies": whole}))
 
 # %% [markdown]
-# It doesn't: a copy needs 63.1 GB, and the thick frame shows what is too much. The largest part is yellow, 36.1 GB of activations.
+# It doesn't: a copy needs 63.1 GB, and the thick frame shows what is too much. The largest part is yellow, 36.1 GB of activations. Pink, 2.06 GB, are the logits and what a loss makes of them.
 #
 # For this the planner sent the batch through the module once, with fake tensors, which have a shape and no bytes. It put what it counted into the formulas of [chapter 18](18_which_layout.ipynb).
 #
@@ -90,7 +91,7 @@ lab.show(planner.memory_bars({"copies": whole, "shards": shards, "stages": stage
 #
 # ### What helps?
 #
-# The activations have to shrink. A card can take its sequences two at a time and add up the gradients, or compute activations again in the backward (chapter 05). Stages take one at a time. Two would fit as well, but with a larger bubble and no shorter step.
+# The activations have to shrink. A card can take its sequences two at a time and add up the gradients, or compute activations again in the backward (chapter 05). For stages we choose one at a time.
 #
 # A plan leaves out what CUDA, NCCL and gaps between tensors take. As a rule of thumb it should leave a tenth free, and so end by 36 GB. Which bars end left of this dashed line?
 
@@ -103,29 +104,24 @@ lab.show(planner.memory_bars({"shards, too large": shards, **tries}, spare=0.1))
 # %% [markdown]
 # ### What does each cost?
 #
-# All three ways fit. Recomputation leaves the most room, at the price of a second forward. How many times as long does the step get?
+# All three ways fit, so their times decide. Two at a time makes the products smaller, recomputation adds a second forward, and stages have a bubble. Which step is the longest?
 
 # %%
-longer = lab.guess("step with recomputation, over step without", between=(1, 2))
+longest = lab.guess("the way with the longest step", choices=tuple(tries))
 
 # %%
-recomputed = tries["shards, recompute"].time().step_us
-longer.score(recomputed / shards.time().step_us)
+longest.score(max(tries, key=lambda way: tries[way].time().step_us))
 
 # %% [markdown]
-# A backward has two products for each one of a forward, so the forward is a third of a step. Now compare all rows:
+# Compare each way with the first row:
 
 # %%
 lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 
 # %% [markdown]
-# These times assume products in TF32, which torch uses only after `torch.set_float32_matmul_precision("high")`. Without it the blue parts are several times as long. Of the messages only what computation can't hide is shown. The constants come from other programs and machines, so each time may be off by a fifth or more, and only large differences count.
+# Recomputation adds a third: a backward has two products for each one of a forward, so a second forward is a third of a step. Stages add more than their bubble. Products of one sequence use a card less well, and the last stage also computes the output layer.
 #
-# <details><summary>Why are stages the slowest?</summary>
-#
-# This cut is even, but the last stage also computes the output layer, so fewer layers there could help. And products of one sequence use a card less well.
-#
-# </details>
+# Torch uses TF32 only after `torch.set_float32_matmul_precision("high")`. Without it the blue parts may take six times as long. The constants come from other programs and machines, so each time may be off by a fifth or more.
 #
 # ### What are the activations?
 #
@@ -135,11 +131,13 @@ lab.show(planner.time_bars({"shards, too large": shards, **tries}))
 lab.table(your_own.kept(your_own.Step(make=large)))
 
 # %% [markdown]
+# ### What does GELU keep?
+#
 # The four rows of this width hold more than two thirds of all bytes. Each of the 48 layers has five such tensors: the input of one small function, GELU, its result, and three in between.
 #
 # $$\text{GELU}(x) = 0.5\,x\,\bigl(1 + \tanh(c\,(x + 0.0447\,x^3))\bigr), \qquad c = \sqrt{2/\pi}$$
 #
-# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Behind both stands a matrix product, `down`. How many tensors does each way keep?
+# The library writes it in plain operators. Each of them keeps what its own backward needs: a product of two tensors keeps both, and tanh keeps its result. Torch has the same function as one operator, whose backward computes all that again from x. Behind both stands a matrix product, `down`. How many tensors are kept with the one operator?
 
 # %%
 from torch.nn import GELU, Linear, Sequential
@@ -171,7 +169,7 @@ def num_kept(function):
 lab.table([{name: num_kept(way) for name, way in both_gelus.items()}])
 
 # %% [markdown]
-# As it is five, as one operator two. Which are they? A box is yellow if a backward needs its result; the product is called addmm:
+# The plain operators keep five tensors, the one operator two. Which are they? The upper row is the formula in its order: x, 0.5x, x³, times 0.0447, plus x, times c, tanh, plus 1, and the product of both factors; `down` is called addmm. A box is yellow if a backward needs its result:
 
 # %%
 lab.show(
@@ -181,7 +179,7 @@ lab.show(
 )
 
 # %% [markdown]
-# GELU's result is kept in both rows, because the addmm behind it needs it. In the large model each yellow box of the upper row takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
+# The power keeps x, but a sum, or a product with a plain number, keeps nothing. GELU's result is kept in both rows, because the addmm behind it needs it. In the large model each yellow box of the upper row takes 5.03 GB over all layers. Which share of the 36.1 GB does one operator save?
 
 # %%
 saved = lab.guess("share of the activations that one operator saves", between=(0, 1))
@@ -208,7 +206,7 @@ lab.show(planner.memory_bars(both_ways | by_formulas, spare=0.1))
 #
 # ### Is it slower?
 #
-# The one operator computes the inside of GELU twice, so you might expect a longer step. We time GELU alone, forward and backward, on one CPU core. How long does the one operator take, compared with the plain ones?
+# The one operator computes the inside of GELU twice, but it moves less memory. In the forward, eight plain operators read one wide tensor and write one, and two of them read a second: 8 + 8 + 2 = 18 passes. The one operator has two. We time GELU alone, forward and backward, on one CPU core. How long does the one operator take, compared with the plain ones?
 
 # %%
 slower = lab.guess("time of one operator, over the plain ones", between=(0, 2))
@@ -225,15 +223,15 @@ for act in (NewGELUActivation(), GELU("tanh")):
 slower.score(took[1] / took[0])
 
 # %% [markdown]
-# A GPU takes other times. Compare the memory traffic in the plan for ours:
+# So the passes that it saves outweigh what it computes twice. How much is that on our GPU? Compare the memory traffic in the plan:
 
 # %%
 lab.show(planner.time_bars(both_ways))
 
 # %% [markdown]
-# In the forward, the plain operators read or write a wide tensor 18 times, and the one operator twice. The plan counts twice as much for the backward, so 16 + 32 = 48 passes are saved. Each pass moves 5.03 GB over all layers. At 1,244 GB/s, 80 % of the card's 1,555, they take 194 ms.
+# The plan counts twice as many passes for the backward, so 16 + 32 = 48 are saved. Each moves 5.03 GB over all layers. At 1,244 GB/s, 80 % of the card's 1,555, they take 194 ms.
 #
-# So by the plan `leaner` is the fastest of our five rows. It saves a quarter of the step. If products took six times as long without TF32, that would be less than a tenth.
+# So by the plan `leaner` is faster than all four rows before. It saves a quarter of the step, or less than a tenth without TF32.
 #
 # <details><summary>What a module doesn't show</summary>
 #
@@ -251,15 +249,13 @@ lab.show(planner.time_bars(both_ways))
 #
 # Can we believe the plan's bytes? We plan the small module in the same way and run it, in shards by FSDP on two real [ranks](GLOSSARY.md#rank).
 #
-# <details><summary>Shards in your script</summary>
+# In a script of your own, these lines of `torch.distributed.fsdp` do it:
 #
 # ```python
 # for layer in (*module.transformer.h, module):  # each layer, then the whole
 #     fully_shard(layer)
 # optimizer = torch.optim.Adam(module.parameters())  # now of shards
 # ```
-#
-# </details>
 #
 # To train we need a loss. It gets the first tensor of floats in the output, here the logits, and the batch:
 
@@ -273,7 +269,7 @@ def next_token(logits, batch):
 
 
 # %% [markdown]
-# With `split=True` each rank gets half of the batch, two sequences. `compare()` plans the bytes, trains three steps, and draws both at four moments: before the third step, and at the highest points of its forward, backward and update. Where do they differ most?
+# With `split=True` each rank gets half of the batch, two sequences. `compare()` plans the bytes, trains three steps, and draws both at four moments: before the third step, and at the highest points of its forward, backward and update. The left bar of a pair is the plan, the right one the run. Where do they differ most?
 
 # %%
 step = your_own.Step(make=small, loss=next_token, engine="fsdp", ranks=2, split=True)
@@ -281,7 +277,7 @@ sharded = step.compare()
 sharded
 
 # %% [markdown]
-# Before the step there are only states, and the plan is right. Then it is too high, but 0.5 MB too low at the update, because labkit's Adam makes two more tensors, each as large as this rank's half of the largest weight, 500 x 128 x 4 B. On a GPU torch's default (`foreach`) can need as much as all of this rank's parameters. The peak is in the backward:
+# Before the step there are only states, and the plan is right. Then it is too high, but 0.5 MB too low at the update. There labkit's Adam makes two more tensors, each as large as this rank's half of the largest weight, 500 x 128 x 4 B. On a GPU torch's default (`foreach`) can need as much as all of this rank's parameters, but the activations are gone by then. The peak is in the backward:
 
 # %%
 lab.table(your_own.beside(sharded, "backward"))
@@ -292,15 +288,15 @@ lab.table(your_own.beside(sharded, "backward"))
 # The plan is 23 % too high, 20.2 MB where this run has 16.4. Of the 3.8 MB between them:
 #
 # - **1.9 are gradients**. The plan has all of them. The run is highest early in the backward, when nearly all activations are still there and no gradient is finished.
-# - **1.4 are in "gathered" and "temporary" together**. While FSDP fetches the next layer, the run counts it as temporary, and the plan as gathered. The plan also counts gradients on their way.
+# - **1.4 are in "gathered" and "temporary" together**. The plan has whole gradients there, one layer's and the output layer's, before they are cut into shards. The run has none yet. (The layer that FSDP is fetching is temporary in the run, and gathered in the plan.)
 # - **0.5 are activations**. The run has let some go by then, and the rest we have not traced.
 #
-# Trust a plan's parameters and optimizer, but measure the peak: call `torch.cuda.max_memory_allocated()` after the third step.
+# Trust a plan's parameters and optimizer, but measure the peak: call `torch.cuda.max_memory_allocated()` after the third step. CUDA, NCCL and gaps are not in that number either, so it too should end by 36 GB.
 
 # %% [markdown]
 # ## So can it be trained?
 #
-# By the plan GPT-2 XL can, in shards, with `leaner` and without dropout. It needs 27.2 GB of the 36 that our rule allows, and our loss a few tenths more. That leaves room for the errors that we saw.
+# By the plan GPT-2 XL can, in shards, with `leaner` and without dropout. It needs 27.2 GB of the 36 that our rule allows. Our loss takes 12 bytes for each logit in fp32, where the plan counts 10, so 0.4 GB more. Then 8 GB are still free.
 #
 # Without `leaner` the verdict is less sure. If this plan were as much too high as the small module's, shards alone would just fit. But that error was mostly gradients and gathered layers, a small part here. Nothing was run at this size.
 #
@@ -336,11 +332,20 @@ cure = lab.guess("the fastest way for the MLP", choices=ways_out)
 # %%
 mlp_plan = your_own.Step(make=partial(mlp, 24, 4096, samples=4096))
 mlp_plan = mlp_plan.plan(**machine | {"batch": 8 * 4096}, zero=0)
-recomputed = mlp_plan.but(zero=3, recompute="full")
-plans = (mlp_plan, mlp_plan.but(zero=3), recomputed, mlp_plan.but(pp=8))
-fit = [plan for plan in plans if plan.memory().peak_bytes < 36e9]
-fastest = min(fit, key=lambda plan: plan.time().step_us)
-cure.score(ways_out[plans.index(fastest)])
+mlp_ways = {"copies": mlp_plan, "shards": mlp_plan.but(zero=3)}
+mlp_ways["shards, recompute"] = mlp_plan.but(zero=3, recompute="full")
+mlp_ways["stages"] = mlp_plan.but(pp=8)
+fit = [way for way, plan in mlp_ways.items() if plan.memory().peak_bytes < 36e9]
+cure.score(min(fit, key=lambda way: mlp_ways[way].time().step_us))
+
+# %% [markdown]
+# The first picture shows what fits, the second how long it takes:
+
+# %%
+lab.show(planner.memory_bars(mlp_ways, spare=0.1))
+
+# %%
+lab.show(planner.time_bars(mlp_ways))
 
 # %% [markdown]
 # ### Now yours
@@ -361,9 +366,9 @@ my_plan = your_own.Step(make=partial(my_model, 24, 2048, samples=128))
 my_plan = my_plan.plan(**machine | {"batch": 8 * 128}, zero=0)
 
 # %% [markdown]
-# The repeated layers must be modules of one class and size, side by side, and as many as you have cards, or stages are left out.
+# The repeated layers must be modules of one class and size, side by side, and at least as many as you have cards, or stages are left out. Give your loss to `Step` as `loss=`, like `next_token`. Without one labkit takes the mean of the output's squares.
 #
-# `columns` takes each module through this page. Its six plans are copies, shards and stages, also with fewer samples at a time or recomputation. What doesn't work for a module is skipped with a reason:
+# `columns` takes each module through this page. Its six plans are copies, shards (also half as many samples at a time, or recomputation), and stages (also a quarter as many). It also trains the small module in shards and in stages, and compares three losses with those of one process. What doesn't work for a module is skipped with a reason:
 
 # %%
 mlp_step = your_own.Step(make=partial(mlp, 4, 128, samples=256), split=True)
@@ -371,12 +376,14 @@ modules = {"GPT-2": (step, whole), "MLP": (mlp_step, mlp_plan)}
 lab.table(your_own.columns(modules | {"yours": (my_step, my_plan)}))
 
 # %% [markdown]
+# The last two rows say how far the losses are apart at most. Here that is rounding, and alike in both, because both take the mean of two halves.
+#
 # GPT-2 stands here without `leaner`. The MLP needs shards alone, because most of it is states. What its relu keeps, the next product needs anyway, so another activation function would save nothing.
 #
 # <details><summary>What to bring</summary>
 #
 # - The batch is a tensor, a tuple of them, or a dict by the names that `forward` takes.
-# - Your `loss=` gets the output and the batch. Without one labkit takes the output if it is one number, and else the mean of its squares.
+# - If the output is one number, labkit takes it as the loss.
 # - If there are several rows of layers, labkit takes the one with the most parameters.
 # - Leave out what the loss doesn't reach, such as an untrained head, or DDP stops.
 # - `machine` names the card, how many there are, and the samples of a step of all cards. If NVLink joins only some of them, add `per_node=4`, and with `nic_gb_per_s=12.5` the GB/s out of a node for each card.
@@ -410,7 +417,7 @@ def wordy(up, down, x):
 
 
 # %% [markdown]
-# Here `up` and `down` are `torch.nn.Linear`. Five tensors as wide as `h` and two as wide as `x` are kept, 5 x 4 + 2 = 22 numbers for each of `x`.
+# Here `up` and `down` are `torch.nn.Linear`. Five tensors as wide as `h` and two as wide as `x` are kept, 5 x 4 + 2 = 22 numbers for each number of `x`.
 #
 # <details><summary>Which five?</summary>
 #
@@ -444,15 +451,13 @@ check.hint("keep_less")
 # ## Summary
 #
 # - You plan a module from one forward with fake tensors, before you rent anything.
-# - You trust a plan's parameters and optimizer, leave a tenth of the card free, and measure the peak.
+# - You trust a plan's parameters and optimizer, leave a tenth of the card free, and measure the peak and the time.
 # - Before you choose a cure, you look at the largest part and at what your module keeps, because shards help states and not activations.
 # - From the optional end: when you shard or cut a module, you compare its losses with one process's, after updates too, and with SGD.
 #
 # **Words of this page**: [shard](GLOSSARY.md#shard), [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [activations](GLOSSARY.md#activations). **Further reading**: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 #
 # **Next:** [your own machine](22_your_own_machine.ipynb): what a script waits for, and plans with constants of your own.
-#
-# *Section 8.12 of the source material.*
 
 # %% [markdown]
 # ---

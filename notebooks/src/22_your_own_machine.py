@@ -11,7 +11,7 @@
 #
 # *Fifty minutes; twenty more for the optional end. You need chapters 15, 18, 19 and 21. No GPU is needed.*
 #
-# A plan, as in the last chapter, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? This page clocks the machine that runs it, so close other programs first.
+# A plan, as in chapter 18, knows neither your script nor your machine. So what does a step of yours wait for, and how near can a plan come to its time? This page clocks the machine that runs it, so close other programs first.
 #
 # We begin with a small script for two ranks, in which each sample waits 6 ms for a disk.
 
@@ -80,18 +80,10 @@ found.advice.best
 #
 # ### Four readers
 #
-# So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a batch is ready after a quarter of the wait. While they read, the rank does the rest of its step:
-
+# So we take four worker processes of the `DataLoader` ([chapter 15](15_profiling_and_scaling.ipynb)). Each reads a batch of its own, all at the same time, so on average a quarter of the wait lies between two batches. While they read, the rank does the rest of its step:
 
 # %%
-def split_us(record):
-    wait_us = record.step_us * record.advice.share("input")
-    return record.step_us, wait_us, record.step_us - wait_us
-
-
-heads = ("one step_us", "waiting for data_us", "the rest_us")
-was_us = split_us(found)
-lab.table([dict(zip(heads, was_us, strict=True))])
+your_own.split({"as it was": found})
 
 # %% [markdown]
 # If the rest stays what it was, the longer of the two sets the pace: the rest, or a quarter of the wait. What share of the old step do four readers save?
@@ -116,55 +108,66 @@ gain.score(1 - again.step_us / found.step_us)
 # What is left of the wait, what became of the rest, and which of the two sets the pace?
 
 # %%
-now_us = split_us(again)
-rows = {"as it was": was_us, "four readers": now_us}
-lab.table(
-    {"script": name} | dict(zip(heads, us, strict=True)) for name, us in rows.items()
-)
+scripts = {"as it was": found, "four readers": again}
+your_own.split(scripts)
 
 # %%
-print(your_own.bottleneck(was_us[1:], now_us[1:], readers=4))
+print(your_own.bottleneck(found, again, readers=4))
 
 # %% [markdown]
 # A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
 
 # %% [markdown]
-# Did the rest stay what it was? Here are its parts, for the average rank. "Exposed communication" is messages that no computing hides. In "nothing recorded" no operator of torch ran.
+# Did the rest stay what it was? Here are its parts, for the average rank. A message that no computing hides is "waiting for other ranks" until the last rank has begun it. From then on it is "exposed communication".
 
 # %%
-parts_us = {"as it was": found.parts_us(), "four readers": again.parts_us()}
-rests_us = {name: dict([*us.items()][:-1]) for name, us in parts_us.items()}
+rests_us = your_own.rests_us(scripts)
 lab.bars(rests_us, unit="us", stacked=True, title="The rest of a step, by its parts")
 
+# %%
+print(your_own.grown(found, again))
+
 # %% [markdown]
-# Computing hardly changes, because our readers mostly sleep. Readers that decode on the CPU need the cores, and may make it slower. What changes are the waits.
+# A part that grew says where the time went, not why. Computing and messages may take longer because readers need the cores too. But waiting for other ranks may also be the wait for data, moved into a message: a batch came late on one rank. Averages don't tell these apart. What the other rank does meanwhile does.
 #
 # ### Who waits for whom?
 #
-# Both ranks do the same work. Why does one wait for the other at all? Here is the longest red bar of all steps, with the time before it. What does the other rank do meanwhile?
+# To see that with a cause that is sure, we give rank 1 a slower disk, in the first script, where nobody reads ahead. A sample waits 12 ms there, and on rank 0 still 6. How long does rank 0 now wait for rank 1 in each step?
 
 # %%
-drawn = again.advice.as_drawn
-sent = drawn.select(drawn.kind == "all_reduce")
-longest = (sent.end_us - sent.start_us).argmax()
-from_us, to_us = sent.start_us[longest] - 20e3, sent.end_us[longest]
-lab.show(drawn.select((drawn.end_us > from_us) & (drawn.start_us < to_us)))
+wait = lab.guess("rank 0's wait for rank 1 in a step, in ms", unit="ms")
+
+# %%
+slower = "sleep(0.006 * (1 + dist.get_rank()))"
+late = script.with_name("late.py")
+_ = late.write_text(script.read_text().replace("sleep(0.006)", slower))
+uneven = record(late, ranks=2, show=False, steps=5)
+wait.score(your_own.waited_us(uneven, rank=0) / 1e3)
 
 # %% [markdown]
-# Brown beside the red: it reads. Blue: it computes. An all-reduce ends only when both ranks have brought their gradients. So the rank that comes first waits in it for the other, however fast the network is. Here neither reader is slower on average: each rank's batches come in bursts, and probably the bursts of the two don't coincide. But **a slow reader on one rank looks like a slow network on the other.**
+# Rank 0 has its batch after 8 x 6 = 48 ms, and rank 1 after 8 x 12 = 96. So rank 0 waits for about 96 - 48 = 48 ms. Here are three steps after the warm-up. What does rank 1 do under the long red bars of rank 0?
+
+# %%
+lab.show(uneven.advice.as_drawn)
+
+# %% [markdown]
+# It reads, in brown. An all-reduce ends only when both ranks have brought their gradients, so rank 0 waits in it for rank 1's disk, however fast the network is: **a slow reader on one rank looks like a slow network on the other.** The shares of each rank tell the two apart:
+
+# %%
+uneven.advice.table()
 
 # %% [markdown]
 # ## Exercise 1. Another script
 #
-# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. `print(check.script().read_text())` shows it. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. You may take a script of your own instead.
+# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. `print(check.script().read_text())` shows it. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. One pair of recordings proves a gain of half the step; for smaller ones see below. You may take a script of your own instead.
 #
-# - `before = record(check.script(), ranks=2)`. Arguments of your own script follow its path.
+# - `before = record(check.script(), ranks=2)`. If your own script takes arguments, add them after its path.
 # - `before.parts_us()` has the parts of a step, by name.
 # - A step ends where `optimizer.step()` ends. There must be three or more, because two are a warm-up.
 #
 # <details><summary>How small a gain shows?</summary>
 #
-# A gain of half the step shows in one pair. For 5 %, record each script five times, in turns, and believe it if each new step is shorter than each old one.
+# For 5 %, record each script five times, in turns, and believe it if each new step is shorter than each old one.
 #
 # </details>
 
@@ -197,7 +200,7 @@ check.hint("yours")
 # %% [markdown]
 # ## A machine
 #
-# How near can a plan come to the time of a step? So far our plans took the speeds of GPUs, and `speeds(2)` measures what each of two ranks gets here, for matrix products and for messages. Shards need two kinds of message, and each takes some time to begin:
+# How near can a plan come to the time of a step? So far our plans took the speeds of GPUs. Here `speeds(2)` measures instead what each of two ranks gets, for matrix products and for messages. Shards need two kinds of message, and each takes some time to begin:
 
 # %%
 here = planner.speeds(2)
@@ -206,9 +209,9 @@ rows = links.items()
 lab.table({"message": name, "to begin_us": us, "GB/s": gb} for name, (us, gb) in rows)
 
 # %% [markdown]
-# For the reduce-scatter gloo runs a whole all-reduce ([chapter 02](02_collectives.ipynb)), so expect fewer GB/s or a later start. Both columns come from one line through a few messages, so an error in one shows in the other.
+# For the reduce-scatter gloo runs a whole all-reduce ([chapter 02](02_collectives.ipynb)), so expect fewer GB/s or a later start.
 #
-# With these speeds we can plan a step: two of torch's own layers, in shards on two ranks, with half of the four sequences on each (`split=True`). Look for its longest part.
+# With these speeds we can plan a step: two of torch's own layers, in shards on two ranks, with half of the four sequences on each (`split=True`). Which are its two longest parts?
 
 
 # %%
@@ -225,11 +228,17 @@ plan = step.plan(gpu=here)
 lab.show(planner.time_bars({"shards": plan}))
 
 # %% [markdown]
-# Products and messages take most of it. MFU is a share of the products' speed, which `speeds` measured as well. By a constant of the plan, products reach only 63 % of it.
+# Products and messages take most of it. For the products `speeds` measured one large matrix. Those of a layer are smaller. The plan's constant `matmul` says that they reach only 63 % of that speed.
 #
 # ### The messages, by hand
 #
-# To gather a layer, a rank must begin, and then receive the half that it lacks: 99,136 numbers or 396,544 bytes. Each of the two layers is gathered for the forward and for the backward, and its gradients are reduced and scattered once. A message takes its time to begin, and these bytes over its GB/s:
+# Where does the part of the messages come from? So many numbers has a layer:
+
+# %%
+sum(each.numel() for each in mine(layers=1)[0].parameters())
+
+# %% [markdown]
+# To gather these 198,272 numbers, a rank must begin, and then receive the half that it lacks: 99,136 numbers or 396,544 bytes. Each of the two layers is gathered for the forward and for the backward, and its gradients are reduced and scattered once. A message takes its time to begin, and these bytes over its GB/s:
 
 
 # %%
@@ -245,46 +254,55 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 # %% [markdown]
 # The last column is the messages' part of the picture, but for rounding. On the CPU the plan lets no computing hide them.
 #
-# But the plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. How many times as long as planned is our step?
-
-# %%
-near = lab.guess("measured step over planned step", between=(0.2, 5))
-
-# %% [markdown]
-# We clock it together with others that we need below. `in_turns` runs one step of each in turn, up to eight times, so that a busy minute doesn't hit one of them alone. It keeps the fastest of each: we forecast the fastest step, not the typical one.
-
-# %%
-sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12), (2, 4)]
-timed = step.but(devices="cpu", timed=8)
-steps = [timed.but(make=partial(mine, *each)) for each in sizes]
-clock_us = your_own.in_turns(steps)
-
-# %%
-plan_us = [each.plan(gpu=here).time().step_us for each in steps]
-ratios = [took / planned for took, planned in zip(clock_us, plan_us, strict=True)]
-near.score(ratios[0])
-
-# %% [markdown]
 # ### Does one factor do?
 #
-# Would our ratio mend the plan of any step? Look down the last column. "Sequences" are those of the whole batch, half of them on each rank. Our step stands first and last, because each turn clocks it twice: how far the two differ gives an idea of the clock's error. The largest step we keep for a test.
+# The plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. So how far off is the plan, and would one factor mend it? We clock our step, four others for a comparison, and a larger one that we keep for a test.
+#
+# `clocked_twice` runs one step of each in turn, up to six times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two differ, at worst, is the clock's error. **Above 10 % the clock can't judge.** Then it clocks all once more and keeps the fastest, so the error shrinks.
 
 # %%
+sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12)]
+timed = step.but(devices="cpu", timed=6)
+steps = [timed.but(make=partial(mine, *each)) for each in sizes]
+pairs_us = your_own.clocked_twice(steps, within=0.1)
+error = max(max(pair) / min(pair) - 1 for pair in pairs_us)
+lab.table([{"clock's error": error}], units={"clock's error": "share"})
+
+# %%
+clock_us = [min(pair) for pair in pairs_us]
+plan_us = [each.plan(gpu=here).time().step_us for each in steps]
+ratios = [b / a for a, b in zip(plan_us, clock_us, strict=True)]
 rows = [
-    {"layers": n, "sequences": s, "planned_us": a, "measured_us": b, "ratio": b / a}
-    for (n, s), a, b in zip(sizes, plan_us, clock_us, strict=True)
+    {"layers": n, "sequences": s, "planned_us": a, "measured_us": b, "again_us": c}
+    for (n, s), a, (b, c) in zip(sizes, plan_us, pairs_us, strict=True)
 ]
-lab.table(rows[:5] + rows[6:])  # without the largest
+lab.table([rows[0] | {"ratio": ratios[0]}])  # our step
 
 # %%
-print(your_own.one_factor(ratios[:5], again=ratios[6]))
+lab.table([{"3 layers and 8 sequences, planned_us": plan_us[4]}])
 
 # %% [markdown]
-# On a busy machine the line says to stop. Then wait until it is quiet, and run the cells from the clock on again.
+# "Sequences" are those of the whole batch, half of them on each rank. The ratio takes the faster clocking. If a plan lacks Python, it lacks as much for each layer with 8 sequences as with 4. Is the ratio for 3 layers and 8 sequences then smaller or larger than ours, and how large?
+
+# %%
+near = lab.guess("measured over planned, 3 layers and 8 sequences", between=(0.2, 10))
+
+# %%
+near.score(ratios[4])
+
+# %%
+five = zip(rows[:5], ratios[:5], strict=True)  # without the one that we keep
+lab.table([row | {"ratio": ratio} for row, ratio in five])
+
+# %%
+print(your_own.one_factor(ratios[:5], error=error))
+
+# %% [markdown]
+# If the clock can't judge, read on for the method alone, or run the cells from the clock on again when the machine is quiet.
 #
-# ### Three times in place of one factor
+# ### Three terms in place of one factor
 #
-# We sort a step's work by how often it comes. Some of the Python runs once in a step. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. An output head would come once for each sequence, but `mine` has none. So it takes three times:
+# We sort a step's work by how often it comes. Some of the Python runs once in a step. Messages, updates and most of the Python come once for each layer. Products and attention come for each sequence of the batch as well. So it takes three terms:
 #
 # $$\text{step} = \text{fixed time} + \text{layers} \times \text{time of a layer} + \text{layers} \times \text{sequences} \times \text{time of a sequence in a layer}$$
 #
@@ -292,80 +310,70 @@ print(your_own.one_factor(ratios[:5], again=ratios[6]))
 
 # %%
 parts_of = torch.tensor([[1.0, n, n * s] for n, s in sizes])
-took_us = torch.tensor(clock_us)[:, None]
-three_us = torch.linalg.lstsq(parts_of[:5], took_us[:5]).solution[:, 0].tolist()
+five_us = torch.tensor(clock_us[:5])[:, None]
+three_us = torch.linalg.lstsq(parts_of[:5], five_us).solution[:, 0].tolist()
 fixed_us, layer_us, seq_us = three_us
 three = {"fixed time_us": fixed_us, "a layer_us": layer_us}
 lab.table([three | {"a sequence in a layer_us": seq_us}])
 
 # %% [markdown]
-# Now forecast by hand the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. Add the fixed time, 4 times that of a layer, and 4 x 12 = 48 times that of a sequence in a layer. How long is the step, by the formula?
-
-# %%
-kept = lab.guess("forecast for 4 layers and 12 sequences, in ms", unit="ms")
+# If one of them is below zero, the clock's error is larger than that time.
+#
+# Now forecast by hand the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. So it takes the fixed time, 4 times that of a layer, and 4 x 12 = 48 times that of a sequence in a layer:
 
 # %%
 sum_us = {
     "fixed_us": fixed_us,
     "4 layers_us": 4 * layer_us,
-    "48 sequences_us": 48 * seq_us,
+    "4 x 12 sequences_us": 48 * seq_us,
 }
 forecast_us = sum(sum_us.values())
-kept.score(forecast_us / 1e3)
-
-# %%
-lab.table([sum_us | {"forecast_us": forecast_us, "measured_us": clock_us[5]}])
+lab.table([sum_us | {"forecast_us": forecast_us}])
 
 # %% [markdown]
-# This step tests the formula, because the fit hasn't seen it. To meet the other five proves little: the three times were chosen for that.
+# ### Does it hold?
 #
-# In the picture the hollow marks are those five, and the full one is the step that we kept. Four lines are the formula, one for each number of layers. The fifth is the plan of 4 layers, extended straight to 0 sequences. Does the plan's line lie below the fit's of 4 layers, above it, or do they cross?
+# Before we look, a rule for a clock that can judge: **a forecast holds if it is at most 10 % off on each of the six steps.** To be near on the five proves little, because the three terms were chosen for that. But to miss one of them refutes the formula. The kept step, which the fit hasn't seen, is the real test.
+#
+# In the formula each sequence costs as much as any other, in a batch of any size. Do you expect the kept step within 10 % of its forecast?
+
+# %%
+kept = lab.guess("measured over forecast, kept step", between=(0.5, 2))
+
+# %%
+kept.score(clock_us[5] / forecast_us)
+
+# %% [markdown]
+# Beside it stand two simpler forecasts, the plan as it is, and the plan times our step's ratio. With a minus a forecast is too short. The sentence above the table applies the rule.
+
+# %%
+formula_us = (parts_of @ torch.tensor(three_us)).tolist()
+factor_us = [ratios[0] * planned for planned in plan_us]
+forecasts = {"three terms": formula_us, "one factor": factor_us, "planned": plan_us}
+your_own.judged(forecasts, clock_us, error=error)
+
+# %% [markdown]
+# What follows?
+#
+# - **Something holds:** forecast a larger step with it, the simplest if several do, and keep another step to test it again.
+# - **Nothing holds:** that is a result too. Trust none of them, and clock the step that you want.
+# - **The clock can't judge:** nothing has held or failed. Clock again when it is quiet.
+#
+# Where do plan and formula differ? In the picture the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 4 layers. Compare both lines for 4 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
 
 # %%
 four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}
 planned_us = {(4, s): each.plan(gpu=here).time().step_us for s, each in four.items()}
-clocked_us = dict(zip(sizes[:6], clock_us, strict=False))
+clocked_us = dict(zip(sizes, clock_us, strict=True))
 lab.curves(**your_own.fit_lines(three_us, clocked_us, planned_us))
 
 # %%
-twice_us = clock_us[0], clock_us[6]
-print(your_own.beside_fit(three_us, planned_us, twice_us=twice_us))
+print(your_own.beside_fit(three_us, planned_us, error=error))
 
 # %% [markdown]
-# That is between 0 and 12 sequences. One factor would have to lift the beginning of the plan's line and its slope alike.
-#
-# ### With the library
-#
-# A plan has constants for where a line begins and how steep it is. `layer_us` is the time of a layer beside its work, in microseconds, such as FSDP's Python. `matmul` is the share of their speed that products reach. `planner.fit` moves constants to bring the plan nearer to the five runs. Which, and what does the plan assume now? One that hardly moves says little.
-
-# %%
-again_us = clock_us[6]
-own, constants = your_own.fitted(steps[:5], clock_us[:5], gpu=here, again_us=again_us)
-constants
-
-# %% [markdown]
-# <details><summary>What <code>planner.fit</code> does</summary>
-#
-# It moves one constant for every two runs, so here two. `matmul` is always the first. The second is the one of `nic`, `layer_us` and `attention` that helps most. It holds each near where it began, unless the runs clearly say otherwise.
-#
-# </details>
-#
-# A fitted constant need not be a cause. `matmul` is always moved, and may take up errors of other kinds. So we judge by the kept step alone, with a limit set beforehand: a forecast holds if it is at most 5 % off, or no more than the clock's own error.
-#
-# Which forecast is nearest? With a minus it is too short. The sentence above the table judges the first row.
-
-# %%
-fit_us = (parts_of[:6] @ torch.tensor(three_us)).tolist()
-own_us = [each.plan(gpu=here, stack=own).time().step_us for each in steps[:6]]
-forecasts = {"three times": fit_us, "planner.fit": own_us, "planned": plan_us[:6]}
-your_own.judged(forecasts, clock_us[:6], again_us=again_us)
-
-# %% [markdown]
-# The last row is the plan with a GPU's constants, and the second with your own. For a larger step of the same layout, take whichever came nearer on the step you kept, and keep another step to test that choice.
-#
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
 #
-# Write a `mine` with two arguments, one for the layers and one for the sequences of a batch. The rest of the section stays as it is. But the formula has no time for an output head, and three times hold for one length of sequence.
+# Write a `mine` with two arguments, one for the layers and one for the sequences of a batch. The rest of the section stays as it is. But the formula has no time for an output head, and three terms hold for one length of sequence.
 #
 # ```python
 # def mine(layers=2, sequences=4):
@@ -447,7 +455,23 @@ check.hint("forecast")
 # %% [markdown]
 # ---
 #
-# *Here ends what most people need. The rest is about a cluster and about what comes after the course, and optional.*
+# *Here ends what most people need. The rest is about the library's own fit, about a cluster, and about what comes after the course, and optional.*
+
+# %% [markdown]
+# ## With the library
+#
+# Can the plan itself learn from our five runs? Then it could forecast other layouts too. `planner.fit` ([chapter 19](19_how_far_to_trust_a_plan.ipynb)) moves one constant of a plan for every two runs, so here two. `matmul`, the share of their speed that products reach, is always the first. The second is the one that helps most, for instance `layer_us`, the microseconds that a layer takes beside its work. Which are moved, and how far?
+
+# %%
+own, constants = your_own.fitted(steps[:5], clock_us[:5], gpu=here, error=error)
+constants
+
+# %% [markdown]
+# A constant that is moved need not be the cause. The plan has hardly any fixed time, for instance, so another constant makes up for it. Only the rule of before can say whether the forecasts are of use:
+
+# %%
+own_us = [each.plan(gpu=here, stack=own).time().step_us for each in steps]
+your_own.judged({"planner.fit": own_us}, clock_us, error=error)
 
 # %% [markdown]
 # ## A cluster
@@ -635,15 +659,13 @@ check.hint("crossing")
 #
 # - You can record a script, see what its steps wait for, and prove by a second recording that a change helps.
 # - A rank that waits in a message may be waiting for another rank's reader.
-# - One factor mends a plan only if it is the same for all steps. A clock can refute that, but no finer than its own error.
-# - You can fit three times to small runs, forecast a larger step by hand, and test that.
+# - One factor mends a plan only if it is the same for all steps. A clock can refute that, but a difference smaller than its own error proves nothing.
+# - You can fit three terms to small runs, forecast a larger step by hand, and say by a rule set beforehand whether that holds.
 # - From the optional end: you count the bytes that cross a network, and know when they decide how long a step takes.
 #
 # **Words of this page** are all in the [glossary](GLOSSARY.md). **Further reading**: [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
 # **Next:** your own training.
-#
-# *Sections 19.7, 19.8.6 and D-next of the source material.*
 
 # %%
 check.status()

@@ -84,17 +84,28 @@ def test_with_adam_on_the_host_four_stages_take_half_of_deepspeed_s_step():
     assert by_deepspeed["step_us"] / by_stages["step_us"] == pytest.approx(1.92, abs=0.03)
 
 
-def test_a_row_of_a_plan_has_the_host_s_part_in_its_step():
-    plans = {"cards": WRITTEN, "host": ON_HOST}
-    cards, host = llama.steps(plans)
-    planned_us = ON_HOST.time().step_us
-    assert cards["the host's part_us"] is None is cards["on the host_bytes"]
-    assert host["step_us"] == planned_us + host["the host's part_us"] == llama.step_us(ON_HOST)
-    assert host["on the host_bytes"] == case(ON_HOST).host_bytes > 0
-    assert cards["waits for messages_us"] == WRITTEN.time().parts()["gather"] > 0
-    assert cards["memory_bytes"] == WRITTEN.memory().peak_bytes
-    with pytest.raises(ValueError, match="plans are"):
-        llama.steps([WRITTEN])
+def test_every_layout_that_a_program_runs_has_a_row_the_fastest_first():
+    rows = llama.layouts("A100 40 GB", 1024)
+    steps_us = [row["step_us"] for row in rows]
+    assert steps_us == sorted(steps_us)
+    assert {row["room_bytes"] for row in rows} == {0.9 * 40e9}
+    asked = WRITTEN.but(zero=0, mbs=1, recompute="none", recipe="")
+    for row in rows[::20]:
+        plan = asked.but(**{"sp": row["layout"].get("tp", 1) > 1} | row["layout"])
+        assert plan.offload == row["offload"]
+        assert plan.memory().peak_bytes == row["memory_bytes"]
+        assert llama.step_us(plan) == pytest.approx(row["step_us"])
+    programs = {(row["program"], row["offload"]) for row in rows}
+    assert programs == {
+        ("FSDP", "none"),
+        ("DeepSpeed", "optimizer"),
+        ("Megatron-LM", "none"),
+        ("Megatron-LM", "optimizer"),
+    }
+    by_deepspeed = [row["layout"] for row in rows if row["program"] == "DeepSpeed"]
+    assert not any("tp" in layout or "pp" in layout for layout in by_deepspeed)
+    with pytest.raises(ValueError, match="seq is a whole number"):
+        llama.layouts("A100 40 GB", 0)
 
 
 def test_the_option_keeps_a_shard_of_the_gradients_and_sends_more_often():

@@ -65,6 +65,8 @@ def test_a_plain_board_says_nothing_of_bytes_times_and_bounds():
     assert len(pages) == 7 and all(page.count("<svg") == 1 for page in pages)
     for words in ("is the least", "lower bound", "busiest rank", "Simulated time"):
         assert not any(words in page for page in pages)
+    shown = board.children[0].children
+    assert board.controls["ranks"] in shown and board.controls["network"] not in shown
 
 
 def test_the_player_moves_the_slider_in_the_browser_alone(sent):

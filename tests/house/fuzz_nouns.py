@@ -35,6 +35,7 @@ from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
 from labkit.profiling import advice
 from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.recording import record_run
 from labkit.profiling.step import Step as SlowStep
 from labkit.scaling import aims, series
 from labkit.scaling import recorded as scaling_recorded
@@ -255,6 +256,18 @@ def nouns() -> dict[type, list]:
         Perception: [Perception(), Perception(placement="apart", ranks=8, steps=2)],
         llama.Case: [llama.as_written(), *small.cases()[:3]],
         advice.Advice: found,
+        record_run.Record: [
+            record_run.Record(
+                advice=each,
+                timeline=each.timeline,
+                steps=2,
+                step_us=9.0,
+                flops_per_s=None,
+                remarks=(),
+                folder=Path(),
+            )
+            for each in found
+        ],
         advice.Change: [*found[0].changes],
         advice.Part: [*found[0].path],
         moments.Unit: UNITS,

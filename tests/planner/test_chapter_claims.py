@@ -75,7 +75,14 @@ def test_the_boards_first_questions_have_the_answers_that_the_page_gives():
     assert 0.25 < cut.memory().peak_bytes / plan.memory().peak_bytes < 0.4
     assert step_us(cut) > 1.4 * step_us(plan)
     assert plan.fits and not plan.but(zero=0).fits
-    assert plan.but(zero=2).fits and step_us(plan.but(zero=2)) < 1.01 * step_us(plan)
+    sharded = plan.but(zero=2)
+    tensors = plan.but(tp=2)
+    stages = plan.but(pp=8)
+    assert sharded.fits and step_us(sharded) < 1.01 * step_us(plan)
+    held = [each.memory().peak_bytes for each in (sharded, tensors, stages)]
+    assert held[0] == pytest.approx(held[1], rel=0.01) and held[2] < held[0]
+    for each in (tensors, stages):
+        assert step_us(each) / step_us(plan) == pytest.approx(8 / 7, abs=0.01)
 
 
 def test_the_four_rules_go_from_the_cheap_to_the_dear():

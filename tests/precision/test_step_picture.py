@@ -7,13 +7,13 @@ from labkit.precision import picture
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("way", ["mixed", "autocast"])
-def test_five_tensors_and_five_arrows_within_the_width(way, language):
+@pytest.mark.parametrize(("way", "num"), [("mixed", 6), ("autocast", 5)])
+def test_as_many_arrows_as_tensors_within_the_width(way, num, language):
     drawn = picture.step(way, language=language)
     kinds = len({row[1] for row in drawn.table[1:]})
     boxes = drawn.only(Box)
     arrows = [line for line in drawn.only(Line) if line.arrow]
-    assert len(boxes) == 5 + kinds and len(arrows) == 5
+    assert len(boxes) == num + kinds and len(arrows) == num
     assert max(box.x_px + box.width_px for box in boxes) <= 900
     assert max(box.y_px + box.height_px for box in boxes) <= drawn.height_px
     assert all(words.text for words in drawn.only(Words))
@@ -29,13 +29,23 @@ def test_the_update_goes_from_the_moments_up_to_the_masters(way):
     assert masters.y_px + masters.height_px < to_y < from_y < moments.y_px
 
 
-@pytest.mark.parametrize("way", ["mixed", "autocast"])
-def test_the_update_begins_at_the_gradients(way):
+@pytest.mark.parametrize(("way", "line"), [("mixed", -3), ("autocast", -2)])
+def test_the_update_begins_at_the_gradients(way, line):
     drawn = picture.step(way, language="en")
     gradients = next(box for box in drawn.only(Box) if box.texts == ("gradients",))
-    from_x, from_y = drawn.only(Line)[-2].points_px[0]
+    from_x, from_y = drawn.only(Line)[line].points_px[0]
     assert gradients.x_px < from_x < gradients.x_px + gradients.width_px
     assert 0 < from_y - gradients.y_px - gradients.height_px < 8
+
+
+def test_fp32_masters_are_updated_from_fp32_gradients():
+    drawn = picture.step("mixed", language="en")
+    copies = next(box for box in drawn.only(Box) if box.texts == ("fp32 gradients",))
+    to_y = drawn.only(Line)[-3].points_px[-1][1]
+    from_x, from_y = drawn.only(Line)[-2].points_px[0]
+    assert 0 < copies.y_px - to_y < 8 and 0 < copies.x_px - from_x < 10
+    assert copies.y_px < from_y < copies.y_px + copies.height_px
+    assert told("mixed")["fp32 gradients"] == ("fp32", "4 bytes for each parameter")
 
 
 def test_only_what_grows_with_the_batch_is_dashed():

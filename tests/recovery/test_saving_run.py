@@ -42,12 +42,8 @@ def test_a_save_is_drawn_between_the_steps_beside_it():
     assert (times.trained_s, times.still_s, times.total_s) == (2.5, 1.5, 4)
     (_, steps), (_, waited), (_, thread) = times.strip().lanes
     assert steps == [("0", 0, 1), ("1", 1.5, 2), ("2", 2, 3)]
-    assert [span[0]["en"] for span in waited] == [
-        "the save before",
-        "look up",
-        "copy",
-        "start the thread",
-    ]
+    assert [span[0]["en"] for span in waited] == ["look up", "copy", "start the thread"]
+    assert waited[0][1] == 1  # from the step's end on
     assert waited[-1][1:] == (1.25, 1.5)  # to the next step's begin: the whole gap has names
     assert [span[0]["en"] for span in thread] == ["write", "seal"]
     assert {span[1:] for span in [*waited[:-1], *thread]} == {(1, 1.25)}

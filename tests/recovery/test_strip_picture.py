@@ -15,7 +15,7 @@ def test_boxes_are_as_long_as_their_times(language):
     assert (first.texts, second.texts, narrow.texts) == (("0",), ("1",), ())
     assert first.colour == second.colour != narrow.colour  # steps are one kind
     told = [words.text for words in drawn.only(Words)]
-    assert "copy" in told
+    assert "copy 10 ms" in told
     assert told[-5:] == ["0", "1 s", "2 s", "3 s", "4 s"]
     assert drawn.table[1:] == (("0", "1.00 s"), ("1", "2.50 s"), ("copy", "10.0 ms"))
 
@@ -35,7 +35,7 @@ def test_an_interval_is_paid_for_under_what_it_costs():
 def test_words_that_do_not_fit_on_the_right_are_on_the_left():
     lanes = [("steps", [("0", 0.0, 4.0)]), ("wait", [("a long word", 3.9, 4.0)])]
     drawn = Strip(title="T", badge="measured", lanes=lanes)._picture("en")
-    words = next(each for each in drawn.only(Words) if each.text == "a long word")
+    words = next(each for each in drawn.only(Words) if each.text == "a long word 100 ms")
     assert (words.x_px + 8, words.anchor) == (drawn.only(Box)[1].x_px, "end")
 
 

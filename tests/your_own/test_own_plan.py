@@ -9,7 +9,7 @@ from torch import nn
 
 from labkit import planner, your_own
 from labkit.footprint import PARTS
-from labkit.pictures.sketch import Words
+from labkit.pictures.sketch import Box, Words
 from labkit.your_own.holds import OUTPUTS, bill
 
 TRIED = (strangers.gpt2, strangers.t5, strangers.transformer, strangers.vit)
@@ -243,6 +243,8 @@ def test_operators_are_told_with_the_bytes_kept_of_them():
     drawn = your_own.operators({"a": {"x": 2, "addmm": 0, "tanh": 8}}, counted=True)
     assert drawn.table[1:] == (("a", "x: 2 addmm: 0 tanh: 8", "x: 2 tanh: 8"),)
     assert [each.text for each in drawn.only(Words) if each.bold] == ["10 bytes"]
+    narrow, _, wide = [each for each in drawn.only(Box) if each.texts]
+    assert wide.width_px == pytest.approx(4 * narrow.width_px)
 
 
 def test_bytes_are_planned_of_adamw_alone():

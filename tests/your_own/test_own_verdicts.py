@@ -8,96 +8,85 @@ import torch
 
 import labkit as lab
 from labkit import planner, your_own
+from labkit.your_own import step as own_step
 from labkit.your_own import verdicts
 
 CLOCK = [10.0, 20.0, 100.0]
 
 
 @pytest.mark.parametrize(
-    ("fitted", "again_us", "words"),
+    ("fitted", "error", "words"),
     [
-        ([10.1, 19.8, 99.5], 10.1, "0.5 % off on the larger step, .* holds"),
-        ([10.1, 19.8, 102.0], 10.5, "2.0 % off .* within the limit of 5.0 %: .* holds"),
-        ([10.1, 19.8, 107.0], 10.8, "7.0 % off .* within the limit of 8.0 %: .* holds"),
-        ([10.1, 19.8, 92.0], 10.1, "8.0 % off .* more than the limit of 5.0 %; up to 1.0 %"),
-        ([10.8, 19.8, 92.5], 10.1, "7.5 % off .* more than the limit of 5.0 %; up to 8.0 %"),
-        ([10.1, 19.8, 99.5], 14.0, "clock again: the clock is off by 40.0 %"),
-        ([10.1, 15.0, 99.5], 10.1, "clock again: .* the fit by 25.0 %"),
+        ([10.1, 19.8, 99.5], 0.01, "^Holding, with at most 10.0 % off on every step: fit.$"),
+        ([10.1, 19.8, 109.0], 0.09, "^Holding, .*: fit.$"),
+        ([10.1, 19.8, 88.0], 0.01, "^None is at most 10.0 % off on every step, so none holds.$"),
+        ([10.1, 15.0, 99.5], 0.01, "none holds"),
+        (
+            [10.1, 19.8, 99.5],
+            0.4,
+            "This clock can't judge: .* up to 40.0 % apart, more than 10.0 %",
+        ),
     ],
 )
-def test_a_forecast_is_judged_by_a_limit_and_no_finer_than_the_clock(fitted, again_us, words):
+def test_a_forecast_holds_on_every_step_and_no_finer_than_the_clock(fitted, error, words):
     forecasts = {"fit": fitted, "planned": [5.0, 15.0, 70.0]}
-    found = your_own.judged(forecasts, CLOCK, again_us=again_us)
+    found = your_own.judged(forecasts, CLOCK, error=error)
     assert re.search(words, found.title)
-    assert found.cells[1] == ("planned", "-50.0 %", "-30.0 %")
+    assert found.heads == ("forecast", "on the kept step", "worst of the others")
+    assert found.cells[1] == ("planned", "-30.0 %", "-50.0 %")
     assert len(found.cells) == 2
+
+
+def test_all_forecasts_that_hold_are_named():
+    forecasts = {"fit": CLOCK, "planned": [5.0, 15.0, 70.0], "one factor": CLOCK}
+    assert your_own.judged(forecasts, CLOCK, error=0.0).title.endswith(": fit, one factor.")
 
 
 def test_times_that_do_not_match_are_refused():
     for none in ({}, 3, {"fit": [1.0]}, {"fit": [1.0, 2.0, "x"]}):
         with pytest.raises(ValueError, match="got"):
-            your_own.judged(none, CLOCK, again_us=10.0)
+            your_own.judged(none, CLOCK, error=0.1)
     for none in ([], [3.0], [3.0, 0.0, 1.0]):
         with pytest.raises(ValueError, match="got"):
-            your_own.judged({"fit": [1.0, 2.0, 3.0]}, none, again_us=10.0)
+            your_own.judged({"fit": [1.0, 2.0, 3.0]}, none, error=0.1)
+    for none in (-0.1, float("nan"), "x"):
+        with pytest.raises(ValueError, match="error"):
+            your_own.judged({"fit": CLOCK}, CLOCK, error=none)
 
 
 @pytest.mark.parametrize(
-    ("now_us", "words"),
+    ("error", "words"),
     [
-        (
-            (5e3, 20e3),
-            "9.00 ms to 20.0 ms, longer than 12.0 ms, .* 4 readers.* moved. Of the wait 5.00",
-        ),
-        ((6e3, 7e3), "to 7.00 ms, shorter than 12.0 ms, .* So the readers set the pace"),
-        ((3e3, 12.5e3), "about as long as 12.0 ms, .* too close"),
+        (0.05, "up to 50.0 % apart, and two clockings of one step at most 5.0 %: no single factor"),
+        (0.25, "This clock can't judge: .* up to 25.0 % apart"),
     ],
 )
-def test_the_pace_is_set_by_the_longer_of_two(now_us, words):
-    assert re.search(words, your_own.bottleneck((48e3, 9e3), now_us, readers=4))
-    for none in ((1.0,), (1.0, 2.0, 3.0), 3, (1.0, "x")):
-        with pytest.raises(ValueError, match="got"):
-            your_own.bottleneck(none, now_us, readers=4)
-
-
-@pytest.mark.parametrize(
-    ("again", "words"),
-    [
-        (
-            2.1,
-            "up to 50.0 % apart, and two clockings of one step differ by 5.0 %: no single factor",
-        ),
-        (1.5, "Stop and clock again: .* differs by 25.0 %"),
-    ],
-)
-def test_one_factor_is_refuted_by_no_less_than_the_clock(again, words):
-    assert re.search(words, your_own.one_factor([2.0, 3.0, 2.5], again=again))
-    assert "too close" in your_own.one_factor([2.0, 2.05, 2.1], again=2.1)
+def test_one_factor_is_refuted_by_no_less_than_the_clock(error, words):
+    assert re.search(words, your_own.one_factor([2.0, 3.0, 2.5], error=error))
+    assert "too close" in your_own.one_factor([2.0, 2.05, 2.1], error=0.05)
     for none in ([2.0], [2.0, 0.0], "no"):
         with pytest.raises(ValueError, match="got"):
-            your_own.one_factor(none, again=again)
+            your_own.one_factor(none, error=error)
 
 
-@pytest.mark.parametrize(
-    ("ends_us", "words"),
-    [
-        (
-            (10e3, 90e3),
-            "10.0 ms planned, 27.0 ms .* 12: 90.0 ms planned, 75.0 ms .* near 6:",
-        ),
-        ((10e3, 70e3), "do not cross"),
-        ((30e3, 90e3), "do not cross"),
-    ],
-)
-def test_a_plan_is_right_by_luck_where_its_line_crosses_the_fits(ends_us, words):
-    first, last = ends_us
-    planned = {(4, s): first + (last - first) * s / 12 for s in (2, 6, 12)}
-    assert re.search(words, your_own.beside_fit([3e3, 6e3, 1e3], planned, twice_us=(9.0, 9.5)))
-    told = your_own.beside_fit([3e3, 6e3, 1e3], planned, twice_us=(9.0, 12.0))
-    assert told.startswith("Stop and clock again")
+def test_a_plans_line_is_laid_beside_the_fits():
+    planned = {(4, s): 10e3 + 2e3 * s for s in (2, 6, 12)}
+    three = [3e3, 6e3, 1e3]
+    assert your_own.beside_fit(three, planned, error=0.01) == (
+        "Planned, the line begins at 10.0 ms and rises by 2.00 ms a sequence; by the fit it begins "
+        "at 27.0 ms, 2.7 times as high, and rises by 4.00 ms, 2 times as fast. By the fit one "
+        "factor would have to be both numbers at once."
+    )
+    falling = your_own.beside_fit([3e3, 6e3, -0.5e3], planned, error=0.01)
+    assert "-1 times as fast. By the fit one factor" in falling
+    alike = your_own.beside_fit([0.0, 5e3, 1e3], planned, error=0.01)
+    assert alike.endswith("too close for this clock to tell them apart.")
+    unsure = your_own.beside_fit(three, planned, error=0.3)
+    assert "one factor" not in unsure
+    assert "This clock can't judge" in unsure
     for none in ({(4, 2): 1.0}, {(4, 2): 1.0, (3, 2): 1.0}, 3):
         with pytest.raises(ValueError, match="got"):
-            your_own.beside_fit([3e3, 6e3, 1e3], none, twice_us=(9.0, 9.5))
+            your_own.beside_fit(three, none, error=0.01)
 
 
 def layers_of(count, sequences):
@@ -113,19 +102,19 @@ def test_what_a_fit_moves_is_said_of_the_plan():
         make = partial(layers_of, *size)
         steps.append(your_own.Step(make=make, engine="fsdp", ranks=2, split=True))
     times_us = [3 * each.plan(gpu=gpu).time().step_us for each in steps]
-    own, shown = your_own.fitted(steps, times_us, gpu=gpu, again_us=times_us[0])
+    own, shown = your_own.fitted(steps, times_us, gpu=gpu, error=0.01)
     begun = steps[0].plan(gpu=gpu).used
     assert own.fitted_on == 4
     assert shown.heads == ("constant", "before", "after", "what the plan now assumes")
     assert {row[0] for row in shown.cells} == {"matmul", "layer_us"}
     assert own.layer_us > begun.layer_us
     assert "a layer takes more time beside its work than planned" in shown.cells[1]
-    _, shown = your_own.fitted(steps, times_us, gpu=gpu, again_us=2 * times_us[0])
-    assert shown.title.startswith("Stop and clock again")
+    _, shown = your_own.fitted(steps, times_us, gpu=gpu, error=0.5)
+    assert shown.title.startswith("This clock can't judge")
     assert {row[-1] for row in shown.cells} == {"-"}
     for none in ([], steps[:1], [3, 4, 5, 6]):
         with pytest.raises(ValueError, match="got"):
-            your_own.fitted(none, times_us, gpu=gpu, again_us=1.0)
+            your_own.fitted(none, times_us, gpu=gpu, error=0.01)
 
 
 def test_a_share_above_one_is_explained():
@@ -149,3 +138,22 @@ def test_a_fit_is_drawn_with_the_step_that_it_has_not_seen():
     for three, clock in (([1.0, 2.0], SEEN), ([1.0] * 3, {(1, 2): 3.0}), ([1.0] * 3, {3: 1.0})):
         with pytest.raises(ValueError, match="got"):
             your_own.fit_lines(three, clock, SEEN)
+
+
+def test_a_clock_goes_on_until_its_two_times_are_near(monkeypatch):
+    rounds = iter([[10.0, 30.0, 20.0, 31.0], [15.0, 29.0, 12.0, 40.0], [11.0, 33.0, 10.5, 30.0]])
+    asked = []
+
+    def in_turns(steps):
+        asked.append(steps)
+        return next(rounds)
+
+    monkeypatch.setattr(own_step, "in_turns", in_turns)
+    assert your_own.clocked_twice("ab", within=0.25) == [(10.0, 12.0), (29.0, 31.0)]
+    assert asked == [["a", "b", "a", "b"]] * 2
+    rounds = iter([[10.0, 20.0]] * 9)
+    assert your_own.clocked_twice("a", within=0.1, rounds=3) == [(10.0, 20.0)]
+    assert len(asked) == 5
+    for none in ({"within": -1.0}, {"rounds": 0}):
+        with pytest.raises(ValueError, match="got"):
+            your_own.clocked_twice("a", **none)

@@ -42,7 +42,8 @@ class Stack:
     source: str
     """where the constants come from"""
     spread: float
-    """how far from the truth nine of ten predictions are that were made with these constants"""
+    """the error that we allow for in a prediction by these constants, a share; wider than what was
+    seen on the rows that they come from, where those are kept"""
     odds: float = 1.0
     """how likely rows are of this stack, before they are looked at"""
     reached: float | None = None
@@ -80,8 +81,8 @@ class Stack:
                 stack=self.name,
             )
         return say(
-            "time by the constants of {stack} ({source}): nine of ten of these rows within "
-            "{spread:.0%}; others may be further off",
+            "time by the constants of {stack} ({source}): we allow for an error of {spread:.0%}; "
+            "other runs may be further off",
             stack=self.name,
             source=translated(self.source, language()),
             spread=self.spread,
