@@ -105,7 +105,7 @@ def _cannot_judge(error: float) -> str:
     """What is said in place of a claim."""
     return say(
         "This clock can't judge: two clockings of one step lie up to {error} apart, more than "
-        "{limit}. So nothing is shown or refuted here; clock again when the machine is quiet.",
+        "{limit}. So we judge nothing here; clock again when the machine is quiet.",
         error=format_share(error),
         limit=format_share(HOLDS),
     )

@@ -319,14 +319,14 @@ lab.show(planner.time_bars(bars))
 #
 # So `tp` takes most of them, and the fine cut pays for memory that nobody needs.
 #
-# How sure are we? At the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. The fine cut's 105 may be off by 12 %, which is 13 days. At best for the fine cut the difference is 92 - 54 days, at worst 118 - 40: say 40 to 80, or 120,000 to 250,000 dollars.
+# How sure are we? The best layout's MFU is above all runs of the fit, so it may be more than 12 % too good: at the speed of LLaMA's own run the 40 days would be 82,432 / 64 / 24 = 54. The fine cut's 105 may be off by 12 %, which is 13 days. So the difference lies roughly between 92 - 54 and 118 - 40 days: say 40 to 80, or 120,000 to 250,000 dollars.
 
 # %% [markdown] sections="8.12"
 # ## Where to begin
 #
 # Without a planner begin like this:
 #
-# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). If that is tight and the network fast, shard the gradients too (ZeRO 2), which doesn't go with stages. On a slow network put stages between machines, because they send little.
+# 1. Copy the model if it fits, which is the simplest, and shard the optimizer, which costs next to nothing (chapter 06). If that is tight and the network fast, shard the gradients too (ZeRO 2); not with stages, which keep whole gradients until the step ends. On a slow network put stages between machines, because they send little.
 # 2. If it does not fit, and you have one machine, shard everything (ZeRO 3): over NVLink the messages hide. With many machines measure that first; those of one early program did not hide (chapter 19).
 # 3. Else cut as little as fits: into 2, 4, 8 or 16 stages (with chunks), placed between machines. If that is not enough, also by `tp` 2 or 4 inside one, where waits are shortest.
 # 4. If that is not enough, recompute all activations, for a third more computing.
@@ -420,7 +420,7 @@ lab.table(stacks, heads=["stack", "matmul", "nic", "error"], units=shares)
 #
 # <details><summary>More about the constants</summary>
 #
-# There are two more: `attention` is the share of the peak for attention, the green part, and `layer` a fixed time for each layer and microbatch, the grey part. NVLink has none: its speed is from a published NCCL benchmark on eight A100. All constants for the H100 we set by hand too. A constant also takes up whatever the formulas leave out, so two programs that call the same products can differ in `matmul`. LLaMA's products above reach 265 / 433 = 61 % and not 63, because at the end of each product some of the card's units are idle.
+# There are two more: `attention` is the share of the peak for attention, the green part, and `layer` a fixed time for each layer and microbatch, the grey part. A constant also takes up whatever the formulas leave out, so two programs that call the same products can differ in `matmul`. LLaMA's products above reach 265 / 433 = 61 % and not 63, because at the end of each product some of the card's units are idle.
 #
 # </details>
 
@@ -546,7 +546,7 @@ lab.bars(
 #
 # - You can write a layout's bill: `tp` and `pp` divide all states, `dp` only what ZeRO shards, and activations come on top.
 # - You can say how long a step takes at best. For more you need constants, which only runs can test.
-# - You can say what each knob costs: `tp` sends in every layer, `pp` waits while it fills, ZeRO 3 gathers weights, recomputing computes a third more.
+# - You can say what each knob costs: `tp` sends in every layer, `pp` waits for its slowest stage and while it fills, ZeRO 3 gathers weights, recomputing computes a third more.
 # - Plans that differ by less than the error are a tie: run both, or take the simpler.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [constant](GLOSSARY.md#constant), [frontier](GLOSSARY.md#frontier), [tie](GLOSSARY.md#tie), [regret](GLOSSARY.md#regret).
@@ -556,7 +556,7 @@ lab.bars(
 # <details><summary>Three papers</summary>
 #
 # - Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
-# - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198). Its selective recomputation forgets attention's scores only, as FlashAttention does by itself.
+# - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198).
 # - Touvron et al. 2023, *LLaMA: Open and Efficient Foundation Language Models*, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 #
 # </details>

@@ -258,7 +258,7 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 #
 # The plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. So how far off is the plan, and would one factor mend it? We clock our step, four others for a comparison, and a larger one that we keep for a test.
 #
-# `clocked_twice` runs one step of each in turn, up to six times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two differ, at worst, is the clock's error. **Above 10 % the clock can't judge.** Then it clocks all once more and keeps the fastest, so the error shrinks.
+# `clocked_twice` runs one step of each in turn, up to six times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two clockings of a step differ, at worst, is the clock's error. If that is above 10 %, it does the same once more, and each clocking keeps its fastest. **If it is still above 10 %, the clock can't judge.**
 
 # %%
 sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12)]
@@ -298,7 +298,7 @@ lab.table([row | {"ratio": ratio} for row, ratio in five])
 print(your_own.one_factor(ratios[:5], error=error))
 
 # %% [markdown]
-# If the clock can't judge, read on for the method alone, or run the cells from the clock on again when the machine is quiet.
+# If the clock can't judge, read on for the method alone.
 #
 # ### Three terms in place of one factor
 #

@@ -21,8 +21,9 @@ LOOK_S = 0.05
 """how often the folder is read"""
 LOST_S = 1.0
 """how often it is looked whether the practice cluster is still there"""
-PATIENCE_S = 8.0
-"""how long torchrun may take to tell which rank died, where the others only noticed it"""
+PATIENCE_S = 20.0
+"""how long torchrun may take to tell which rank died, where the others only noticed it: a second or
+two, and more on a busy machine; it is not waited for once it has ended"""
 
 
 class NodesJob(Job):

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import resource
+import signal
 import sys
 import threading
 import time
@@ -85,6 +86,7 @@ def main(folder: Path) -> None:
 
 def _settle(files: RankFiles, request: Request) -> None:
     """The surroundings of the run."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's own handler came with the fork
     local.redirect_output(files)
     files.stack.touch(mode=0o600)
     os.environ["LABKIT_RUN_DIR"] = str(files.folder)
