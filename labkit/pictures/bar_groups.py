@@ -83,6 +83,7 @@ def drawn(
     left = 16 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
     scale = room_px / _longest(groups, bounds)
+    lines_px = [left + bound * scale for _, bound in bounds]
     thick = 16.0 if len(looks) > 1 else 22.0
     top = 60.0 + 14 * len(bounds)
     shapes: list[Shape] = []
@@ -95,7 +96,8 @@ def drawn(
             if not value:  # its colour still says whose it is
                 ends = ((left + 1.5, y), (left + 1.5, y + thick - 2))
                 shapes.append(Line(ends, looks[head][0], width_px=3.0))
-            shapes.append(Words(left + value * scale + 6, y + thick / 2 + 3, line[head]))
+            x = _beyond(left + value * scale + 6, line[head], lines_px)
+            shapes.append(Words(x, y + thick / 2 + 3, line[head]))
             y += thick
         y += 8
     return _framed(shapes, (left, top, y), scale, bounds, looks)
@@ -114,6 +116,7 @@ def stacked(
     left = 10 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, sums))
     scale = room_px / _longest([{"": sum(group.values())} for group in groups], bounds)
+    lines_px = [left + bound * scale for _, bound in bounds]
     top = 60.0 + 14 * len(bounds)
     shapes: list[Shape] = []
     y = top + 4
@@ -123,13 +126,21 @@ def stacked(
         for head, value in group.items():
             middle = x + value * scale / 2
             reach = text_px(line[head]) / 2 + 2
-            is_free = all(abs(left + bound * scale - middle) > reach for _, bound in bounds)
+            is_free = all(abs(each - middle) > reach for each in lines_px)
             number = (line[head],) if is_free and line[head] != whole else ()
             shapes.append(Box(x, y, value * scale, 20, *looks[head], number))
             x += value * scale
-        shapes.append(Words(x + 6, y + 14, whole))
+        shapes.append(Words(_beyond(x + 6, whole, lines_px), y + 14, whole))
         y += 30
     return _framed(shapes, (left, top, y), scale, bounds, looks)
+
+
+def _beyond(x: float, text: str, lines_px: Sequence[float]) -> float:
+    """Where a number begins that would stand at x: behind the upright lines that would cross it."""
+    for line in sorted(lines_px):
+        if x - 2 < line < x + text_px(text) + 2:
+            x = line + 5
+    return x
 
 
 def _looks(groups: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str]]:
