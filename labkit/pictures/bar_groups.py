@@ -259,16 +259,10 @@ def pieces(
     for top, end in _beside(y, bar.thick_px, x > line):
         shapes.append(Line(((line, top), (line, end)), width_px=1.6, opacity=0.9))
     at = line - bar.spare * scale
-    is_said = any(_says(box, at) for box in shapes if isinstance(box, Box))
+    is_said = any(box.says_at(at) for box in shapes if isinstance(box, Box))
     for top, end in _beside(y, bar.thick_px, is_said) if bar.spare else ():
         shapes.append(dashed(at, top, end))
     return shapes
-
-
-def _says(box: Box, x: float) -> bool:
-    """Whether the words in a box lie at x."""
-    middle = box.x_px + box.width_px / 2
-    return any(abs(x - middle) <= text_px(text, 11) / 2 + 3 for text in box.texts)
 
 
 def _beside(y: float, thick_px: float, is_covered: bool) -> list[tuple[float, float]]:

@@ -43,6 +43,11 @@ class Box(NamedTuple):
     marked: bool = False
     """has a thick edge"""
 
+    def says_at(self, x_px: float) -> bool:
+        """Whether its words, in its middle, lie at x: an upright line there would cross them."""
+        middle = self.x_px + self.width_px / 2
+        return any(abs(x_px - middle) <= text_px(text, 11) / 2 + 3 for text in self.texts)
+
 
 class Line(NamedTuple):
     """A line through points, or a mark at each of them."""

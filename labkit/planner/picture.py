@@ -118,7 +118,7 @@ def _bar(
 def _mark(words: str, x: float, bars: Sequence[Shape], num_rows: int) -> list[Shape]:
     """A dashed line across all bars, but not across the words in them; its own words above."""
     boxes = [each for each in bars if isinstance(each, Box)]
-    said = {box.y_px for box in boxes if _words_at(box, x)}
+    said = {box.y_px for box in boxes if box.says_at(x)}
     tops = [84.0 + ROW_PX * row for row in range(num_rows)]
     stretches = [(62.0, tops[0] + 4)]
     for top in tops:
@@ -131,12 +131,6 @@ def _mark(words: str, x: float, bars: Sequence[Shape], num_rows: int) -> list[Sh
     if x > WIDTH_PX * 0.6:
         return [*strokes, Words(x - 4, 72, words, "end")]
     return [*strokes, Words(x + 4, 72, words, "start")]
-
-
-def _words_at(box: Box, x: float) -> bool:
-    """Whether the words of a box lie at x."""
-    middle = box.x_px + box.width_px / 2
-    return any(abs(x - middle) <= text_px(text) / 2 + 3 for text in box.texts)
 
 
 def _figures(label: str, row: Bill, parts: Sequence[str]) -> tuple[str, ...]:
