@@ -11,6 +11,27 @@ from itertools import chain
 _NAMED = re.compile(r"zero[0-3]|zero_optimization|\w*deepspeed\w*", re.IGNORECASE)
 """an engine of DeepSpeed's, as this package calls them, or DeepSpeed itself"""
 
+WRAPPERS = frozenset(
+    {
+        "DistributedDataParallel",
+        "DDP",
+        "FullyShardedDataParallel",
+        "FSDP",
+        "fully_shard",
+        "DTensor",
+        "distribute_tensor",
+        "parallelize_module",
+    }
+)
+"""what imports most of torch.distributed at its first call"""
+
+
+def names_a_wrapper(fn: Callable) -> bool:
+    """Whether a function, or one of the same module that it calls, wraps a model for several ranks:
+    the first to do so imports a good part of torch, which the zygote can do once for all of
+    them."""
+    return not WRAPPERS.isdisjoint(_words(_inner(fn), set()))
+
 
 def names_deepspeed(fn: Callable) -> bool:
     """Whether a function, or one of the same module that it calls, names DeepSpeed: as a module, in
@@ -33,10 +54,16 @@ def names_trainer(fn: Callable) -> bool:
 
 def _said(fn: Callable) -> Iterator[str]:
     """The names and one-word texts of a function that is none of labkit's."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+    fn = _inner(fn)
     if not (getattr(fn, "__module__", None) or "").startswith("labkit."):
         yield from _words(fn, set())
+
+
+def _inner(fn: Callable) -> Callable:
+    """The function in a partial one, if it is one."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
 
 
 def given_deepspeed(args: Iterable[object]) -> bool:

@@ -14,6 +14,7 @@ from labkit.devices import library, place, rung
 from labkit.devices.rung import Pretend, Rung
 from labkit.launching import engines, gate, settings
 from labkit.launching.fork import pickling, zygote_client
+from labkit.launching.fork.imports import WRAPPING
 from labkit.launching.fork.request import surroundings
 from labkit.launching.job import Job
 from labkit.launching.nodes import spread
@@ -113,6 +114,8 @@ def start(
     _check_room(ranks, len(call))
     chosen, deepspeed = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
     client = zygote_client.running()
+    if engines.names_a_wrapper(fn):
+        zygote_client.expect(*WRAPPING)
     request = surroundings(
         num_ranks=ranks,
         rung=chosen,

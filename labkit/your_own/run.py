@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from labkit.devices.place import synchronize
 from labkit.launching import launcher
-from labkit.launching.fork import zygote_client
+from labkit.launching.fork import imports, zygote_client
 from labkit.launching.verdicts.verdict import RankFailed
 from labkit.measure import memory, trace, trace_rows
 from labkit.measure.labels import replaced
@@ -39,7 +39,9 @@ HOST = torch.device("cpu")
 def start(step: Step) -> "Job":
     """Trains three steps, in the background. ``step.run()`` starts it and waits."""
     step.rows()  # or it raises here, and not in the ranks
-    zygote_client.expect(*looked(step.make).imported)  # it may be another zygote by now
+    tracing = imports.TRACING if step.engine == "pipeline" else ()
+    # it may be another zygote by now
+    zygote_client.expect(*looked(step.make).imported, *tracing)
     return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=step.devices)
 
 
@@ -171,8 +173,11 @@ def _train(step: Step) -> dict:
 
 
 def _clocked(steps: Sequence[Step]) -> list[float]:
-    """In each round every step takes its turn, so that a busy moment slows all alike."""
-    ready = [_ready(step) for step in steps]
+    """In each round every step takes its turn, so that a busy moment slows all alike. One that is
+    given twice is made once."""
+    each_once = {id(step): step for step in steps}
+    made = {key: _ready(step) for key, step in each_once.items()}
+    ready = [made[id(step)] for step in steps]
     fastest_us = [float("inf")] * len(steps)
     ends_s = time.perf_counter() + TURNS_S
     for done in range(steps[0].timed):

@@ -69,7 +69,7 @@ def in_turns(steps: "Sequence[Step]") -> list[float]:
 
 
 def clocked_twice(
-    steps: "Sequence[Step]", *, within: float = 0.1, rounds: int = 2
+    steps: "Sequence[Step]", *, within: float = 0.1, rounds: int = 3
 ) -> list[tuple[float, float]]:
     """Microseconds of each step, clocked twice by ``in_turns``: (first, second). While two of one
     step lie further apart than ``within``, a share, all are clocked again, and the fastest of each

@@ -258,11 +258,11 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 #
 # The plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. So how far off is the plan, and would one factor mend it? We clock our step, four others for a comparison, and a larger one that we keep for a test.
 #
-# `clocked_twice` runs one step of each in turn, up to six times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two clockings of a step differ, at worst, is the clock's error. If that is above 10 %, it does the same once more, and each clocking keeps its fastest. **If it is still above 10 %, the clock can't judge.**
+# `clocked_twice` runs one step of each in turn, up to four times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two clockings of a step differ, at worst, is the clock's error. If that is above 10 %, it does the same again, twice at most, and each clocking keeps its fastest. **If it is still above 10 %, the clock can't judge.**
 
 # %%
 sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12)]
-timed = step.but(devices="cpu", timed=6)
+timed = step.but(devices="cpu", timed=4)
 steps = [timed.but(make=partial(mine, *each)) for each in sizes]
 pairs_us = your_own.clocked_twice(steps, within=0.1)
 error = max(max(pair) / min(pair) - 1 for pair in pairs_us)

@@ -5,16 +5,20 @@ import functools
 import importlib.util
 
 import pytest
+import torch
+from torch.distributed.fsdp import fully_shard
 
 import labkit as lab
 from labkit import sharding
 from labkit.launching.engines import (
     given_deepspeed,
     imports_deepspeed,
+    names_a_wrapper,
     names_deepspeed,
     names_trainer,
 )
 from labkit.machine import resources
+from labkit.sharding import run as sharding_run
 
 
 def imports_it():
@@ -111,6 +115,30 @@ def unwraps(accelerator, net):
 def test_accelerate_imports_deepspeed_to_unwrap_a_model():
     assert imports_deepspeed(unwraps) and not names_deepspeed(unwraps)
     assert not imports_deepspeed(has_a_trainer)
+
+
+def wraps(net):
+    return torch.nn.parallel.DistributedDataParallel(net)
+
+
+def shards(nets):
+    return [fully_shard(each) for each in nets]
+
+
+def calls_one_that_wraps(net):
+    return wraps(net)
+
+
+@pytest.mark.parametrize(
+    "fn", [wraps, shards, calls_one_that_wraps, functools.partial(wraps), sharding_run._train]
+)
+def test_a_function_that_wraps_a_model_is_known(fn):
+    assert names_a_wrapper(fn)
+
+
+@pytest.mark.parametrize("fn", [unwraps, only_talks_about_it, print, functools.partial])
+def test_one_that_wraps_none_is_left_alone(fn):
+    assert not names_a_wrapper(fn)
 
 
 def test_a_launch_for_deepspeed_where_it_is_not_installed_says_so(monkeypatch):

@@ -1,5 +1,5 @@
-"""Laws of the first launch in a fresh process: it waits for torch and for nothing else, a stop does
-not wait at all, and the notebook's locale does not matter."""
+"""Laws of the first launch in a fresh process: it waits for torch and what its function names, a
+stop does not wait at all, and the notebook's locale does not matter."""
 
 import os
 import subprocess
@@ -36,7 +36,8 @@ def test_the_first_launch_waits_for_torch_alone_and_imports_nothing_into_the_not
             with trace.record():
                 dist.all_reduce(torch.ones(1))
             assert len(introspect.calls({})) == 1
-            return [name in sys.modules for name in ("deepspeed", "torch._inductor")]
+            tops = {name[:6] for name in sys.modules}
+            return "deepsp" in tops, "torch._inductor" in sys.modules
         if __name__ == "__main__":
             print(*lab.launch(look)[0], "torch" in sys.modules, "numpy" in sys.modules)
     """
@@ -47,28 +48,84 @@ def test_the_first_launch_waits_for_torch_alone_and_imports_nothing_into_the_not
 def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
     program = """
         def train():
-            import sys
-            early = "deepspeed" not in sys.modules
+            import importlib, sys
+            early = "torch.distributed.fsdp" not in sys.modules
             import torch
-            import deepspeed
-            from torch.distributed.fsdp import fully_shard
-            from torch.distributed.tensor import DTensor
-            model = fully_shard(torch.nn.Linear(4, 4))
+            fsdp = importlib.import_module("torch.distributed.fsdp")
+            model = getattr(fsdp, "_".join(("fully", "shard")))(torch.nn.Linear(4, 4))
             model(torch.ones(1, 4)).sum().backward()
-            config = {"train_batch_size": 2, "optimizer": {"type": "Adam"}}
-            net = torch.nn.Linear(4, 4)
-            engine, *_ = deepspeed.initialize(
-                model=net, model_parameters=net.parameters(), config=config
-            )
-            engine.backward(engine(torch.ones(1, 4)).sum())
-            engine.step()
-            return early, isinstance(model.weight.grad, DTensor), engine.global_steps
+            return early, type(model.weight.grad).__name__
         if __name__ == "__main__":
             run = lab.launch(train)
             assert run[0] == run[1]
             print(*run[0])
     """
-    assert fresh(tmp_path, program) == ["True", "True", "1"]
+    assert fresh(tmp_path, program) == ["True", "DTensor"]
+
+
+@pytest.mark.again
+def test_the_first_launch_waits_for_what_its_function_names(tmp_path):
+    program = """
+        import torch
+        from torch.distributed.fsdp import fully_shard
+        def wrapped():
+            return fully_shard(torch.nn.Linear(4, 4))
+        def train():
+            import sys
+            there = "torch.distributed.fsdp" in sys.modules
+            wrapped()
+            return there, any(name.startswith("deepsp") for name in sys.modules)
+        if __name__ == "__main__":
+            print(*lab.launch(train)[0])
+    """
+    assert fresh(tmp_path, program) == ["True", "False"]
+
+
+@pytest.mark.again
+def test_the_first_launch_that_names_deepspeed_waits_for_it_and_trains(tmp_path):
+    program = """
+        def train():
+            import sys
+            there = "deepspeed" in sys.modules
+            import torch
+            import deepspeed
+            config = {"train_batch_size": 2, "optimizer": {"type": "Adam"}}
+            model = torch.nn.Linear(4, 4)
+            engine, *_ = deepspeed.initialize(
+                model=model, model_parameters=model.parameters(), config=config
+            )
+            engine.backward(engine(torch.ones(1, 4)).sum())
+            engine.step()
+            return there, engine.global_steps
+        if __name__ == "__main__":
+            run = lab.launch(train)
+            assert run[0] == run[1]
+            print(*run[0])
+    """
+    assert fresh(tmp_path, program) == ["True", "1"]
+
+
+def test_however_many_ask_at_once_the_cpu_is_looked_at_once(tmp_path):
+    (tmp_path / "cpuinfo.py").write_text(
+        "import os, time\n"
+        "def get_cpu_info():\n"
+        "    print('looked', flush=True)\n"
+        "    time.sleep(0.2)\n"
+        "    return {'arch': 'here'}\n"
+    )
+    program = f"""
+        import os
+        from labkit.launching.fork import imports
+        imports.remember_cpu({str(tmp_path)!r})
+        import cpuinfo
+        asking = [os.fork() for _ in range(1)]
+        asking += [os.fork()]
+        assert cpuinfo.get_cpu_info() == {{"arch": "here"}}
+        for pid in filter(None, asking):
+            os.waitpid(pid, 0)
+        os._exit(0)
+    """
+    assert fresh(tmp_path, program) == ["looked"]
 
 
 @pytest.mark.again

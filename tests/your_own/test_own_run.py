@@ -203,6 +203,24 @@ def test_when_the_time_is_up_no_further_round_begins():
         assert 0 < found[0] < 1e6 * own_run.TIMEOUT_S
 
 
+def counted_builds(step):
+    made = []
+
+    def build():
+        made.append(0)
+        return strangers.transformer()
+
+    same = step.but(make=build)
+    found = own_run._clocked([same, step, same])
+    return len(made), len(found)
+
+
+def test_a_step_that_takes_two_turns_is_made_once():
+    step = your_own.Step(make=strangers.transformer, timed=1, split=True)
+    run = lab.launch(counted_builds, step, ranks=2, timeout_s=own_run.TIMEOUT_S)
+    assert list(run) == [(1, 3)] * 2
+
+
 def test_steps_of_several_sizes_take_turns():
     step = your_own.Step(make=strangers.transformer, timed=2, split=True)
     found = your_own.in_turns([step, step.but(engine="ddp")])

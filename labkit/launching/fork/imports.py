@@ -1,18 +1,24 @@
 """What the zygote imports, so that its ranks need not: torch first, what some ranks need later."""
 
+import fcntl
 import gc
 import importlib
 import json
 import os
+import sys
 import traceback
 
 FIRST = ("torch", "torch.distributed", "numpy.random", "cloudpickle")
 """What every rank needs."""
-LATER = (
+WRAPPING = (
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch._dynamo",
+)
+"""What the first DDP(), fully_shard() or DTensor imports: half a second to two of a core."""
+LATER = (
+    *WRAPPING,
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "labkit.devices.preload",
@@ -29,8 +35,17 @@ DEEPSPEED = (
     "torch._functorch.aot_autograd",
     "torch._inductor.lowering",
     "deepspeed.runtime.zero.muon.original_muon",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.ops.op_builder.all_ops",
+    "deepspeed.comm.mori",
+    "torch.utils.cpp_extension",
+    "torch.utils.file_baton",
+    "setuptools",
 )
 """What DeepSpeed's ranks need where there is no GPU; it imports torch._inductor."""
+TRACING = ("torch._functorch.partitioners", "torch._inductor.triton_bundler")
+"""What torch.export imports at its first trace, networkx among it: half a second of a core."""
 
 
 def load(*names: str) -> None:
@@ -49,8 +64,8 @@ def load(*names: str) -> None:
 
 
 def remember_cpu(folder: str) -> None:
-    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's
-    answer is kept."""
+    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first answer
+    is kept, and who asks meanwhile waits for it."""
     try:
         cpuinfo = importlib.import_module("cpuinfo")
     except ImportError:
@@ -60,10 +75,25 @@ def remember_cpu(folder: str) -> None:
 
     def told() -> dict:
         if not os.path.exists(kept):
-            with open(f"{kept}.{os.getpid()}", "w", encoding="utf-8") as file:
-                json.dump(ask(), file)
-            os.replace(file.name, kept)
+            with open(f"{kept}.lock", "w", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not os.path.exists(kept):
+                    _write(kept, ask())
         with open(kept, encoding="utf-8") as file:
             return json.load(file)
 
     cpuinfo.get_cpu_info = told
+
+
+def _write(path: str, answer: dict) -> None:
+    """Leaves the answer in its file, whole or not at all."""
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+    os.replace(file.name, path)
+
+
+def ask_cpu() -> None:
+    """Has ``remember_cpu`` have its answer."""
+    cpuinfo = sys.modules.get("cpuinfo")
+    if cpuinfo is not None:
+        cpuinfo.get_cpu_info()

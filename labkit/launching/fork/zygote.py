@@ -10,8 +10,9 @@ imports later, a module at a time, in quiet moments: a rank of the first run imp
 but for what it has said that all its ranks will need (``Expect``). Where one run follows another
 without such a moment, the second waits until everything is there: ranks that import for themselves,
 run after run, would cost more. Then it says ``Complete`` and forks a few spares ahead. DeepSpeed,
-and the compiler that it imports, are among these modules once a run has named it: they take as long
-as all the others.
+and the compiler that it imports, are among these modules once a run has named it, which waits for
+them: they take as long as all the others, and a process of its own asks beside them what CPU this
+is, as DeepSpeed will.
 
 A ``Launch`` with open sockets starts a run. An ``Order`` makes a spare one of its ranks. Over the
 run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, and takes ``Kill``.
@@ -28,7 +29,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from labkit.launching.fork import imports, messages, worker
 from labkit.launching.fork.messages import (
@@ -140,8 +141,9 @@ class Zygote:
 
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
-        if launch.request["deepspeed"]:
-            self.expect(self.deepspeed)
+        if launch.request["deepspeed"] and not self.needed.issuperset(self.deepspeed):
+            self.beside(imports.ask_cpu)
+            self.need(self.deepspeed)
         if self.later:
             self.complete()
         self.has_forked = True
@@ -184,6 +186,18 @@ class Zygote:
                 os._exit(70)  # nothing above this frame may ever run in a rank
         theirs.close()
         return pid, ours
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Has a process of its own do it; that it goes wrong is seen where it is missed."""
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            try:
+                self.leave(ours)
+                work()
+            finally:
+                os._exit(0)
+        for end in (ours, theirs):
+            end.close()
 
     def leave(self, ours: socket.socket) -> None:
         """In a new process: forget everything that belongs to the zygote or to the other ranks."""
