@@ -39,8 +39,8 @@ def _reading(content: dict) -> dict[str, Any]:
     }
 
 
-def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str, Any]]:
-    """What DeepSpeed's third step does on this rank, by what is counted and then by configuration.
+def second_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str, Any]]:
+    """What DeepSpeed's second step does on this rank, by what is counted and then by configuration.
 
     "handed": models by collective, see ``ring_bytes.in_models``; "sends": what a ring would send
     for them, in multiples of an all-reduce of all gradients; "held": bytes of all live storages per
@@ -55,15 +55,15 @@ def third_steps(story: Callable, configs: dict[str, dict]) -> dict[str, dict[str
     gc.freeze()
     try:
         for name, config in configs.items():
-            for what, counted in _third_step(story, config).items():
+            for what, counted in _second_step(story, config).items():
                 found[what][name] = counted
     finally:
         gc.unfreeze()
     return found
 
 
-def _third_step(story: Callable, config: dict) -> dict[str, Any]:
-    """One configuration's: see ``third_steps``."""
+def _second_step(story: Callable, config: dict) -> dict[str, Any]:
+    """One configuration's: see ``second_steps``."""
     import deepspeed
     import torch.distributed as dist
 
@@ -78,11 +78,11 @@ def _third_step(story: Callable, config: dict) -> dict[str, Any]:
         num_params = sum(each.numel() for each in net.parameters())
         model_bytes = sum(each.nbytes for each in net.parameters())
         engine, *_ = deepspeed.initialize(model=net, config=config)
-        for step in range(3):
+        for step in range(2):
             with traffic.count() as sent:
                 for _ in range(engine.gradient_accumulation_steps()):
                     engine.backward(model.loss(engine(tokens), targets))
-                    if step == 2 and watched:
+                    if step == 1 and watched:
                         dist.barrier()  # or gloo's thread may still hold the last message
                         gc.collect()
                         held = max(held, watched.live_bytes - _bucket_bytes(engine))

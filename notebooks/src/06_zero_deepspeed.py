@@ -463,7 +463,9 @@ def on_ring(program):
 
 
 # %%
-runs = {name: lab.launch(on_ring, by_hand[name], ranks=4)[0] for name in by_hand}
+runs = lab.launch(
+    lambda: {name: on_ring(by_hand[name]) for name in by_hand}, ranks=4
+)[0]
 sent = {name: run["sent_bytes"] for name, run in runs.items()}
 ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 lab.table(
@@ -566,7 +568,7 @@ lab.table({"program": name} | row for name, row in rows.items())
 #
 # ### Stages 1 and 2: which collective?
 #
-# In stage 2 each rank needs only its own part of the gradients. Does DeepSpeed call a reduce-scatter for it? `third_steps` runs the same loop, and counts what its third step hands to each collective (with `traffic.count`, as we did). We also try stage 2 with one setting changed:
+# In stage 2 each rank needs only its own part of the gradients. Does DeepSpeed call a reduce-scatter for it? `second_steps` runs the same loop for two steps, and counts what the second hands to each collective (with `traffic.count`, as we did). We also try stage 2 with one setting changed:
 
 # %%
 from labkit.zero import config_run
@@ -574,7 +576,7 @@ from labkit.zero import config_run
 
 def counted(configs):
     unclipped = {name: configs[name] | NO_CLIPPING for name in configs}
-    return lab.launch(config_run.third_steps, story, unclipped, ranks=4)[0]
+    return lab.launch(config_run.second_steps, story, unclipped, ranks=4)[0]
 
 
 # %%
@@ -639,7 +641,7 @@ lab.bars(in_four["sends"], title=title, badge="computed")
 # %% [markdown] sections="10.7.2"
 # ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3, with no weight whole, reduces once and gathers twice in each.
 #
-# What does stage 2 gain? We count what a rank holds after each backward of the third step, buckets aside, and keep the most:
+# What does stage 2 gain? We count what a rank holds after each backward of the second step, buckets aside, and keep the most:
 
 # %%
 rows = {}

@@ -39,9 +39,9 @@ def _fp32(stage, accumulate=1, **zero):
     }
 
 
-def test_a_third_step_is_counted_in_models_and_bytes_per_parameter():
+def test_a_second_step_is_counted_in_models_and_bytes_per_parameter():
     configs = {"plain": _fp32(0), "two": _fp32(2), "three": _fp32(3, **config_run.KEEP_NOTHING)}
-    found = lab.launch(config_run.third_steps, _story, configs, ranks=2)[0]
+    found = lab.launch(config_run.second_steps, _story, configs, ranks=2)[0]
     assert found["handed"]["two"] == {"all_reduce": 1, "all_gather": 1}
     assert found["sends"] == pytest.approx({"plain": 1, "two": 1.5, "three": 1.5}, abs=0.01)
     # parameters + gradients + (fp32 copy, momentum, variance): whole, or in two parts
@@ -51,5 +51,5 @@ def test_a_third_step_is_counted_in_models_and_bytes_per_parameter():
 
 def test_under_accumulation_stage_1_keeps_whole_gradients_and_stage_2_its_part():
     configs = {stage: _fp32(stage, accumulate=2) for stage in range(3)}
-    held = lab.launch(config_run.third_steps, _story, configs, ranks=2)[0]["held"]
+    held = lab.launch(config_run.second_steps, _story, configs, ranks=2)[0]["held"]
     assert held == pytest.approx({1: 4 + 4 + 6, 2: 4 + 2 + 6}, abs=0.8)
