@@ -21,15 +21,19 @@ WRAPPERS = frozenset(
         "DTensor",
         "distribute_tensor",
         "parallelize_module",
+        "optim",
+        "Adam",
+        "AdamW",
+        "SGD",
     }
 )
-"""what imports most of torch.distributed at its first call"""
+"""what imports torch._dynamo and most of torch.distributed at its first call"""
 
 
 def names_a_wrapper(fn: Callable) -> bool:
-    """Whether a function, or one of the same module that it calls, wraps a model for several ranks:
-    the first to do so imports a good part of torch, which the zygote can do once for all of
-    them."""
+    """Whether a function, or one of the same module that it calls, wraps a model for several ranks,
+    or makes an optimizer: the first to do so imports a good part of torch, which the zygote can do
+    once for all of them."""
     return not WRAPPERS.isdisjoint(_words(_inner(fn), set()))
 
 

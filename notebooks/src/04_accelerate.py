@@ -17,9 +17,13 @@
 
 # %%
 import labkit as lab
+
+# ranks load torch while this kernel does
+lab.begin("en")
+
+import torch
 from labkit import accelerate as ours
 
-lab.begin("en")
 dealt = {
     "one process": lab.launch(ours.deal, 16, 2, ranks=1),
     "four ranks": lab.launch(ours.deal, 16, 2, ranks=4),
@@ -37,16 +41,19 @@ lab.show(ours.draw_deal(dealt))
 # What changes when a loop gets a second rank? Here is one process: a small model, its optimizer, 64 passages of our story, and a loop through them, an *epoch*.
 
 # %%
-import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from labkit import model
 from labkit.accelerate import check
 
 
 # %%
-def setup():
+def build():
     torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
+    return model.Transformer(2, 32, 2, max_len=32)
+
+
+def setup():
+    net = build()
     # a large eps, so that rounding stays small
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
     return net, optimizer, TensorDataset(*model.story_tokens(64, 32))
@@ -65,9 +72,9 @@ def alone(batch_size):
 
 # %%
 def final_loss(weights):  # on all 64 passages
-    net, _, data = setup()
+    net = build()
     net.load_state_dict(weights)
-    tokens, targets = data.tensors
+    tokens, targets = model.story_tokens(64, 32)
     return model.loss(net(tokens), targets).item()
 
 
@@ -571,7 +578,7 @@ clips = {
 }
 
 # %%
-moves = ours.moved(setup()[0].state_dict(), clips)
+moves = ours.moved(build().state_dict(), clips)
 lab.show(lab.table(moves))
 length.score(f"{moves[2]['length']:.2g}")
 

@@ -463,9 +463,9 @@ def on_ring(program):
 
 
 # %%
-runs = lab.launch(
-    lambda: {name: on_ring(by_hand[name]) for name in by_hand}, ranks=4
-)[0]
+runs = lab.launch(lambda: {name: on_ring(by_hand[name]) for name in by_hand}, ranks=4)[
+    0
+]
 sent = {name: run["sent_bytes"] for name, run in runs.items()}
 ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 lab.table(

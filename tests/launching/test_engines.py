@@ -125,12 +125,17 @@ def shards(nets):
     return [fully_shard(each) for each in nets]
 
 
+def updates(net):
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
+
 def calls_one_that_wraps(net):
     return wraps(net)
 
 
 @pytest.mark.parametrize(
-    "fn", [wraps, shards, calls_one_that_wraps, functools.partial(wraps), sharding_run._train]
+    "fn",
+    [wraps, shards, updates, calls_one_that_wraps, functools.partial(wraps), sharding_run._train],
 )
 def test_a_function_that_wraps_a_model_is_known(fn):
     assert names_a_wrapper(fn)
