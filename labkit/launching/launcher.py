@@ -113,9 +113,7 @@ def start(
         return spread.start(call, on, ranks, told, devices=devices, backend=backend)
     _check_room(ranks, len(call))
     chosen, deepspeed = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
-    client = zygote_client.running()
-    if engines.names_a_wrapper(fn):
-        zygote_client.expect(*WRAPPING)
+    client = _zygote_for(fn)
     request = surroundings(
         num_ranks=ranks,
         rung=chosen,
@@ -127,6 +125,14 @@ def start(
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s, turn=gate.turn(ranks))
+
+
+def _zygote_for(fn: Callable) -> zygote_client.ZygoteClient:
+    """What forks the ranks, told what they will import, as far as the function names it."""
+    client = zygote_client.running()
+    if engines.names_a_wrapper(fn):
+        zygote_client.expect(*WRAPPING)
+    return client
 
 
 def _recorded(fn: Callable) -> Callable:
