@@ -43,6 +43,7 @@ NAMES = (
     "viewer",
     "pretend",
     "truth",
+    "notebooks",
     "suite",
     "mutate",
     "planner",
