@@ -39,6 +39,7 @@ _WORDS = words.catalogue(
         ("same", "{}: as predicted."),
         ("causes", "{} It is made of: {}."),
         ("step", "Step"),
+        ("steps", "All steps together"),
         ("compute", "computing"),
         ("exposed", "exposed communication"),
         ("idle", "nothing under way"),
@@ -271,14 +272,16 @@ class Comparison(Shown):
         return f"Comparison of {self.experiment.title('en')}{told}"
 
 
-def step_difference(predicted: Timeline, measured: Timeline) -> Difference:
-    """Where the time of a step went: every rank computes, communicates without computing, or does
-    neither, from the first span's start to the last one's end. Means over the ranks, so the three
-    sum to the step's difference."""
+def step_difference(
+    predicted: Timeline, measured: Timeline, *, several: bool = False
+) -> Difference:
+    """Where the time of a step went, or of ``several``: every rank computes, communicates without
+    computing, or does neither, from the first span's start to the last one's end. Means over the
+    ranks, so the three sum to the difference."""
     before = _spent_us(predicted)
     after = _spent_us(measured)
     return Difference(
-        of=words.in_every("step", _WORDS),
+        of=words.in_every("steps" if several else "step", _WORDS),
         causes={name: after[name] - before[name] for name in before},
         names={name: words.in_every(name, _WORDS) for name in before},
     )

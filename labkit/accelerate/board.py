@@ -67,7 +67,7 @@ class AccelerateBoard(Trial):
         ("batch on", "batches lie on"),
         ("weights", "weights on rank 0"),
         ("inside", "a block computes in"),
-        ("output", "output"),
+        ("output", "type of the output"),
         (
             "same",
             "Measured: every line called the predicted collectives, and the weights changed where "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.pictures.drawing import WIDTH_PX
-from labkit.pictures.sketch import Box, Shape, Sketch, Words
+from labkit.pictures.sketch import Box, Shape, Sketch, Words, origin
 from labkit.pictures.style import CYCLE
 from labkit.words import catalogue, sentence, speaking
 
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 _WORDS = catalogue(
     (
         ("title", "Bandwidth from rank to rank, MB/s"),
-        ("full", "A box is filled in proportion; a full one is the fastest: {} MB/s"),
+        (
+            "full",
+            "A row sends to the columns. A box is filled in proportion, the fastest whole: {} MB/s",
+        ),
         ("slow", "slow link: {}"),
-        ("even", "no link is slow"),
+        ("even", "no link between hosts is slow"),
     )
 )
 _TOP_PX = 92.0
@@ -55,10 +58,12 @@ def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
         shapes=tuple(shapes),
         height_px=height_px + 34,
         heading=say["title"],
-        badge=found.badge,
+        badge=origin(found.badge, words),
         numbers=tuple((verdict, "") for verdict in verdicts[:2]),
         table=tuple(rows),
-        summary=sentence(say["title"], [tuple(verdicts), (full,)], found.badge, words["code"]),
+        summary=sentence(
+            say["title"], [tuple(verdicts), (full,)], origin(found.badge, words), words["code"]
+        ),
         language=words["code"],
     )
 

@@ -83,7 +83,7 @@ class LargeBatchBoard(Board):
             log_y=True,
             marks=[
                 Mark(both("given up"), recorded.MOST_STEPS),
-                Mark(both("fewest of all trainings"), fewest),
+                Mark(both("fewest of all batches"), fewest),
             ],
             height_px=230,
             language=self.language,

@@ -24,6 +24,8 @@ MOST_PARTS = 8
 MOST_ROWS = 12
 """that are drawn: stages, parts of a layer, and rows of boxes in all"""
 PALE = 0.25
+ASIDE = 0.5
+"""of links along axes that aren't looked at"""
 _WORDS = catalogue(
     [
         ("heading", "{} ranks: {}"),
@@ -268,13 +270,14 @@ class _Drawing(NamedTuple):
             points = [(x, middle), (x - aside, middle), (next_x - aside, next_middle)]
             points.append((next_x, next_middle))
         is_lit = axis == self.view
+        is_aside = self.view in AXES and not is_lit
         crosses = self.step.node(here) != self.step.node(there)
         return Line(
             tuple(points),
             width_px=2.8 if is_lit else 1.0,
             dash=(5.0, 4.0) if crosses else (),
             arrow=is_lit and axis == "pp",
-            opacity=1.0 if is_lit or self.view == "node" else PALE,
+            opacity=ASIDE if is_aside else 1.0,
         )
 
     def _names(self, say: dict[str, str]) -> Iterator[Words]:

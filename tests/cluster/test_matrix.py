@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit.cluster import matrix
+from labkit.cluster import examine_run, matrix
 from labkit.cluster.matrix import Matrix
 
 HOSTS = ["a", "a", "b", "b", "c"]
@@ -61,3 +61,9 @@ def test_too_many_ranks_are_left_to_the_table():
     many = Matrix(ranks=ranks, mb_per_s=np.ones((17, 17)), latency_us=np.ones((17, 17)))
     with pytest.raises(ValueError, match="16 ranks at most"):
         many.picture()
+
+
+def test_a_short_message_is_taken_off_unless_it_is_most_of_the_time():
+    assert examine_run._mb_per_s(10**6, long_s=0.011, short_s=0.001) == pytest.approx(100)
+    for short_s in (0.006, 0.010, 0.5):  # noise: the link is at least so fast
+        assert examine_run._mb_per_s(10**6, long_s=0.010, short_s=short_s) == pytest.approx(100)

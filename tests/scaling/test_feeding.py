@@ -43,6 +43,7 @@ def test_more_ahead_never_reads_more_than_is_allowed():
 def test_a_real_loader_keeps_order_and_the_stated_times(workers):
     feeding = scaling.Feeding(workers=workers, batches=4, ranks=2)
     found = feeding.compare()
+    assert found.difference().told().startswith("All steps together: ")
     assert all(told["in_order"] for told in found.run)
     assert step_us(found.measured) >= 0.95 * step_us(found.predicted)
     assert sorted(set(found.measured.lane)) == ["compute", "input"]

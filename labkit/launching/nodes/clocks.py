@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from labkit.words import say
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -32,7 +34,8 @@ class Clock:
     def told(self) -> str:
         """What must be said with times that were read on several nodes."""
         apart_us = self.worst_offset_ns / 1e3
-        return f"clocks {apart_us:.0f} +- {self.worst_error_ns / 1e3:.0f} us apart"
+        error_us = self.worst_error_ns / 1e3
+        return say("clocks {apart:.0f} ± {error:.0f} us apart", apart=apart_us, error=error_us)
 
 
 def estimate(rounds: list[tuple[int, int, int, int]]) -> Clock:

@@ -29,6 +29,7 @@ from labkit.launching.rank import Rank, become
 from labkit.launching.rank_state import RankFiles
 from labkit.launching.verdicts import introspect
 from labkit.launching.verdicts.outcome import is_of_a_peer
+from labkit.words import say
 
 TICK_S = 0.2
 ORPHANED_S = 30.0
@@ -108,7 +109,7 @@ def _call(here: Rank, request: Request, teller: Teller) -> None:
     ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
     clock = clocks.measure(here.rank, here.world_size, ranks_per_node)
     here.note("slurm" if "SLURM_JOB_ID" in os.environ else "torchrun")
-    here.note(f"{here.world_size // ranks_per_node} nodes")
+    here.note(say("{nodes} nodes", nodes=here.world_size // ranks_per_node))
     here.note(clock.told())
     about = {"host": host_name(), "node": here.rank // ranks_per_node, **vars(clock)}
     (here.folder / f"about-{here.rank}.json").write_text(json.dumps(about))

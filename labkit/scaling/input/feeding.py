@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from labkit import words
-from labkit.experiment import Experiment, Reading
+from labkit.experiment import Difference, Experiment, Reading, step_difference
 from labkit.timeline import COMPUTE, Timeline, from_rows, step_us
 from labkit.units import check_real, check_whole, format_us
 
@@ -97,6 +97,10 @@ class Feeding(Experiment):
         from labkit.scaling.input import feeding_run
 
         return feeding_run.start(self)
+
+    def difference(self, predicted: Timeline, measured: Timeline) -> Difference:
+        """Where the time went, of all its steps."""
+        return step_difference(predicted, measured, several=self.batches > 1)
 
     def title(self, language: str | None = None) -> str:
         """How many steps, and who reads."""
