@@ -57,6 +57,7 @@ _WORDS = catalogue(
         ("groups", "groups"),
         ("in each", "ranks in each"),
         ("memory", "What a rank of each stage holds at its highest point"),
+        ("memory of", "What a rank of each stage holds at its highest point, on a GPU of {}"),
         ("limit", "memory of the GPU"),
         ("parameters", "parameters"),
         ("gradients", "gradients"),
@@ -90,19 +91,26 @@ def grid(step: Step, view: str = "layers", *, language: str | None = None) -> Sk
 
 
 def memory(step: Step, *, language: str | None = None) -> Sketch:
-    """The planner's bytes of each stage, by part, beside what the GPU has. Raises ValueError where
-    there is no such step."""
+    """The planner's bytes of each stage, by part, beside what the GPU has: as a line, or of a small
+    step in the title. What would be no pixel is left out. Raises ValueError where there is no such
+    step."""
     say = _WORDS[spoken_in(language)]
+    bills = step.memory().stages
+    seen_bytes = max(sum(bill[part] for part in PARTS) for bill in bills) / WIDTH_PX
     rows = []
-    for stage, bill in enumerate(step.memory().stages):
-        held_bytes = {say[part]: bill[part] for part in PARTS if bill[part]}
+    for stage, bill in enumerate(bills):
+        held_bytes = {say[part]: bill[part] for part in PARTS if bill[part] > seen_bytes}
         rows.append((say["stage"].format(stage), held_bytes))
+    device_bytes = step.times().cluster.device_bytes
+    is_near = step.memory().peak_bytes > device_bytes / 8
+    has = format_bytes(device_bytes)
+    title = {code: _WORDS[code]["memory of"].format(has) for code in LANGUAGES}
     return curves.bars(
         rows,
-        title=in_every("memory", _WORDS),
+        title=in_every("memory", _WORDS) if is_near else title,
         badge="computed",
         unit_format=format_bytes,
-        marks=[(in_every("limit", _WORDS), step.times().cluster.device_bytes)],
+        marks=[(in_every("limit", _WORDS), device_bytes)] if is_near else [],
         stacked=True,
         language=language,
     )

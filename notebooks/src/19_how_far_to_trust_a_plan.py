@@ -51,7 +51,7 @@ lab.bars(pairs, title=title, badge="published / predicted")
 # %% [markdown]
 # For tensors and stages the two bars agree, but Megatron's constants were fitted on the paper's own table. ZeRO 3 takes 3.8 times as long as planned.
 #
-# **When you are done** you can tell which of a plan's numbers to believe, measure missing constants in four short runs on fewer GPUs, and say how far off the result is.
+# **When you are done** you can tell which of a plan's numbers to believe, measure missing constants in four short runs on fewer GPUs, and with one or two runs more say how far off they are.
 
 # %% [markdown]
 # ## Ask the plan
@@ -121,7 +121,7 @@ title = "The peak of rank 0 of 1,024"
 lab.bars(rehearsal.peaks(), unit="bytes", stacked=True, title=title, badge="predicted")
 
 # %% [markdown]
-# You can hardly see them. Gathered layers and the activations of one sequence make up most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So believe this part of a plan first. For what a process holds beside tensors, the planner simply adds 3 GB.
+# You can hardly see them. What is gathered (two layers, the gradients of one, embedding and output with its gradients) and the activations of one sequence make up most of the peak, and more ranks divide neither. The plan is within about 5 % of the rehearsal. So in this layout you can believe the tensors, and another layout you can rehearse, too. For what a process holds beside tensors, the planner simply adds 3 GB.
 
 # %% [markdown]
 # ## Which constant is to blame?
@@ -161,9 +161,9 @@ ways = {"FSDP": today, "early matmul": swapped["matmul"], "early nic": swapped["
 constants_and_steps(ways, {"step_us": sharded})
 
 # %% [markdown]
-# With the early program's `nic` alone we nearly get the paper's step, so `nic` is to blame. That program behaves as if it used less than a tenth of its network. Messages that are late or not hidden would look the same. Its `nic` was fitted on the paper's table, which holds this very run, so it explains the run and doesn't predict it.
+# With the early program's `nic` alone we nearly get the paper's step, so `nic` is to blame. That program behaves as if it used less than a tenth of its network. Messages that begin late would look the same. Its `nic` was fitted on the paper's table, which holds this very run, so it explains the run and doesn't predict it.
 #
-# FSDP's half of the network is a guess, since none of its runs gathered across machines. So **ask of each constant whether a run has measured it**.
+# So we had planned with another program's constants, and one of them differs by a factor of six. Would the 19 days hold for FSDP itself? We don't know that either: its half of the network is a guess, since none of its runs gathered across machines. **Ask of each constant whether a run has measured it**.
 #
 # ### Why the network counts so much
 #
@@ -200,7 +200,7 @@ lab.bars(one, title="Days, by one program for both layouts", badge="predicted")
 # %% [markdown]
 # ## Are the formulas wrong?
 #
-# If the formulas are right, some constants describe all twelve runs of the paper's table. A fit sees three of them, moves one constant, and predicts the other nine. How large is its largest error?
+# If the formulas are right, each program has constants that describe its runs in the paper's table, twelve in all. A **fit** moves constants until the predicted steps of some runs are near to the measured ones. Ours begins at each program's own constants, which come from this very table. It sees three runs, moves `matmul`, and predicts the other nine. How large is its largest error?
 
 # %%
 worst = lab.guess("the largest error of the nine", between=(0, 1))
@@ -238,9 +238,9 @@ lab.curves(
 # %% [markdown]
 # ## Measure four runs
 #
-# For a time of our own we need constants of our program and cluster. `planner.fit` moves constants until the predicted steps of some runs are near to the measured ones. With many free constants it would explain the clock's errors too, so it moves only one for every two runs. The first is `matmul`, because every run computes, and the next is the one that helps most.
+# For a time of our own we need constants of our program and cluster. How many may a fit move? With many free constants it would explain the clock's errors too, so `planner.fit` moves only one for every two runs. The first is `matmul`, because every run computes, and the next is the one that helps most.
 #
-# Let the early ZeRO 3 be our program. The fit begins at FSDP's constants (`begun`) and gets the two smaller runs of the 175 B. `stack(run)` gives its constants for a run's kind of GPU and layout. Divide the paper's step of the largest run by the one that the fit predicts. What do you get?
+# Let the early ZeRO 3 be our program. The fit begins at FSDP's constants (`begun`) and gets the two smaller runs of the 175 B. `stack(run)` gives its constants for a run's kind of GPU and layout. Divide the paper's step of the 175 B's largest run by the one that the fit predicts. What do you get?
 
 # %%
 two_only = lab.guess("the paper's step / the step by two runs", between=(0.2, 5))
@@ -345,7 +345,7 @@ lab.table(rows, units={"error": "share"})
 #
 # ## Exercise 2. Leave each run out once
 #
-# Let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds only for runs like those measured.
+# Let every run be the test once: fit on all the others, ask that fit for the one left out, and return the largest of these errors. It holds only for runs like those measured. For more GPUs than you have, look at the largest run when it was the test.
 #
 # - `runs` is a list of five or six runs, so a fit keeps the four that two constants need. The measured step of one is `run.step_us()`.
 # - `fit(some)` is `planner.fit` of a list of runs, begun at FSDP's constants.
@@ -380,14 +380,14 @@ check.hint("honest_error")
 # %% [markdown]
 # ## Which numbers to believe
 #
-# You can believe the size of a plan's tensors, and any bound from the data sheet. The 19 days were a guess, since no run had measured FSDP's network across machines. Believe days only after runs have measured each constant, and only as far as the error on runs left out.
+# You can believe the size of a plan's tensors if a rehearsal of its layout agrees, and any bound from the data sheet. The 19 days were a guess, since no run had measured FSDP's network across machines. Believe days only after runs have measured each constant, and only as far as the error on runs left out.
 #
 # ## Summary
 #
 # - You ask any plan for `trust()` and `warnings()`, and don't count on a lead smaller than its error.
 # - You can refute a promise by operations and peak, without measured constants.
-# - You believe the size of a plan's tensors first: it was within about 5 % of a rehearsal.
-# - You know why a time fails: the formulas describe the table to 8 %, but a `nic` that no run of that program had measured explains most of a step 3.8 times as long as planned.
+# - You believe the size of a plan's tensors first: it was within about 5 % of a rehearsal, and you can rehearse your own.
+# - You know why a time fails: the formulas describe the table to 8 %, but the constants were another program's, and of those its `nic` explains most of a step 3.8 times as long as planned. FSDP's own `nic` no run had measured.
 # - You judge a layout by one program's constants, and ask which of them were measured.
 # - You can fit constants to four runs that wait for different things, and state the error on runs that the fit has not seen.
 #
