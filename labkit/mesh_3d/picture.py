@@ -96,7 +96,8 @@ def memory(step: Step, *, language: str | None = None) -> Sketch:
     step."""
     say = _WORDS[spoken_in(language)]
     bills = step.memory().stages
-    seen_bytes = max(sum(bill[part] for part in PARTS) for bill in bills) / WIDTH_PX
+    most_bytes = max(sum(map(bill.get, PARTS)) for bill in bills)
+    seen_bytes = most_bytes / WIDTH_PX
     rows = []
     for stage, bill in enumerate(bills):
         held_bytes = {say[part]: bill[part] for part in PARTS if bill[part] > seen_bytes}

@@ -341,7 +341,7 @@ for run in z3:
 lab.table(rows, units={"error": "share"})
 
 # %% [markdown]
-# One is off by 9.3 %, and the other by nearly nothing. With the second alone we would have promised too much. Errors on seen runs tend to be too small, because the fit was made to suit them. Two unseen runs are too few to show that, but exercise 2 will.
+# One is off by 9.3 %, and the other by nearly nothing. With the second alone we would have promised too much. Errors on seen runs tend to be too small, because the fit was made to suit them. Two unseen runs are too few to show that. In exercise 2 each run is unseen once.
 #
 # ## Exercise 2. Leave each run out once
 #
@@ -380,7 +380,7 @@ check.hint("honest_error")
 # %% [markdown]
 # ## Which numbers to believe
 #
-# You can believe the size of a plan's tensors if a rehearsal of its layout agrees, and any bound from the data sheet. The 19 days were a guess, since no run had measured FSDP's network across machines. Believe days only after runs have measured each constant, and only as far as the error on runs left out.
+# You can believe the size of a plan's tensors if a rehearsal of its layout agrees, and any bound from the data sheet. The 19 days were a guess, since no run had measured FSDP's network across machines. Believe days only after runs have measured each constant that the step leans on, and only as far as the error on runs left out.
 #
 # ## Summary
 #
