@@ -50,6 +50,7 @@ def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
     names = [f"{host} · {rank}" for rank, host in enumerate(found.hosts)]
     height_px = _TOP_PX + len(names) * _ROW_PX
     full = say["full"].format(_short(fastest))
+    badge = origin(found.badge, words)
     shapes = [*_boxes(found, fastest, set(slow), names), Words(0, height_px + 22, full)]
     rows = [("", *names)]
     for name, speeds in zip(names, found.mb_per_s, strict=True):
@@ -58,12 +59,10 @@ def _drawn(found: "Matrix", words: dict[str, str]) -> Sketch:
         shapes=tuple(shapes),
         height_px=height_px + 34,
         heading=say["title"],
-        badge=origin(found.badge, words),
+        badge=badge,
         numbers=tuple((verdict, "") for verdict in verdicts[:2]),
         table=tuple(rows),
-        summary=sentence(
-            say["title"], [tuple(verdicts), (full,)], origin(found.badge, words), words["code"]
-        ),
+        summary=sentence(say["title"], [tuple(verdicts), (full,)], badge, words["code"]),
         language=words["code"],
     )
 

@@ -23,7 +23,6 @@ MOST_STAGES = 8
 MOST_PARTS = 8
 MOST_ROWS = 12
 """that are drawn: stages, parts of a layer, and rows of boxes in all"""
-PALE = 0.25
 ASIDE = 0.5
 """of links along axes that aren't looked at"""
 _WORDS = catalogue(

@@ -16,7 +16,7 @@ WRAPPING = (
     "torch.distributed.tensor.parallel",
     "torch._dynamo",
 )
-"""What the first DDP(), fully_shard() or DTensor imports: half a second to two of a core."""
+"""What the first optimizer, DDP(), fully_shard() or DTensor imports: one or two seconds."""
 LATER = (
     *WRAPPING,
     "torch.distributed.pipelining",
