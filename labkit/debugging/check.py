@@ -143,7 +143,7 @@ def case_four(mended: Callable, finding: object = None) -> Found:
     if (yield from _found("case_four", finding)):
         return
     for num_ranks, num in ((2, 1), (4, 300_000), (3, 3)):
-        run = on_ranks(num_ranks, _passed, mended, num, hang_s=5.0)
+        run = on_ranks(num_ranks, _passed, mended, num)
         case = say("{num_ranks} ranks, {num} numbers each", num_ranks=num_ranks, num=num)
         for r, (got, sent_bytes) in enumerate(run):
             before = (r - 1) % num_ranks

@@ -130,6 +130,12 @@ class Job:
         self._signal(signal.SIGUSR1, [files.rank for files in before])
         return rank_state.new_stacks(before, self._request.sources)
 
+    @property
+    def _is_forking(self) -> bool:
+        """Whether there are no ranks yet: what they will need may have to be imported first, and
+        that is not their silence."""
+        return self._control is not None and not self._pids
+
     def _running(self) -> list[int]:
         return [state.rank for state in self._states if state.how == "running"]
 
@@ -207,6 +213,7 @@ class Job:
             self._pids = message.pids
             if len(self._pids) < self.num_ranks:
                 return verdict.RankFailed(say(verdict.NO_PROCESS))
+            self._lived_at = time.monotonic()
         elif isinstance(message, Exited):
             self._bury(message.rank, message.status)
         return None
@@ -254,7 +261,7 @@ class Job:
             (state.how, state.last, files.log_bytes())
             for state, files in zip(self._states, self._files, strict=True)
         ]
-        if life != self._life:
+        if life != self._life or self._is_forking:
             self._life = life
             self._lived_at = now
         if now - self._lived_at > self.hang_s:

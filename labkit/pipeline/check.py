@@ -239,7 +239,7 @@ def real_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
     the mean squared error of the batch.
     """
     for m, size, width in ((4, 2, 8), (1, 3, 5), (6, 1, 4)):
-        run = on_ranks(2, _two_stages, answer, m, size, width, hang_s=5)
+        run = on_ranks(2, _two_stages, answer, m, size, width)
         case = say("{m} microbatches of {size}, width {width}", m=m, size=size, width=width)
         faults = run[0][0] + run[1][0]
         if faults:

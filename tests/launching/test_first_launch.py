@@ -105,6 +105,22 @@ def test_the_first_launch_that_names_deepspeed_waits_for_it_and_trains(tmp_path)
     assert fresh(tmp_path, program) == ["True", "1"]
 
 
+@pytest.mark.again
+def test_ranks_that_wait_for_an_import_before_their_fork_are_not_silent(tmp_path):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(4)\n")
+    program = """
+        from labkit.launching.fork import zygote_client
+        def look():
+            import sys
+            return "slow_to_import" in sys.modules
+        if __name__ == "__main__":
+            zygote_client.running()
+            zygote_client.expect("slow_to_import")
+            print(*lab.launch(look, hang_s=1))
+    """
+    assert fresh(tmp_path, program, PYTHONPATH=str(tmp_path)) == ["True", "True"]
+
+
 def test_however_many_ask_at_once_the_cpu_is_looked_at_once(tmp_path):
     (tmp_path / "cpuinfo.py").write_text(
         "import os, time\n"
