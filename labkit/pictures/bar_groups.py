@@ -111,7 +111,8 @@ def stacked(
     sums: list[str],
 ) -> tuple[list[Shape], float]:
     """A bar per name whose parts lie behind one another, with its sum; and where all ends. A part's
-    number is left out where it is the sum, and left to the table where a bound would cross it."""
+    number is left out where it is the sum, and left to the table where a bound would cross it. A
+    part that is 0 in all bars keeps its colour, as other pictures may show it: no key says it."""
     looks = _looks(groups)
     left = 10 + min(280.0, max(map(_room_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, sums))
@@ -132,7 +133,8 @@ def stacked(
             x += value * scale
         shapes.append(Words(_beyond(x + 6, whole, lines_px), y + 14, whole))
         y += 30
-    return _framed(shapes, (left, top, y), scale, bounds, looks)
+    shown = {head: look for head, look in looks.items() if any(each.get(head) for each in groups)}
+    return _framed(shapes, (left, top, y), scale, bounds, shown or looks)
 
 
 def _beyond(x: float, text: str, lines_px: Sequence[float]) -> float:

@@ -48,13 +48,13 @@ def efficiency(found: Sequence[Scaled], *, title: Said = "", language: str | Non
 
 def shares(found: Scaled) -> dict[str, dict[str, float]]:
     """Number of ranks -> what the step's time went to, in the language in use, for ``lab.bars``. A
-    part that a clock's noise makes negative is left out."""
+    part that a clock's noise makes negative is 0."""
     told = {}
     for ranks in found.ranks:
         parts = {"efficiency": found.efficiency(ranks), **found.lost(ranks)}
         name = say_number("1 rank", "{ranks} ranks", ranks, ranks=ranks)
         told[name] = {
-            LOST[part][words.language()]: share for part, share in parts.items() if share > 0
+            LOST[part][words.language()]: max(share, 0.0) for part, share in parts.items()
         }
     return told
 
@@ -68,13 +68,13 @@ def lost(
 ) -> Sketch:
     """The step on each number of ranks, cut into what is used and what is lost to what; below it
     the same number of ``beside``, if it was taken there. A part that a clock's noise makes negative
-    is left out."""
+    is not drawn."""
     rows = []
     with meanwhile(spoken_in(language)):
         other = {} if beside is None else shares(beside)
         for name, parts in shares(found).items():
             rows.append((name, parts))
-            if name in other and len(other[name]) > 1:
+            if name in other and any(list(other[name].values())[1:]):
                 rows.append((_from(name, beside.badge), other[name]))
     badges = [each.badge for each in (found, beside) if each is not None]
     return bars(

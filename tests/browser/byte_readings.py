@@ -297,10 +297,11 @@ def _filled(painted: Painted, grid: Sequence[Box], plan: Plan, step: int) -> Pai
         rank, chunk = divmod(number, plan.num_chunks)
         colour = style.CYCLE[(4 + chunk) % 16][0]  # the first four are of ranks
         looks = {"full": [colour], "pale": [rgb(style.shade(colour, 3, 3))]}
-        end = min(WIDTH_PX, box.x_px + box.width_px + 3)
+        # where ranks are many, an arrow of the chunk's colour passes 1.6 pixels from the box
+        end = min(WIDTH_PX, box.x_px + box.width_px + 1.5)
         top = box.y_px + 1.5
         bottom = box.y_px + (3.2 if box.height_px >= 13 else box.height_px - 1.5)
-        found = painted.length(looks, box.x_px - 3, end, top, bottom)
+        found = painted.length(looks, box.x_px - 1.5, end, top, bottom)
         yield found["full"] / box.width_px, len(held[rank][chunk]) / parts
         yield (found["full"] + found["pale"]) / box.width_px, float(bool(held[rank][chunk]))
 
