@@ -4,7 +4,7 @@
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # slides, handouts: of every chapter, run as for the book (out/slides, out/handouts); make slides CHAPTERS=02: of one
 # hub: JupyterHub and its proxy, for a room on one machine (python -m labkit classroom hub)
-# bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
+# bench: the benchmarks · mutate: do the tests notice a broken rule (63 rules, 16 to 21 minutes) · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
