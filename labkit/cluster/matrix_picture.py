@@ -20,7 +20,7 @@ _WORDS = catalogue(
             "A row sends to the columns. A box is filled in proportion, the fastest whole: {} MB/s",
         ),
         ("slow", "slow link: {}"),
-        ("even", "no link between hosts is slow"),
+        ("even", "no link between hosts is much slower than the others"),
     )
 )
 _TOP_PX = 92.0

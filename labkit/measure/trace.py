@@ -18,12 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from labkit.launching.verdicts.introspect import inductor_left_alone
 from labkit.measure import labels, trace_rows
 from labkit.measure.trace_rows import ACTIONS, Row
 from labkit.timeline import COMM, Timeline, from_rows
 
+_ESCAPED = {code: f"%{code:02X}" for code in (*range(32), *map(ord, '"%\\'))}
+"""What Kineto can't keep: it writes a slash for each backslash, so JSON's own escapes are lost."""
 _spans: list[dict] | None = None  # what ``span`` added to the recording under way
 
 
@@ -61,11 +64,11 @@ def record(
             about = {
                 "rank": here.rank,
                 "num_ranks": here.world_size,
-                "notes": list(here.notes),
+                "notes": [note.translate(_ESCAPED) for note in here.notes],
                 "spans": _spans,
                 "peers": counted.peers,
             }
-            profiler.add_metadata_json("labkit", json.dumps(about))
+            profiler.add_metadata_json("labkit", json.dumps(about, ensure_ascii=False))
         finally:
             _spans = None
             with _quiet():
@@ -99,7 +102,7 @@ def span(
         _spans.append(
             {
                 "kind": kind,
-                "label": label,
+                "label": label.translate(_ESCAPED),
                 "start_ns": start_ns,
                 "end_ns": end_ns,
                 "num_bytes": num_bytes,
@@ -209,6 +212,8 @@ def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
                 f"labkit.measure.trace reads what labkit.measure.trace.record wrote; {path} is "
                 "another kind of file"
             )
+        about = trace["labkit"]
+        about["notes"] = [unquote(note) for note in about["notes"]]
         trace["traceEvents"] += _link_events(trace)
         traces.append(trace)
     return sorted(traces, key=lambda trace: trace["labkit"]["rank"])
@@ -222,7 +227,7 @@ def _link_events(trace: dict) -> list[dict]:
         {
             "ph": "X",
             "cat": "link" if each["lane"] == COMM else "paced",
-            "name": each["label"],
+            "name": unquote(each["label"]),
             "pid": pid,
             "tid": "links",
             "ts": (each["start_ns"] - zero_ns) / 1e3,

@@ -201,6 +201,21 @@ def test_an_added_span_stands_for_the_message_under_it_on_the_same_clock(tmp_pat
     assert [event["args"]["bytes"] for event in events if event["name"] == "0>1"] == [400, 400]
 
 
+def say_what_needs_escapes():
+    words = 'a "b" \\ 50 % 节点 ±'
+    rank.current().note(words)
+    with trace.record():
+        now_ns = time.time_ns()
+        trace.span("send", words, now_ns, now_ns + 1000)
+    return words
+
+
+def test_words_come_back_as_they_were_given():
+    run = lab.launch(say_what_needs_escapes, ranks=1)
+    timeline = run.timeline()
+    assert run[0] in timeline.notes and run[0] in timeline.label.tolist()
+
+
 def test_stages_are_recorded_without_every_operator_unless_asked(alone):
     class Working(Stage):
         def forward_one_chunk(self, mb):
