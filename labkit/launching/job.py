@@ -130,12 +130,6 @@ class Job:
         self._signal(signal.SIGUSR1, [files.rank for files in before])
         return rank_state.new_stacks(before, self._request.sources)
 
-    @property
-    def _is_forking(self) -> bool:
-        """Whether there are no ranks yet: what they will need may have to be imported first, and
-        that is not their silence."""
-        return self._control is not None and not self._pids
-
     def _running(self) -> list[int]:
         return [state.rank for state in self._states if state.how == "running"]
 
@@ -213,7 +207,6 @@ class Job:
             self._pids = message.pids
             if len(self._pids) < self.num_ranks:
                 return verdict.RankFailed(say(verdict.NO_PROCESS))
-            self._lived_at = time.monotonic()
         elif isinstance(message, Exited):
             self._bury(message.rank, message.status)
         return None
@@ -261,7 +254,8 @@ class Job:
             (state.how, state.last, files.log_bytes())
             for state, files in zip(self._states, self._files, strict=True)
         ]
-        if life != self._life or self._is_forking:
+        # ranks that are not forked yet may wait for an import: that is not their silence
+        if life != self._life or (self._control and not self._pids):
             self._life = life
             self._lived_at = now
         if now - self._lived_at > self.hang_s:
@@ -271,10 +265,10 @@ class Job:
 
     def _prove(self) -> Finding | None:
         """What is wrong, as far as the last reports prove it. Nothing is, where nobody waits."""
-        if not any(state.is_waiting for state in self._states):
-            return None
-        outcomes = self._outcomes(with_output=False)
-        return diagnosis.missing(outcomes) or diagnosis.different(outcomes)
+        if any(state.is_waiting for state in self._states):
+            outcomes = self._outcomes(with_output=False)
+            return diagnosis.missing(outcomes) or diagnosis.different(outcomes)
+        return None
 
     def _ask(self) -> None:
         """Asks running ranks where they are: one open question at a time, so that nobody blocks who
@@ -290,10 +284,9 @@ class Job:
         stacks = self.stacks()
         for rank in self._running():
             report = self._states[rank].report
-            if report is None or report.at < self._asked_at - 3 * POLL_S:
+            if report is None or report.at < self._asked_at - 3 * POLL_S:  # an old answer is none
                 # with little time, the zygote may not have told the pids
                 stopped = rank < len(self._pids) and resources.is_stopped(self._pids[rank])
-                # an old answer is no answer
                 self._note(rank, report=None, system_state="stopped" if stopped else "")
         return verdict.judge_silence(self._outcomes(stacks), self._logs(), why)
 

@@ -34,4 +34,4 @@ def test_a_solved_chapter_gets_all_its_points(tmp_path):
     shutil.copy(path, mine)
     nbgrader(tmp_path, "autograde", NAME)
     rows = sqlite3.connect(tmp_path / "gradebook.db").execute("select auto_score from grade")
-    assert [score for (score,) in rows] == [1.0] * 4
+    assert [score for (score,) in rows] == [1.0] * 5

@@ -18,7 +18,7 @@ from labkit.survey.trials import Trial
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = Path(__file__).parent / "blocked"
-SHORT = ["--minutes", "0.5", "--only", "collectives,sharding", "--ranks", "2"]
+SHORT = ["--minutes", "2", "--only", "collectives,sharding", "--ranks", "2"]
 PLAIN = {**os.environ, "LABKIT_DEVICE": "cpu", "PYTHONPATH": f"{BLOCKED}:{ROOT}"}
 
 
@@ -41,7 +41,7 @@ def folder(tmp_path_factory) -> Path:
     """A survey of two parts, taken where notebooks and DeepSpeed are not installed."""
     folder = tmp_path_factory.mktemp("survey") / "taken"
     process = measured(*SHORT, "--out", str(folder))
-    told, _ = process.communicate(timeout=60)
+    told, _ = process.communicate(timeout=180)
     assert process.returncode == 0, told
     return folder
 
