@@ -133,7 +133,10 @@ def stacked(
             x += value * scale
         shapes.append(Words(_beyond(x + 6, whole, lines_px), y + 14, whole))
         y += 30
-    shown = {head: look for head, look in looks.items() if any(each.get(head) for each in groups)}
+    drawn_heads: set[str] = set()
+    for group in groups:
+        drawn_heads.update(head for head, value in group.items() if value)
+    shown = {head: look for head, look in looks.items() if head in drawn_heads}
     return _framed(shapes, (left, top, y), scale, bounds, shown or looks)
 
 
