@@ -463,9 +463,7 @@ def on_ring(program):
 
 
 # %%
-runs = lab.launch(lambda: {name: on_ring(by_hand[name]) for name in by_hand}, ranks=4)[
-    0
-]
+runs = lab.launch(lambda: {way: on_ring(by_hand[way]) for way in by_hand}, ranks=4)[0]
 sent = {name: run["sent_bytes"] for name, run in runs.items()}
 ours = {name: sent[name] / sent["ZeRO 0"] for name in sent}
 lab.table(
@@ -725,7 +723,7 @@ lab.curves(predicted=waits, **axes, title="Between machines, what nothing hides"
 # %% [markdown]
 # From 3,500 tokens on stage 3 is faster than stages 1 and 2, and from 5,250 on all of it is hidden, while they still wait for their all-gather.
 #
-# That was the method. Does DeepSpeed hide so much? In stage 3 its `overlap_comm` is on by default. In stages 1 and 2 it is off, so nothing hides their all-reduce and their gather. At 2,048 tokens, between machines, the same formula gives for them
+# That was the method. Does DeepSpeed hide so much? In stage 3 its `overlap_comm` is on by default. In stages 1 and 2 it is off, so nothing hides their all-reduce and their gather. At 2,048 tokens, between machines, the same formula gives for them, and for stage 3:
 
 # %%
 once = 2 * 7e9 * 7 / 8 / 25e9  # one all-gather
@@ -734,13 +732,14 @@ waiting = {
     "by default": 3 * once,
     "overlap_comm true": max(0, 2 * once - backward_s) + once,
     "and TO_OWNERS": max(0, once - backward_s) + once,
+    "stage 3": slow["exposed"],
 }
 lab.table(
     {"setting": each, "step_s": slow["computing"] + waiting[each]} for each in waiting
 )
 
 # %% [markdown]
-# By default they would be slower than stage 3. So set `overlap_comm` true first, and then time `TO_OWNERS`, because it needs more calls.
+# By default they would be slower than stage 3, and with `overlap_comm` alone as well. With `TO_OWNERS` too they would be faster, if its many calls cost little. So set both, and time a step with and without the second.
 #
 # In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
 #
