@@ -317,7 +317,7 @@ three = {"fixed time_us": fixed_us, "a layer_us": layer_us}
 lab.table([three | {"a sequence in a layer_us": seq_us}])
 
 # %% [markdown]
-# If one of them is below zero, the clock's error is larger than that time.
+# If one of them is below zero, the clock's error is larger than that time, or the formula lacks something.
 #
 # Now forecast by hand the step that we kept. It has 4 layers and 12 sequences, more of both than any run of the fit. So it takes the fixed time, 4 times that of a layer, and 4 x 12 = 48 times that of a sequence in a layer:
 
