@@ -65,7 +65,7 @@ def record(
                 "rank": here.rank,
                 "num_ranks": here.world_size,
                 "notes": [note.translate(_ESCAPED) for note in here.notes],
-                "spans": _spans,
+                "spans": [{**each, "label": each["label"].translate(_ESCAPED)} for each in _spans],
                 "peers": counted.peers,
             }
             profiler.add_metadata_json("labkit", json.dumps(about, ensure_ascii=False))
@@ -102,7 +102,7 @@ def span(
         _spans.append(
             {
                 "kind": kind,
-                "label": label.translate(_ESCAPED),
+                "label": label,
                 "start_ns": start_ns,
                 "end_ns": end_ns,
                 "num_bytes": num_bytes,
@@ -214,6 +214,8 @@ def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
             )
         about = trace["labkit"]
         about["notes"] = [unquote(note) for note in about["notes"]]
+        for each in about.get("spans", []):
+            each["label"] = unquote(each["label"])
         trace["traceEvents"] += _link_events(trace)
         traces.append(trace)
     return sorted(traces, key=lambda trace: trace["labkit"]["rank"])
@@ -227,7 +229,7 @@ def _link_events(trace: dict) -> list[dict]:
         {
             "ph": "X",
             "cat": "link" if each["lane"] == COMM else "paced",
-            "name": unquote(each["label"]),
+            "name": each["label"],
             "pid": pid,
             "tid": "links",
             "ts": (each["start_ns"] - zero_ns) / 1e3,

@@ -120,6 +120,7 @@ def stacked(
     lines_px = [left + bound * scale for _, bound in bounds]
     top = 60.0 + 14 * len(bounds)
     shapes: list[Shape] = []
+    not_zero: set[str] = set()
     y = top + 4
     for name, group, line, whole in zip(names, groups, texts, sums, strict=True):
         shapes.append(Words(left - 8, y + 14, clipped(name, left - 9), "end"))
@@ -131,12 +132,11 @@ def stacked(
             number = (line[head],) if is_free and line[head] != whole else ()
             shapes.append(Box(x, y, value * scale, 20, *looks[head], number))
             x += value * scale
+            if value:
+                not_zero.add(head)
         shapes.append(Words(_beyond(x + 6, whole, lines_px), y + 14, whole))
         y += 30
-    drawn_heads: set[str] = set()
-    for group in groups:
-        drawn_heads.update(head for head, value in group.items() if value)
-    shown = {head: look for head, look in looks.items() if head in drawn_heads}
+    shown = {head: look for head, look in looks.items() if head in not_zero}
     return _framed(shapes, (left, top, y), scale, bounds, shown or looks)
 
 

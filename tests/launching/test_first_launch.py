@@ -105,22 +105,6 @@ def test_the_first_launch_that_names_deepspeed_waits_for_it_and_trains(tmp_path)
     assert fresh(tmp_path, program) == ["True", "1"]
 
 
-@pytest.mark.again
-def test_ranks_that_wait_for_an_import_before_their_fork_are_not_silent(tmp_path):
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(4)\n")
-    program = """
-        from labkit.launching.fork import zygote_client
-        def look():
-            import sys
-            return "slow_to_import" in sys.modules
-        if __name__ == "__main__":
-            zygote_client.running()
-            zygote_client.expect("slow_to_import")
-            print(*lab.launch(look, hang_s=1))
-    """
-    assert fresh(tmp_path, program, PYTHONPATH=str(tmp_path)) == ["True", "True"]
-
-
 def test_however_many_ask_at_once_the_cpu_is_looked_at_once(tmp_path):
     (tmp_path / "cpuinfo.py").write_text(
         "import os, time\n"
@@ -203,18 +187,30 @@ def test_what_is_expected_is_there_for_the_next_ranks(tmp_path):
     assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["False", "False", "True", "True"]
 
 
-def test_what_is_expected_is_there_for_the_first_ranks_too(tmp_path):
-    program = """
+def expected_by_the_first_ranks(tmp_path, module, hang_s, **environ):
+    """Whether the first launch's ranks, as words, find a module that was asked for before."""
+    program = f"""
         from labkit.launching.fork import zygote_client
         def here():
             import sys
-            return "wave" in sys.modules
+            return {module!r} in sys.modules
         if __name__ == "__main__":
             zygote_client.running()
-            zygote_client.expect("wave")
-            print(*lab.launch(here))
+            zygote_client.expect({module!r})
+            print(*lab.launch(here, hang_s={hang_s}))
     """
-    assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["True", "True"]
+    return fresh(tmp_path, program, LABKIT_DEVICE="cpu", **environ)
+
+
+def test_what_is_expected_is_there_for_the_first_ranks_too(tmp_path):
+    assert expected_by_the_first_ranks(tmp_path, "wave", None) == ["True", "True"]
+
+
+@pytest.mark.again
+def test_ranks_that_wait_for_an_import_before_their_fork_are_not_silent(tmp_path):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(4)\n")
+    found = expected_by_the_first_ranks(tmp_path, "slow_to_import", 1, PYTHONPATH=str(tmp_path))
+    assert found == ["True", "True"]
 
 
 @pytest.mark.again
