@@ -48,6 +48,7 @@ NAMES = (
     "mutate",
     "planner",
     "planner_peers",
+    "forecast",
 )
 HEAD = """# Benchmarks
 

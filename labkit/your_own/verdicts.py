@@ -94,11 +94,16 @@ def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float], *, e
         rises=format_number(rises),
     )
     if error > HOLDS:
-        return f"{lines} {_cannot_judge(error)}"
+        return _both(lines, _cannot_judge(error))
     low, high = sorted((begins, rises))
     if low <= 0 or high / low - 1 > SURE * error:
-        return f"{lines} {say('By the fit one factor would have to be both numbers at once.')}"
-    return f"{lines} {say('The two numbers are too close for this clock to tell them apart.')}"
+        return _both(lines, say("By the fit one factor would have to be both numbers at once."))
+    return _both(lines, say("The two numbers are too close for this clock to tell them apart."))
+
+
+def _both(first: str, second: str) -> str:
+    """Two sentences, one after the other."""
+    return say("{first} {second}", first=first, second=second)
 
 
 def _cannot_judge(error: float) -> str:
@@ -222,9 +227,9 @@ def judged(
     forecasts_us: Mapping[str, Sequence[float]], clock_us: Sequence[float], *, error: float
 ) -> "Table":
     """How far forecasts are off the clock on the last step, and at worst on the others; times in
-    microseconds. The sentence above says which of them hold, unless the clock's ``error``, a share,
-    is too large. Raises ValueError for fewer than two steps, no forecast, another number of times,
-    and no times."""
+    microseconds. The sentences above say how long the last step took, which forecast is nearest to
+    it, and which of them hold, unless the clock's ``error``, a share, is too large. Raises
+    ValueError for fewer than two steps, no forecast, another number of times, and no times."""
     _check_times(clock_us, "clock_us")
     check_real(0, MOST_US, error=error)
     if not isinstance(forecasts_us, Mapping) or not forecasts_us:
@@ -240,8 +245,28 @@ def judged(
             holding.append(f"{name}")
         row = {say("forecast"): f"{name}", say("on the kept step"): off[-1]}
         rows.append(row | {say("worst of the others"): max(off[:-1], key=abs)})
-    title = _cannot_judge(error) if error > HOLDS else _verdict(holding)
-    return table(rows, title=title, units=dict.fromkeys([*rows[0]][1:], "share"))
+    nearest = min(forecasts_us, key=lambda name: abs(forecasts_us[name][-1] - clock_us[-1]))
+    kept = _of_kept(f"{nearest}", forecasts_us[nearest][-1], clock_us[-1])
+    verdict = _cannot_judge(error) if error > HOLDS else _verdict(holding)
+    return table(rows, title=_both(kept, verdict), units=dict.fromkeys([*rows[0]][1:], "share"))
+
+
+def _of_kept(name: str, told_us: float, took_us: float) -> str:
+    """The sentence about the last step, and the forecast that is nearest to it."""
+    told = {
+        "took": format_us(took_us),
+        "name": name,
+        "told": format_us(told_us),
+        "off": format_share(abs(told_us / took_us - 1)),
+    }
+    if told_us < took_us:
+        return say(
+            "The kept step took {took}. Nearest is the forecast {name}: {told}, {off} too short.",
+            **told,
+        )
+    return say(
+        "The kept step took {took}. Nearest is the forecast {name}: {told}, {off} too long.", **told
+    )
 
 
 def _verdict(holding: Sequence[str]) -> str:

@@ -86,21 +86,21 @@ def bottleneck(was: Record, now: Record, *, readers: int) -> str:
     }
     if now_rest_us > batch_us * (1 + NEAR):
         return say(
-            "The rest went from {was} to {now}, longer than {batch}, the old wait over {readers} "
-            "readers. So the rest sets the pace now: the bottleneck moved. Of the wait {left} are "
-            "left.",
+            "The old wait over {readers} readers is {batch}. The rest went from {was} to {now}, "
+            "which is longer. So the rest sets the pace now: the bottleneck moved. Of the wait "
+            "{left} are left.",
             **told,
         )
     if batch_us > now_rest_us * (1 + NEAR):
         return say(
-            "The rest went from {was} to {now}, shorter than {batch}, the old wait over {readers} "
-            "readers. So the readers set the pace, as the wait did before. Of the wait {left} are "
-            "left.",
+            "The old wait over {readers} readers is {batch}. The rest went from {was} to {now}, "
+            "which is shorter. So the readers set the pace, as the wait did before. Of the wait "
+            "{left} are left.",
             **told,
         )
     return say(
-        "The rest went from {was} to {now}, about as long as {batch}, the old wait over {readers} "
-        "readers: too close to say which sets the pace. Of the wait {left} are left.",
+        "The old wait over {readers} readers is {batch}. The rest went from {was} to {now}, about "
+        "as long: too close to say which sets the pace. Of the wait {left} are left.",
         **told,
     )
 

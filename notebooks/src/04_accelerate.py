@@ -211,14 +211,14 @@ print(yaml.safe_dump(fp32, sort_keys=False))
 #
 # </details>
 #
-# Now the command starts `train.py` on two ranks. (labkit writes the file as JSON, which is YAML too.) Rank 1 prints its `accelerator.state`:
+# Now the command starts `train.py` on two ranks. (labkit writes the file as JSON, which is YAML too, and where ranks run on CPUs, sets `ACCELERATE_USE_CPU=true`.) Rank 1 prints its `accelerator.state`:
 
 # %%
 started = lab.launch_script(script, "4", using="accelerate", config=fp32)
 print(started.logs[1].strip())
 
 # %% [markdown]
-# The file is the one that GPUs need; `ACCELERATE_USE_CPU=true` turns it into `MULTI_CPU`, DDP without a GPU.
+# The file is the one that GPUs need; on CPUs that variable turns it into `MULTI_CPU`, DDP without a GPU.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## One file, six ways
@@ -262,10 +262,10 @@ def look(runs):
 look(ways)
 
 # %% [markdown]
-# Accelerate knows no pretend devices, so labkit tells it of ranks and devices. For DDP it does what `ACCELERATE_USE_CPU=true` did above, hence `MULTI_CPU`; for FSDP and DeepSpeed it says that the devices are GPUs.
+# Accelerate knows no pretend devices, so here labkit tells it of ranks and devices, and no variable does. For DDP it says what `ACCELERATE_USE_CPU=true` says, hence `MULTI_CPU`; for FSDP and DeepSpeed, that the devices are GPUs.
 
 # %% [markdown] sections="8.2.1, 8.2.2"
-# On these devices the promise is kept: all six train the model of one process. In fp32 they differ by 2.4e-07, which is rounding. From here on we call a run right if it is within 1e-4. bf16 is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings.
+# On these devices the promise is kept: in fp32 all train the model of one process. They differ by 2.4e-07, which is rounding. From here on we call an fp32 run right if it is within 1e-4. bf16 has only two or three digits of each number, and is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings, the precision among them.
 #
 # <details><summary>Why our <code>eps</code> is large</summary>
 #
@@ -310,7 +310,7 @@ look(first_two)
 ours.environment(misspelt)
 
 # %% [markdown]
-# Run 3 is plain DDP with a batch size of 4 on two ranks, on a machine without GPUs: `gpus=False` takes the pretend device away, and labkit tells Accelerate nothing. Nobody sets `ACCELERATE_USE_CPU` either. Then Accelerate doesn't look for other ranks: each process believes that it is alone. How many updates does rank 0 make?
+# Run 3 is plain DDP with a batch size of 4 on two ranks, on a machine without GPUs: `gpus=False` takes the pretend device away. Now labkit tells Accelerate nothing, and sets no variable either. The author should have set `ACCELERATE_USE_CPU`, and didn't. Then Accelerate doesn't look for other ranks: each process believes that it is alone. How many updates does rank 0 make?
 
 # %%
 third = lab.guess("3. updates of rank 0", between=(1, 32))
@@ -347,7 +347,7 @@ lab.show(look({"4. FSDP without GPUs": on_cpus}))
 fourth.score(on_cpus["type"])
 
 # %% [markdown]
-# Plain DDP: the weights are right, but nothing is cut, so no memory is saved. None of the four ends with an error, and only run 1 has a loss that one would notice. It also got just what it asked for. Where did the others lose what they asked for?
+# Plain DDP: the weights are right, but nothing is cut, so no memory is saved. None of the four ends with an error, and only run 1 has a loss that one would notice. Run 1 lost nothing on its way: it got the batch size that it asked for. Where did the others lose what they asked for?
 #
 # |station|task|lost here|
 # |---|---|---|
@@ -391,7 +391,9 @@ for engine in ("ddp", "fsdp", "zero2"):
 lab.table(rows)
 
 # %% [markdown]
-# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. `prepare` also moves the model and each batch to the rank's device. Of these three only FSDP cuts the weights. It makes new ones for that, so the optimizer must be prepared together with the model; and `accelerator.get_state_dict(net)` gives rank 0 the whole weights, under the bare model's names.
+# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. `prepare` also moves the model and each batch to the rank's device. Of these three only FSDP cuts the weights. It makes new ones for that, so the optimizer must be prepared together with the model.
+#
+# When you want the whole weights, `accelerator.get_state_dict(net)` gives rank 0 the whole weights, under the bare model's names.
 #
 # ### How the loader deals
 #
@@ -437,7 +439,7 @@ look({"split_batches=True": start(cured, 4, "8")})
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
 #
-# A batch size of 2 would cure run 1 as well. And a schedule of the learning rate? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. But each call of a prepared schedule's `step()` takes one step *for each rank*. How large is the rate on four ranks?
+# So run 1 is cured: 8 updates, and the weights of one process. A batch size of 2 would cure it as well. And a schedule of the learning rate? Let it fall from 1 to 0 in 8 steps. After two updates it is 0.75 in one process. But each call of a prepared schedule's `step()` takes one step *for each rank*. How large is the rate on four ranks?
 
 # %%
 rate = lab.guess("learning rate of four ranks after two updates", between=(0, 2))
@@ -598,29 +600,31 @@ length.score(f"{moves[2]['length']:.2g}")
 # %% [markdown] sections="8.2.2"
 # ## Ten seconds before the start
 #
-# How could we have known? After `prepare` the objects themselves say what the run will be:
-
+# How could we have known? After `prepare` the objects themselves say what the run will be. This part of the script comes behind it:
 
 # %%
-def preflight(accelerator, loader):
-    accumulation = accelerator.gradient_accumulation_steps
-    deepspeed = accelerator.state.deepspeed_plugin
-    config = deepspeed.deepspeed_config if deepspeed else {}
-    return {
-        "type": accelerator.distributed_type.value,
-        "ranks": accelerator.num_processes,
-        "precision": accelerator.mixed_precision,
-        "batch": loader.total_batch_size * accumulation,
-        "updates": -(-len(loader) // accumulation),  # rounded up
-        "DeepSpeed clips at": config.get("gradient_clipping"),
-    }
+REPORT = """
+from math import ceil
+
+accumulation = accelerator.gradient_accumulation_steps
+deepspeed = accelerator.state.deepspeed_plugin
+config = deepspeed.deepspeed_config if deepspeed else {}
+report = {
+    "type": accelerator.distributed_type.value,
+    "ranks": accelerator.num_processes,
+    "precision": accelerator.mixed_precision,
+    "batch": loader.total_batch_size * accumulation,
+    "updates": ceil(len(loader) / accumulation),
+    "DeepSpeed clips at": config.get("gradient_clipping"),
+}
+"""
 
 
 # %% [markdown]
 # It tells what Accelerate has made of it all, not what a file asked for. This is what each author meant:
 
 # %%
-all_meant = {"batch": 8, "updates": 8}
+all_meant = {"precision": "no", "batch": 8, "updates": 8}
 meant = {
     "1. batch size 8": {"ranks": 4, **all_meant},
     "2. a wrong key": {"type": "DEEPSPEED", "DeepSpeed clips at": 0.5, **all_meant},
@@ -633,22 +637,18 @@ meant = {
 
 # %%
 STOP = """
-report = preflight(accelerator, loader)
 for key, value in meant.items():
     assert report[key] == value, f"{key} is {report[key]}, not {value}"
 """
 
 # %% [markdown]
-# All this stands between `prepare` and the loop:
+# The new script has both between `prepare` and the loop:
+
 
 # %%
-import inspect
-
-
 def checked(meant):
-    lines = inspect.getsource(preflight) + f"meant = {meant}\n" + STOP
     file = folder / "checked.py"
-    file.write_text(MAKE + OBJECTS + lines + LOOP)
+    file.write_text(MAKE + OBJECTS + REPORT + f"meant = {meant}" + STOP + LOOP)
     return file
 
 
@@ -678,7 +678,7 @@ lab.table(rows)
 # %% [markdown]
 # All four stop before the first update, and the fifth trains. (Run 2's 1.0 is Accelerate's default again.) Run 4 has no cure without GPUs: let it stop.
 #
-# The check sees only what `preflight` reports and `meant` names. A schedule of the wrong length and a clip without its `if` would both pass.
+# The check sees only what `report` has and `meant` names. It would also have stopped the bf16 run above, if its author had meant fp32. A schedule of the wrong length and a clip without its `if` would both pass.
 #
 # Is an update of 32 wrong? It is where nobody chose it. Often you want it, because it gives every rank enough to do; then the learning rate must change too (chapter 12).
 

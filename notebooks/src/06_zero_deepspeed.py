@@ -163,7 +163,7 @@ def zero1(num_steps):
     losses = []
     for step in range(num_steps):
         net.zero_grad()
-        optimizer.zero_grad()  # else own.grad keeps the old gradient in memory
+        optimizer.zero_grad()  # own.grad is a view, and keeps a whole gradient alive
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -224,7 +224,7 @@ ran = lab.launch(by_hand_run.after_three, zero2, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown]
-# What did the hook save? We add up all gradients whenever one arises, and keep the largest sum:
+# What did the hook save? Each time a gradient arises we count the bytes of all that are alive, and keep the most:
 
 
 # %%
@@ -243,7 +243,7 @@ lab.bars(alive, unit="bytes", title=title, badge="measured")
 #
 # Can the weights be sharded, too? Then each layer is gathered before it computes, and freed afterwards. But autograd holds on to the weights that the forward has used. How do we free them?
 #
-# A tensor is a shape over a *storage*, which holds the bytes. We leave the tensor, and empty its storage. One layer shows it; `parts` is what the ranks keep of its weight, together:
+# A tensor is a shape over a *storage*, which holds the bytes. We leave the tensor, and empty its storage. One layer shows it; `parts` stands for what all ranks together keep of its weight:
 
 # %%
 layer = torch.nn.Linear(64, 64)
@@ -260,7 +260,7 @@ storage_bytes["freed"] = storage.nbytes()
 layer.weight.shape  # the tensor is still there
 
 # %% [markdown]
-# The backward will need the bytes again. Suppose that we make a new tensor of them the layer's weight. What does the backward do?
+# The backward will need the bytes again. Suppose that we put them into a new tensor, and make that the layer's weight. What does the backward do?
 
 # %%
 second = lab.guess("the backward", choices=("an error", "zeros", "right gradients"))
@@ -289,7 +289,7 @@ storage_bytes
 # `Sharded` does this with a whole layer:
 #
 # ```
-# whole: [ weight | bias | ... ]   end to end in one storage; the layer's weights are pieces of it
+# whole: [ weight | bias | ... ]   end to end in one storage; weights are pieces of it
 # own:   [ a quarter ]             a copy of this rank's part, and all that it keeps
 # ```
 #
@@ -304,7 +304,7 @@ class Sharded:
         self.layer = layer
         weights = list(layer.parameters())
         self.whole = torch.nn.utils.parameters_to_vector(weights).detach()
-        torch.nn.utils.vector_to_parameters(self.whole, weights)  # now in it
+        torch.nn.utils.vector_to_parameters(self.whole, weights)  # now pieces of it
         self.own = torch.nn.Parameter(part(self.whole).clone())
         self.free()
 
@@ -324,6 +324,12 @@ class Sharded:
 
 
 # %% [markdown]
+# <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
+#
+# A view shares its counter of changes with `whole`. A gather writes into `whole`, and autograd would refuse a weight that has changed since the forward. `vector_to_parameters` sets `weight.data`, which has a counter of its own.
+#
+# </details>
+#
 # To run one layer's backward at a time, we call the layers (embedding, two blocks, head) ourselves, and cut the graph between them:
 #
 # ```
@@ -331,12 +337,6 @@ class Sharded:
 # ```
 #
 # The backward right of a cut leaves a gradient in `inputs[1]`; we hand it to `outputs[0]`, and the left side goes on from there.
-#
-# <details><summary>Why <code>vector_to_parameters</code>, and not a view?</summary>
-#
-# A view shares its counter of changes with `whole`. A gather writes into `whole`, and autograd would refuse a weight that has changed since the forward. `vector_to_parameters` sets `weight.data`, which has a counter of its own.
-#
-# </details>
 
 
 # %%
@@ -383,13 +383,9 @@ ran = lab.launch(by_hand_run.after_three, zero3, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, D-train"
-# In fp64 the difference all but disappears, so it is rounding. In fp32 it looks large because, we think, Adam divides a gradient by its own size, even one of almost 0. How much of the model is ever whole? `after_three` has also followed the storages that are resized, over the last step:
+# In fp64 the difference all but disappears, so it is rounding. Stages 1 and 2 had none, because they sent each weight by itself, as `zero0` does. Here a whole layer is one message, which adds a weight's four gradients in another order, we think. In fp32 it looks large because, we think, Adam divides a gradient by its own size, even one of almost 0.
 #
-# <details><summary>Why does stage 3 round differently?</summary>
-#
-# We think that a whole layer in one message adds the four gradients of a weight in another order.
-#
-# </details>
+# How much of the model is ever whole? `after_three` has also followed the storages that are resized, over the last step:
 
 # %%
 lab.show(picture.whole_layers(ran[0]["whole_bytes"]))
@@ -428,7 +424,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 #
 # What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. So stage 3, which gathers twice, should send 3/2 = 1.5 times what ZeRO 0 does.
 #
-# Does it? We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because Python looks names up as they run:
+# Does it? We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because a Python function looks a name up only when it runs:
 
 
 # %%
@@ -475,7 +471,7 @@ lab.table(
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW for any sizes. A rank may own a part of every weight, or some weights whole. All ranks start with the same net, and `backward(step)` runs a rank's own batch and *adds* its gradients to `.grad`.
+# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW (`lr=0.01`, mean gradient of all ranks) for any sizes. A rank may own a part of every weight, or some weights whole. All ranks start with the same net, and `backward(step)` runs a rank's own batch and *adds* its gradients to `.grad`.
 #
 # <details><summary>What is checked</summary>
 #
@@ -585,7 +581,7 @@ low = counted(configs)
 lab.table({"models handed to": name} | row for name, row in low["handed"].items())
 
 # %% [markdown]
-# No: by default it calls an all-reduce. Only with `TO_OWNERS` each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone, by a `reduce`. On a ring, how much does stage 2 send by default, if ZeRO 0 is 1?
+# No: by default it calls an all-reduce. Only with `TO_OWNERS` each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone, by a `reduce`. So a bucket takes up to four calls in place of one, with fewer bytes. On a ring, how much does stage 2 send by default, if ZeRO 0 is 1?
 
 # %%
 reducing = lab.guess("ZeRO 2 by default, on a ring", between=(0, 4))
@@ -604,7 +600,7 @@ reducing.score(low["sends"]["ZeRO 2"])
 #
 # ### Stage 3: how often does it gather?
 #
-# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small. `KEEP_NOTHING` makes it free them, too:
+# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small; the large matrices of a 7 B model are not. `KEEP_NOTHING` makes it free ours, too:
 
 # %%
 none_whole = config(3, **config_run.KEEP_NOTHING)
@@ -614,14 +610,15 @@ config_run.KEEP_NOTHING
 # %%
 columns = {"the method, our ring": ours, "DeepSpeed": low["sends"] | high["sends"]}
 title = "What a step would send on a ring, in multiples of ZeRO 0"
-lab.bars(ring_bytes.in_rows(columns), title=title, badge="measured / computed")
+rows = dict(sorted(ring_bytes.in_rows(columns).items()))
+lab.bars(rows, title=title, badge="measured / computed")
 
 # %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
 # So by default our small model is gathered only once: (1 + 1)/2. With no weight whole, DeepSpeed's stage 3 sends what ours does.
 #
 # ### Why is there a stage 2?
 #
-# So far stage 2 sends what stage 1 does. Under [gradient accumulation](GLOSSARY.md#gradient-accumulation) `engine.step()` follows each microbatch, but only the last one updates. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
+# DeepSpeed's stage 1 also reduces at once and keeps only its part of the gradients, so it sends and, as we count below, holds what its stage 2 does. Then what is stage 2 for? For [gradient accumulation](GLOSSARY.md#gradient-accumulation): `engine.step()` follows each microbatch, but only the last one updates. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
@@ -637,7 +634,7 @@ title = "Four microbatches, on a ring, in multiples of ZeRO 0"
 lab.bars(in_four["sends"], title=title, badge="computed")
 
 # %% [markdown] sections="10.7.2"
-# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3, with no weight whole, reduces once and gathers twice in each.
+# ZeRO 2 all-reduces in each microbatch, and gathers once: (4 x 2 + 1)/2. ZeRO 3, with no weight whole, in each microbatch reduces once and gathers twice.
 #
 # What does stage 2 gain? We count what a rank holds after each backward of the second step, buckets aside, and keep the most:
 
@@ -649,7 +646,7 @@ title = "Most live bytes per parameter after a backward, rank 0 of 4"
 lab.bars(rows, title=title, badge="measured")
 
 # %% [markdown] sections="10.7.2"
-# With one microbatch they hold the same: 4 bytes of weights, 1 of the gradient's part, 2 of Adam, and 1 because DeepSpeed copies its part of the weights, even in fp32. Its stage 1 reduces at once, too, and keeps only its part. With four microbatches stage 1 adds up whole gradients until the last one: 3/4 of 4 bytes more. The hundredths we have not explained.
+# With one microbatch they hold the same: 4 bytes of weights, 1 of the gradient's part, 2 of Adam, and 1 because DeepSpeed copies its part of the weights, even in fp32. With four microbatches stage 1 adds up whole gradients until the last one: 3/4 of 4 bytes more. The hundredths we have not explained.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -662,7 +659,7 @@ lab.bars(rows, title=title, badge="measured")
 # | 1, 2 | | a reduce-scatter | an all-gather |
 # | 3 | a gather | a gather, a reduce-scatter | |
 #
-# It begins to reduce during the backward, as DDP does (chapter 03). The all-gather of stages 1 and 2 comes after the update, and we assume that the next forward waits for it, as in `zero1`.
+# Such a library begins to reduce during the backward, as DDP does (chapter 03). The all-gather of stages 1 and 2 comes after the update, and we assume that the next forward waits for it, as in `zero1`.
 
 
 # %%
@@ -711,7 +708,7 @@ title = "A step of the 7 B model, and what nothing hides"
 lab.bars(rows, unit="s", title=title, badge="predicted", stacked=True)
 
 # %% [markdown]
-# Between machines stage 3 is the slowest. Stages 0 to 2 are alike there: all send two models, of which the backward hides 382 ms. But that holds for 2,048 tokens. More tokens mean more computing, and no more messages:
+# Between machines stage 3 is the slowest. (Stage 0 is there to compare: it doesn't fit.) Stages 0 to 2 are alike: all send two models, of which the backward hides 382 ms. But that holds for 2,048 tokens. More tokens mean more computing, and no more messages:
 
 # %%
 waits = {}
@@ -723,23 +720,27 @@ lab.curves(predicted=waits, **axes, title="Between machines, what nothing hides"
 # %% [markdown]
 # From 3,500 tokens on stage 3 is faster than stages 1 and 2, and from 5,250 on all of it is hidden, while they still wait for their all-gather.
 #
-# That was the method. Does DeepSpeed hide so much? In stage 3 its `overlap_comm` is on by default. In stages 1 and 2 it is off, so nothing hides their all-reduce and their gather. At 2,048 tokens, between machines, the same formula gives for them, and for stage 3:
+# ### Does DeepSpeed hide so much?
+#
+# That was the method. In DeepSpeed's stage 3 `overlap_comm` is on by default. In stages 1 and 2 it is off, so nothing hides their all-reduce and their gather. At 2,048 tokens, between machines, the same formula gives for them, and for stage 3:
 
 # %%
 once = 2 * 7e9 * 7 / 8 / 25e9  # one all-gather
 backward_s = slow["computing"] * 2 / 3
 waiting = {
-    "by default": 3 * once,
-    "overlap_comm true": max(0, 2 * once - backward_s) + once,
-    "and TO_OWNERS": max(0, once - backward_s) + once,
-    "stage 3": slow["exposed"],
+    "1 and 2, by default": 3 * once,  # an all-reduce counts twice, and a gather
+    "1 and 2, overlap_comm true": max(0, 2 * once - backward_s) + once,
+    "1 and 2, TO_OWNERS as well": max(0, once - backward_s) + once,
+    "3, by default": slow["exposed"],
 }
 lab.table(
-    {"setting": each, "step_s": slow["computing"] + waiting[each]} for each in waiting
+    {"stages": each, "step_s": slow["computing"] + waiting[each]} for each in waiting
 )
 
 # %% [markdown]
-# By default they would be slower than stage 3, and with `overlap_comm` alone as well. With `TO_OWNERS` too they would be faster, if its many calls cost little. So set both, and time a step with and without the second.
+# By default stages 1 and 2 would be slower than stage 3, and with `overlap_comm` alone as well. With `TO_OWNERS` too they would be faster, if its many calls cost little. So set both, and time a step with `TO_OWNERS` and without it.
+#
+# ### Which stage first?
 #
 # In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
 #
@@ -1028,7 +1029,7 @@ offload.board()
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3.
-# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stages 2 and 3 pay in every microbatch. A library may send more, or less.
+# - Stages 1 and 2 send what data parallelism sends, stage 3 1.5 times as much; with accumulation stage 2 reduces in every microbatch, and stage 3 does everything in each. A library may send more, or less.
 # - Stage 3 frees a layer's bytes after the forward, so it has to gather them again for the backward.
 # - DeepSpeed (0.19) clips gradients at 1 unless you turn it off.
 # - The optional end: at the top level a misspelt field is ignored. Offload saves device memory, and pays with bytes over the link and an update on the CPU.

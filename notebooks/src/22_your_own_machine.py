@@ -344,7 +344,7 @@ kept = lab.guess("measured over forecast, kept step", between=(0.5, 2))
 kept.score(clock_us[5] / forecast_us)
 
 # %% [markdown]
-# Beside it stand two simpler forecasts, the plan as it is, and the plan times our step's ratio. With a minus a forecast is too short. The sentence above the table applies the rule.
+# The table has two simpler forecasts as well: the plan as it is, and the plan times our step's ratio. With a minus a forecast is too short. The sentences above it apply the rule.
 
 # %%
 formula_us = (parts_of @ torch.tensor(three_us)).tolist()
@@ -353,11 +353,19 @@ forecasts = {"three terms": formula_us, "one factor": factor_us, "planned": plan
 your_own.judged(forecasts, clock_us, error=error)
 
 # %% [markdown]
-# What follows?
+# Your machine may have been busy. So here are the same steps as a patient clock saw them on another day, recorded. It ran so many rounds that the fastest step is one that hardly anything disturbed:
+
+# %%
+your_own.judged_recorded()
+
+# %% [markdown]
+# There the three terms hold, on the kept step too. One factor fails. It comes from our small step, in which by the fit the first two terms take a larger share than in the kept one, so for that it is far too large. The plan by itself comes near on the kept step, but is much too short on the small ones: by being near once a forecast proves little.
+#
+# What follows from your own table?
 #
 # - **Something holds:** forecast a larger step with it, the simplest if several do, and keep another step to test it again.
-# - **Nothing holds:** that is a result too. Trust none of them, and clock the step that you want.
-# - **The clock can't judge:** nothing has held or failed. Clock again when it is quiet.
+# - **Nothing holds:** that is a result too. Trust none of them. Clock some step nearer to the one that you want, fit again, and keep another for the test.
+# - **The clock can't judge:** nothing has held or failed. Clock again when the machine is quiet, or with more rounds.
 #
 # Where do plan and formula differ? In the picture the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 4 layers. Compare both lines for 4 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
 

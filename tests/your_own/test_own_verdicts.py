@@ -8,8 +8,8 @@ import torch
 
 import labkit as lab
 from labkit import planner, your_own
+from labkit.your_own import recorded_steps, verdicts
 from labkit.your_own import step as own_step
-from labkit.your_own import verdicts
 
 CLOCK = [10.0, 20.0, 100.0]
 
@@ -17,9 +17,9 @@ CLOCK = [10.0, 20.0, 100.0]
 @pytest.mark.parametrize(
     ("fitted", "error", "words"),
     [
-        ([10.1, 19.8, 99.5], 0.01, "^Holding, with at most 10.0 % off on every step: fit.$"),
-        ([10.1, 19.8, 109.0], 0.09, "^Holding, .*: fit.$"),
-        ([10.1, 19.8, 88.0], 0.01, "^None is at most 10.0 % off on every step, so none holds.$"),
+        ([10.1, 19.8, 99.5], 0.01, " Holding, with at most 10.0 % off on every step: fit.$"),
+        ([10.1, 19.8, 109.0], 0.09, " Holding, .*: fit.$"),
+        ([10.1, 19.8, 88.0], 0.01, " None is at most 10.0 % off on every step, so none holds.$"),
         ([10.1, 15.0, 99.5], 0.01, "none holds"),
         (
             [10.1, 19.8, 99.5],
@@ -40,6 +40,38 @@ def test_a_forecast_holds_on_every_step_and_no_finer_than_the_clock(fitted, erro
 def test_all_forecasts_that_hold_are_named():
     forecasts = {"fit": CLOCK, "planned": [5.0, 15.0, 70.0], "one factor": CLOCK}
     assert your_own.judged(forecasts, CLOCK, error=0.0).title.endswith(": fit, one factor.")
+
+
+@pytest.mark.parametrize(
+    ("forecasts", "words"),
+    [
+        ({"fit": 88.0, "planned": 70.0}, "took 100 us. Nearest is the forecast fit: 88.0 us"),
+        ({"fit": 130.0, "planned": 95.0}, "forecast planned: 95.0 us, 5.0 % too short"),
+        ({"fit": 104.0, "planned": 95.0}, "forecast fit: 104 us, 4.0 % too long"),
+    ],
+)
+def test_the_kept_step_is_told_beside_the_nearest_forecast(forecasts, words):
+    times_us = {name: [*CLOCK[:-1], last] for name, last in forecasts.items()}
+    assert words in your_own.judged(times_us, CLOCK, error=0.02).title
+
+
+def test_the_recorded_steps_are_judged_by_a_clock_that_can_judge():
+    found = your_own.judged_recorded()
+    words = "^Recorded, by a clock whose error is .* Holding, .*: three terms.$"
+    assert re.search(words, found.title)
+    assert [row[0] for row in found.cells] == ["three terms", "one factor", "planned"]
+    assert recorded_steps.clock_error(recorded_steps.steps()) <= verdicts.HOLDS
+
+
+def test_three_terms_find_steps_that_follow_the_formula():
+    rows = []
+    for layers, sequences in recorded_steps.SIZES:
+        took_us = 3e3 + layers * (9e3 + 800.0 * sequences)
+        rows.append(recorded_steps.Clocked(layers, sequences, 1e3 * layers, took_us, took_us * 1.1))
+    forecasts = recorded_steps.forecasts(rows)
+    assert forecasts["three terms"] == pytest.approx([row.measured_us for row in rows], rel=1e-3)
+    assert forecasts["one factor"][-1] == pytest.approx(2 * forecasts["one factor"][0])
+    assert recorded_steps.clock_error(rows) == pytest.approx(0.1)
 
 
 def test_times_that_do_not_match_are_refused():

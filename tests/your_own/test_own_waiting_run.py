@@ -54,10 +54,10 @@ def test_a_step_is_split_in_its_wait_and_the_rest():
     [
         (
             (5, 20),
-            "9.00 ms to 20.0 ms, longer than 12.0 ms, .* 4 readers.* moved. Of the wait 5.00",
+            "over 4 readers is 12.0 ms. .* 9.00 ms to 20.0 ms, .* longer.* moved. Of the wait 5.00",
         ),
-        ((6, 7), "to 7.00 ms, shorter than 12.0 ms, .* So the readers set the pace"),
-        ((3, 12.5), "about as long as 12.0 ms, .* too close"),
+        ((6, 7), "is 12.0 ms. .* to 7.00 ms, which is shorter. So the readers set the pace"),
+        ((3, 12.5), "is 12.0 ms. .* about as long: too close"),
     ],
 )
 def test_the_pace_is_set_by_the_longer_of_two(now_ms, words):

@@ -1,0 +1,89 @@
+"""Chapter 22's steps as a patient clock saw them, recorded: each one's fastest of many, clocked
+twice, beside what its plan says. ``benchmarks/forecast.py --record`` takes them anew."""
+
+import csv
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from labkit.units import format_share
+from labkit.words import say
+from labkit.your_own.verdicts import judged
+
+if TYPE_CHECKING:
+    from labkit.tables import Table
+
+FILE = Path(__file__).parents[2] / "data" / "runs" / "forecast.csv"
+SIZES = ((2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12))
+"""(layers, sequences) of the chapter's steps, the kept one last"""
+
+
+class Clocked(NamedTuple):
+    """One recorded step; times in microseconds."""
+
+    layers: int
+    sequences: int
+    planned_us: float
+    measured_us: float
+    """the first clocking"""
+    again_us: float
+    """the second"""
+
+
+def judged_recorded() -> "Table":
+    """``judged``, of the recorded steps: how far three terms are off there, fitted to all but the
+    kept step, and one factor, and the plan itself."""
+    rows = steps()
+    error = clock_error(rows)
+    found = judged(forecasts(rows), _clock_us(rows), error=error)
+    title = say(
+        "Recorded, by a clock whose error is {error}. {verdict}",
+        error=format_share(error),
+        verdict=found.title,
+    )
+    return dataclasses.replace(found, title=title)
+
+
+def forecasts(rows: Sequence[Clocked]) -> dict[str, list[float]]:
+    """Microseconds of each of the clocked steps, by three forecasts."""
+    clock_us = _clock_us(rows)
+    planned_us = [row.planned_us for row in rows]
+    return {
+        say("three terms"): _three_terms_us(rows, clock_us),
+        say("one factor"): [clock_us[0] / planned_us[0] * us for us in planned_us],
+        say("planned"): planned_us,
+    }
+
+
+def clock_error(rows: Sequence[Clocked]) -> float:
+    """How far two clockings of one step lie apart at worst, as a share."""
+    pairs = [sorted((row.measured_us, row.again_us)) for row in rows]
+    return max(slow / fast - 1 for fast, slow in pairs)
+
+
+def _clock_us(rows: Sequence[Clocked]) -> list[float]:
+    """The faster clocking of each."""
+    return [min(row.measured_us, row.again_us) for row in rows]
+
+
+def _three_terms_us(rows: Sequence[Clocked], clock_us: list[float]) -> list[float]:
+    """The formula fitted to all steps but the last, for every step."""
+    import torch
+
+    parts = torch.tensor([[1.0, row.layers, row.layers * row.sequences] for row in rows])
+    five_us = torch.tensor(clock_us[:-1])[:, None]
+    three_us = torch.linalg.lstsq(parts[:-1], five_us).solution
+    return (parts @ three_us)[:, 0].tolist()
+
+
+@functools.cache
+def steps() -> tuple[Clocked, ...]:
+    """The recorded steps, in the order of SIZES."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    sizes = ("layers", "sequences")
+    return tuple(
+        Clocked(**{name: int(x) if name in sizes else float(x) for name, x in row.items()})
+        for row in csv.DictReader(lines)
+    )
