@@ -57,6 +57,7 @@ class AccelerateBoard(Trial):
             "The scale begins at 65,536, and is smaller here if one of the two updates before was "
             "skipped as well.",
         ),
+        ("objects", "the objects, before and after prepare"),
         ("before", "before prepare"),
         ("after", "after prepare"),
         ("model", "model"),
@@ -154,6 +155,6 @@ def _before_after(result: Mapping, say: Mapping[str, str]) -> str:
         shown = escape(now) if was == now else f"<b>{escape(now)}</b>"
         rows.append(f"<tr><td>{escape(say[name])}</td><td>{escape(was)}</td><td>{shown}</td></tr>")
     look = "border-collapse:separate;border-spacing:14px 2px;text-align:left"
-    head = escape(f"{say['before']}, {say['after']}")
+    head = escape(say["objects"])
     table = f'<table style="{look}">{"".join(rows)}</table>'
     return f"<details><summary>{head}</summary>{table}</details>"

@@ -56,7 +56,7 @@ _WORDS = (
     ("is backward", "backward"),
     ("is update", "update of the weights"),
     ("is gradients", "other work on the gradients"),
-    ("is nothing", "reads at most, changes nothing"),
+    ("is nothing", "changes nothing"),
 )
 _COLOURS = {
     "forward": KINDS["F"].colour,

@@ -24,6 +24,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step", "clocked_twice", "in_turns", "out_of_memory"],
         "verdicts": ["beside_fit", "fit_lines", "fitted", "judged", "one_factor"],
-        "waiting_run": ["bottleneck", "grown", "rests_us", "split", "waited_us"],
+        "waiting_run": ["grown", "rests_us", "split", "waited_us"],
     },
 )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from labkit.units import format_share
 from labkit.words import say
 from labkit.your_own.verdicts import judged
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[2] / "data" / "runs" / "forecast.csv"
 SIZES = ((2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12))
 """(layers, sequences) of the chapter's steps, the kept one last"""
+LEAST = 4
+"""steps: one more than the three terms"""
 
 
 class Clocked(NamedTuple):
@@ -47,7 +51,13 @@ def judged_recorded() -> "Table":
 
 
 def forecasts(rows: Sequence[Clocked]) -> dict[str, list[float]]:
-    """Microseconds of each of the clocked steps, by three forecasts."""
+    """Microseconds of each of the clocked steps, by three forecasts. Raises ValueError for fewer
+    than four steps: three terms are fitted to all but the last."""
+    if len(rows) < LEAST:
+        raise ValueError(
+            f"Three terms are fitted to all rows but the last, so give {LEAST} or more: "
+            f"got {len(rows)}."
+        )
     clock_us = _clock_us(rows)
     planned_us = [row.planned_us for row in rows]
     return {
@@ -58,7 +68,12 @@ def forecasts(rows: Sequence[Clocked]) -> dict[str, list[float]]:
 
 
 def clock_error(rows: Sequence[Clocked]) -> float:
-    """How far two clockings of one step lie apart at worst, as a share."""
+    """How far two clockings of one step lie apart at worst, as a share. Raises ValueError where
+    there is no step."""
+    if not rows:
+        raise ValueError(
+            f"The clock's error is that of its worst row, so give one: got {len(rows)}."
+        )
     pairs = [sorted((row.measured_us, row.again_us)) for row in rows]
     return max(slow / fast - 1 for fast, slow in pairs)
 
@@ -70,20 +85,17 @@ def _clock_us(rows: Sequence[Clocked]) -> list[float]:
 
 def _three_terms_us(rows: Sequence[Clocked], clock_us: list[float]) -> list[float]:
     """The formula fitted to all steps but the last, for every step."""
-    import torch
-
-    parts = torch.tensor([[1.0, row.layers, row.layers * row.sequences] for row in rows])
-    five_us = torch.tensor(clock_us[:-1])[:, None]
-    three_us = torch.linalg.lstsq(parts[:-1], five_us).solution
-    return (parts @ three_us)[:, 0].tolist()
+    parts = np.array([[1.0, row.layers, row.layers * row.sequences] for row in rows])
+    three_us, *_ = np.linalg.lstsq(parts[:-1], np.array(clock_us[:-1]), rcond=None)
+    return (parts @ three_us).tolist()
 
 
 @functools.cache
 def steps() -> tuple[Clocked, ...]:
     """The recorded steps, in the order of SIZES."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
-    sizes = ("layers", "sequences")
-    return tuple(
-        Clocked(**{name: int(x) if name in sizes else float(x) for name, x in row.items()})
-        for row in csv.DictReader(lines)
-    )
+    rows = []
+    for row in csv.DictReader(lines):
+        layers, sequences, *times_us = row.values()
+        rows.append(Clocked(int(layers), int(sequences), *map(float, times_us)))
+    return tuple(rows)

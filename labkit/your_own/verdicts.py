@@ -261,11 +261,11 @@ def _of_kept(name: str, told_us: float, took_us: float) -> str:
     }
     if told_us < took_us:
         return say(
-            "The kept step took {took}. Nearest is the forecast {name}: {told}, {off} too short.",
+            'The kept step took {took}. Nearest comes "{name}" with {told}, {off} too short.',
             **told,
         )
     return say(
-        "The kept step took {took}. Nearest is the forecast {name}: {told}, {off} too long.", **told
+        'The kept step took {took}. Nearest comes "{name}" with {told}, {off} too long.', **told
     )
 
 

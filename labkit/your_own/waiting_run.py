@@ -18,9 +18,11 @@ MOST = 1_000_000
 """readers of a script"""
 
 
-def split(records: Mapping[str, Record]) -> "Table":
-    """A step of each recorded script, by its name: what it waits for data, and the rest. Raises
-    ValueError for other than records by name."""
+def split(records: Mapping[str, Record], *, readers: int | None = None) -> "Table":
+    """A step of each recorded script, by its name: what it waits for data, and the rest. With
+    ``readers``, how many read ahead in the last script and not in the first, a sentence above says
+    which part sets the pace. Raises ValueError for other than records by name, and for no reader,
+    or readers of a single script."""
     _check_records(records)
     rows = []
     for name, each in records.items():
@@ -32,7 +34,8 @@ def split(records: Mapping[str, Record]) -> "Table":
             say("the rest"): rest_us,
         }
         rows.append(row)
-    return table(rows, units=dict.fromkeys([*rows[0]][1:], "us"))
+    pace = _pace([*records.values()], readers) if readers is not None else ""
+    return table(rows, units=dict.fromkeys([*rows[0]][1:], "us"), title=pace)
 
 
 def rests_us(records: Mapping[str, Record]) -> dict[str, dict[str, float]]:
@@ -69,13 +72,23 @@ def waited_us(record: Record, *, rank: int) -> float:
     return record.step_us * float(record.advice.shares[rank, SHARES.index("waiting")])
 
 
-def bottleneck(was: Record, now: Record, *, readers: int) -> str:
-    """Which part sets the pace of a step with so many readers, in a sentence; ``was`` was recorded
-    with none, ``now`` with them. Raises ValueError for no records, and for no reader."""
-    _check_records({"was": was, "now": now})
+def _rest_us(record: Record) -> dict[str, float]:
+    """The parts of a step but for its wait for data."""
+    parts_us = record.parts_us()
+    parts_us.pop(say(NAMES["input"]), None)
+    return parts_us
+
+
+def _pace(records: list[Record], readers: int) -> str:
+    """Which part sets the pace of a step with so many readers, in a sentence; the first was
+    recorded with none, the last with them."""
     check_whole(1, MOST, readers=readers)
-    wait_us, rest_us = _wait_and_rest_us(was)
-    left_us, now_rest_us = _wait_and_rest_us(now)
+    if len(records) == 1:
+        raise ValueError(
+            f"With readers={readers} give two records, before and with them: got {len(records)}."
+        )
+    wait_us, rest_us = _wait_and_rest_us(records[0])
+    left_us, now_rest_us = _wait_and_rest_us(records[-1])
     batch_us = wait_us / readers
     told = {
         "left": format_us(left_us),
@@ -103,13 +116,6 @@ def bottleneck(was: Record, now: Record, *, readers: int) -> str:
         "as long: too close to say which sets the pace. Of the wait {left} are left.",
         **told,
     )
-
-
-def _rest_us(record: Record) -> dict[str, float]:
-    """The parts of a step but for its wait for data."""
-    parts_us = record.parts_us()
-    parts_us.pop(say(NAMES["input"]), None)
-    return parts_us
 
 
 def _wait_and_rest_us(record: Record) -> tuple[float, float]:

@@ -102,7 +102,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# One process with a batch size of 8 makes 8 updates. In an update of *two* ranks each takes a batch of its own, and DDP averages their gradients. Which batch size makes their weights end like those of one process?
+# One process with a batch size of 8 makes 8 updates. Which batch size makes the weights of *two* ranks end like those of one process?
 
 # %%
 sizes = ("batch size 16", "batch size 8", "batch size 4")
@@ -162,9 +162,7 @@ net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
 """
 
 # %% [markdown]
-# The loop accumulates and clips.
-#
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several batches make one update. `Accelerator(gradient_accumulation_steps=...)` or a variable of the environment sets their number, 1 by default. `accelerator.backward` divides each loss by it, so the gradients add up to a mean. `accumulate` lets the weights change only in the last of these batches, in which `sync_gradients` is True. `clip_grad_norm_` shortens a gradient that is longer than 0.5, and `end_training` closes what Accelerate has opened:
+# The loop accumulates and clips:
 
 # %%
 LOOP = """
@@ -178,6 +176,13 @@ for tokens, targets in loader:
         optimizer.zero_grad()
 accelerator.end_training()
 """
+
+# %% [markdown]
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several batches make one update. `Accelerator(gradient_accumulation_steps=...)` or a variable of the environment sets their number, 1 by default.
+#
+# - `accelerator.backward` divides each loss by it, so the gradients add up to a mean.
+# - `accumulate` lets the weights change only in the last of these batches, in which `sync_gradients` is True.
+# - `clip_grad_norm_` shortens a gradient that is longer than 0.5.
 
 # %%
 import tempfile
@@ -262,7 +267,13 @@ def look(runs):
 look(ways)
 
 # %% [markdown]
-# Accelerate knows no pretend devices, so here labkit tells it of ranks and devices, and no variable does. For DDP it says what `ACCELERATE_USE_CPU=true` says, hence `MULTI_CPU`; for FSDP and DeepSpeed, that the devices are GPUs.
+# Why `MULTI_CPU`? No rank has a GPU here. FSDP and DeepSpeed need one in Accelerate, so for them labkit pretends that there is.
+#
+# <details><summary>Who tells Accelerate so</summary>
+#
+# Accelerate knows no pretend devices. So labkit itself tells it of ranks and devices, without a variable: for DDP what `ACCELERATE_USE_CPU=true` would tell, for FSDP and DeepSpeed that the devices are GPUs.
+#
+# </details>
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # On these devices the promise is kept: in fp32 all train the model of one process. They differ by 2.4e-07, which is rounding. From here on we call an fp32 run right if it is within 1e-4. bf16 has only two or three digits of each number, and is off by 0.003. Is that rounding, or a mistake? A distance alone doesn't tell, so in the end we check settings, the precision among them.
@@ -281,7 +292,7 @@ look(ways)
 # - Run 1 is the opening's: four ranks, and still a batch size of 8.
 # - Run 2 uses DeepSpeed, and its author wrote `gradient_clip` instead of `gradient_clipping`. The script still asks for 0.5.
 #
-# Each is a function of the script, since in the end we start all four again with another one.
+# Each is a function, because in the end we start all four again, with a script that checks itself.
 
 # %%
 wrong_key = {"zero_stage": 2, "gradient_clip": 0.5}
@@ -310,7 +321,7 @@ look(first_two)
 ours.environment(misspelt)
 
 # %% [markdown]
-# Run 3 is plain DDP with a batch size of 4 on two ranks, on a machine without GPUs: `gpus=False` takes the pretend device away. Now labkit tells Accelerate nothing, and sets no variable either. The author should have set `ACCELERATE_USE_CPU`, and didn't. Then Accelerate doesn't look for other ranks: each process believes that it is alone. How many updates does rank 0 make?
+# Run 3 is plain DDP with a batch size of 4 on two ranks. The file asks for GPUs, but the processes find none, for instance because a driver is broken, and nobody has set `ACCELERATE_USE_CPU`. (`gpus=False` takes the pretend devices away.) How many updates does rank 0 make?
 
 # %%
 third = lab.guess("3. updates of rank 0", between=(1, 32))
@@ -327,7 +338,9 @@ lab.show(look({"3. no GPU": alone_each}))
 third.score(alone_each["updates"])
 
 # %% [markdown]
-# Each rank deals all 64 passages to itself, in 16 updates of 4. The weights are wrong, and the loss looks even better. In run 4 the variable is set, on the same machine. But the file asks for FSDP, which needs a GPU for each rank. What becomes of it?
+# Without a GPU and without that variable Accelerate doesn't look for other ranks, so each process believes that it is alone. It deals all 64 passages to itself, in 16 updates of 4. The weights are wrong, and the loss looks even better.
+#
+# In run 4 the variable is set, on the same machine. But the file asks for FSDP, which Accelerate gives only to ranks with a GPU. What becomes of it?
 
 # %%
 types = ("FSDP", "MULTI_CPU", "an error")
@@ -391,9 +404,9 @@ for engine in ("ddp", "fsdp", "zero2"):
 lab.table(rows)
 
 # %% [markdown]
-# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. `prepare` also moves the model and each batch to the rank's device. Of these three only FSDP cuts the weights. It makes new ones for that, so the optimizer must be prepared together with the model.
+# Model and optimizer get a wrapper, and of 16 batches the rank keeps 8. `prepare` also moves the model and each batch to the rank's device. Of these three only FSDP cuts the weights. It makes new ones for that, and an optimizer that is not prepared together with the model would still hold the old ones.
 #
-# When you want the whole weights, `accelerator.get_state_dict(net)` gives rank 0 the whole weights, under the bare model's names.
+# When you want the whole weights, *all* ranks call `accelerator.get_state_dict(net)`, because under FSDP it gathers them. Rank 0 gets them, under the bare model's names.
 #
 # ### How the loader deals
 #
@@ -462,29 +475,35 @@ def rates(steps):
 # %%
 wanted = {"wanted": {update: 1 - update / 8 for update in range(9)}}
 axes = {"x": "number of updates", "y": "learning rate", "joined": True}
-four_rates = lab.launch(rates, 8, ranks=4)[0]
-drawn = {"four ranks": four_rates}
-title = "A schedule of 8 steps"
-lab.show(lab.curves(predicted=wanted, measured=drawn, **axes, title=title))
-rate.score(four_rates[2])
+title = "The learning rate of four ranks, by the schedule's length"
+eight = lab.launch(rates, 8, ranks=4)[0]
+lab.show(lab.curves(predicted=wanted, measured={"8 steps": eight}, **axes, title=title))
+rate.score(eight[2])
 
 # %% [markdown]
-# Why four steps at a time? Accelerate assumes that you wrote the schedule for one process with *each rank's* batch size. With a batch size of 2 one process makes 32 updates, and four ranks make 8; 8 × 4 = 32, so 32 is the length to give. (With `split_batches=True` a call takes one step, because one process of that batch size makes 8 updates, too.)
+# So count all the steps that an epoch takes, **updates × ranks**, here 8 × 4 = 32. (With `split_batches=True` a call takes one step, so count just the updates.)
+
+# %%
+both = {"8 steps": eight, "32 steps": lab.launch(rates, 32, ranks=4)[0]}
+lab.curves(predicted=wanted, measured=both, **axes, title=title)
+
+# %% [markdown]
+# Why four steps at a time? Accelerate assumes that you wrote the schedule for one process with *each rank's* batch size. Of batches of 2 that process would make 32 updates. So there is a shortcut: `len(loader)` *before* `prepare`, divided by `gradient_accumulation_steps`. It is right with and without `split_batches`, if all divides evenly.
 #
-# So take `len(loader)` *before* `prepare`, divide it by `gradient_accumulation_steps`, and prepare everything in one call. This length is right with and without `split_batches`, as long as all divides evenly. Else count the steps: updates × ranks, or with `split_batches=True` just the updates. Ten samples in batches of 2 are 5 batches, but four ranks make 2 updates, so 2 × 4 = 8 steps.
+# <details><summary>If it doesn't divide, with accumulation, and a second call of prepare</summary>
 #
-# <details><summary>With accumulation, and a second call of prepare</summary>
+# Ten samples in batches of 2 are 5 batches, but four ranks make 2 updates, so it takes 2 × 4 = 8 steps.
 #
 # With accumulation `scheduler.step()` stands inside `accumulate`, after `optimizer.step()`: it, too, acts only in the last batch of an update.
 #
-# Don't prepare the scheduler in a second call: under DeepSpeed Accelerate 1.15 then gives it back as it is, and it takes one step at a time.
+# Prepare everything in one call. The scheduler in a second one is a mistake: under DeepSpeed Accelerate 1.15 then gives it back as it is, and it takes one step at a time.
 #
 # </details>
 
 # %% [markdown] sections="8.2.2"
 # ### Exercise 1. An epoch in numbers
 #
-# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take in it? Find the numbers on paper, then write the function. `split_batches` is off. The loader's gap is filled up as above, but an update's isn't: the last one takes the batches that are left. So count the steps that are taken: they are more than the rule gives.
+# 1,000 samples, four ranks, a batch size of 8 and two batches per update: how many samples has an update, how many updates has the epoch, how many steps does a prepared schedule take in it? Find the numbers on paper, then write the function. `split_batches` is off. The loader fills up as above. If the last update lacks a batch, it is made all the same. So count updates × ranks: the shortcut gives 62.5.
 
 
 # %%
@@ -512,13 +531,13 @@ check.hint("epoch_numbers")
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
 #
-# Why did the script's 0.5 not clip in run 2? First we look at DDP, to compare. Here is an update of two batches, predicted and measured, with a row for each call of the loop:
+# In run 2 the file's key was misspelt, but the script still asked for 0.5. Why did that not clip? First we look at DDP, to compare. Here is an update of two batches, with a row for each call of the loop. A box names the [collectives](GLOSSARY.md#collective) that its line calls, and how many, predicted = counted:
 
 # %%
 ours.Update(engine="ddp", accumulation=2).compare()
 
 # %% [markdown]
-# Until the last batch Accelerate makes `step` and `zero_grad` do nothing. A box names the [collectives](GLOSSARY.md#collective) that its line calls, predicted = counted. DDP makes two buckets of the gradients of this picture's model, and calls an all-reduce for each. The weights change in `optimizer.step()`.
+# Until the last batch Accelerate makes `step` and `zero_grad` do nothing. DDP makes two buckets of the gradients of this picture's model, and calls an all-reduce for each. The weights change in `optimizer.step()`.
 #
 # Under DDP batch 1 sends nothing: a rank keeps its own gradients until batch 2. With DeepSpeed's ZeRO-2 a rank keeps only its part of all ranks' gradients. Does it send in batch 1?
 
@@ -537,7 +556,7 @@ sends.score("gradients" if calls else "no gradients")
 #
 # ### Clip once, and where DeepSpeed looks
 #
-# So what does the script's `clip_grad_norm_` still do, and what if its `if accelerator.sync_gradients` is missing? We compare four scripts that all ask for 0.01: DDP, DDP without the `if`, DeepSpeed, and DeepSpeed with 0.01 in its configuration as well. Each makes one update of two batches with SGD and learning rate 1, so the weights move by exactly the clipped gradient. We take ten times the loss, so that the gradient is much longer than 0.01.
+# So what does the script's `clip_grad_norm_` still do, and what if its `if accelerator.sync_gradients` is missing? We compare four scripts that all ask for 0.01: DDP, DDP without the `if`, DeepSpeed, and DeepSpeed with 0.01 in its configuration as well. Each makes one update of two batches with SGD and learning rate 1, so the weights move by exactly the clipped gradient. We take ten times the loss, so that the gradient is much longer than any limit here.
 
 
 # %%
@@ -558,7 +577,7 @@ def clipped(engine, guard=True, configured=None):
 
 
 # %% [markdown]
-# In the third script we write no limit into DeepSpeed's configuration. How long is DeepSpeed's move?
+# In the third script we write no limit into DeepSpeed's configuration, and Accelerate fills in what we leave out. How long is DeepSpeed's move?
 
 # %%
 lengths = ("0.01", "1", "not clipped")
@@ -578,8 +597,6 @@ clips = {
     "DeepSpeed": lab.launch(clipped, "zero2")[0],
     "DeepSpeed configured": lab.launch(clipped, "zero2", configured=0.01)[0],
 }
-
-# %%
 moves = ours.moved(build().state_dict(), clips)
 lab.show(lab.table(moves))
 length.score(f"{moves[2]['length']:.2g}")
@@ -598,7 +615,7 @@ length.score(f"{moves[2]['length']:.2g}")
 # </details>
 
 # %% [markdown] sections="8.2.2"
-# ## Ten seconds before the start
+# ## Before the first update
 #
 # How could we have known? After `prepare` the objects themselves say what the run will be. This part of the script comes behind it:
 
@@ -638,7 +655,7 @@ meant = {
 # %%
 STOP = """
 for key, value in meant.items():
-    assert report[key] == value, f"{key} is {report[key]}, not {value}"
+    assert report[key] == value, f"{key}: {report[key]}, not {value}"
 """
 
 # %% [markdown]
@@ -680,7 +697,7 @@ lab.table(rows)
 #
 # The check sees only what `report` has and `meant` names. It would also have stopped the bf16 run above, if its author had meant fp32. A schedule of the wrong length and a clip without its `if` would both pass.
 #
-# Is an update of 32 wrong? It is where nobody chose it. Often you want it, because it gives every rank enough to do; then the learning rate must change too (chapter 12).
+# Is an update of 32 wrong? Only where nobody chose it. Often you want it, because it gives every rank enough to do; then the learning rate must change too (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ## Exercise 2. One loop for every engine
@@ -735,7 +752,7 @@ check.hint("one_epoch")
 # ## Summary
 #
 # - The batch size is a rank's own, unless you set `split_batches=True`. A loader that falls short is filled up with its first samples.
-# - Write a schedule for one process, of length `len(loader)` before `prepare`, divided by `gradient_accumulation_steps`; where that leaves a rest, count updates × ranks, or with `split_batches=True` the updates.
+# - A prepared schedule takes a step for each rank. So its length is updates × ranks, or with `split_batches=True` the updates.
 # - `accelerator.backward` also updates under DeepSpeed, which clips by its own configuration. Elsewhere clip under `sync_gradients`.
 # - Write down what you meant, and let the script stop where the run is something else.
 #

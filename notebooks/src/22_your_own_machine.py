@@ -109,10 +109,7 @@ gain.score(1 - again.step_us / found.step_us)
 
 # %%
 scripts = {"as it was": found, "four readers": again}
-your_own.split(scripts)
-
-# %%
-print(your_own.bottleneck(found, again, readers=4))
+your_own.split(scripts, readers=4)
 
 # %% [markdown]
 # A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
@@ -367,7 +364,9 @@ your_own.judged_recorded()
 # - **Nothing holds:** that is a result too. Trust none of them. Clock some step nearer to the one that you want, fit again, and keep another for the test.
 # - **The clock can't judge:** nothing has held or failed. Clock again when the machine is quiet, or with more rounds.
 #
-# Where do plan and formula differ? In the picture the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 4 layers. Compare both lines for 4 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
+# ### Where plan and formula differ
+#
+# In the picture the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 4 layers. Compare both lines for 4 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
 
 # %%
 four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}

@@ -44,6 +44,7 @@ from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
+from labkit.your_own import recorded_steps
 from labkit.your_own import step as your_own_step
 from labkit.zero import offload_times, stages
 
@@ -180,6 +181,7 @@ def experiments() -> dict[type, list]:
     found[experiment.Experiment] = every
     found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
     found[series.Spent] = [found[series.Scaled][0].spent[1]]
+    found[recorded_steps.Clocked] = [*recorded_steps.steps()]
     found[aims.Target] = aims.targets(found[series.Scaled][0])
     return found
 

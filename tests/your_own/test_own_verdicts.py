@@ -45,9 +45,12 @@ def test_all_forecasts_that_hold_are_named():
 @pytest.mark.parametrize(
     ("forecasts", "words"),
     [
-        ({"fit": 88.0, "planned": 70.0}, "took 100 us. Nearest is the forecast fit: 88.0 us"),
-        ({"fit": 130.0, "planned": 95.0}, "forecast planned: 95.0 us, 5.0 % too short"),
-        ({"fit": 104.0, "planned": 95.0}, "forecast fit: 104 us, 4.0 % too long"),
+        (
+            {"fit": 88.0, "planned": 70.0},
+            'took 100 us. Nearest comes "fit" with 88.0 us, 12.0 % too short',
+        ),
+        ({"fit": 130.0, "planned": 95.0}, 'comes "planned" with 95.0 us, 5.0 % too short'),
+        ({"fit": 104.0, "planned": 95.0}, 'comes "fit" with 104 us, 4.0 % too long'),
     ],
 )
 def test_the_kept_step_is_told_beside_the_nearest_forecast(forecasts, words):
@@ -72,6 +75,10 @@ def test_three_terms_find_steps_that_follow_the_formula():
     assert forecasts["three terms"] == pytest.approx([row.measured_us for row in rows], rel=1e-3)
     assert forecasts["one factor"][-1] == pytest.approx(2 * forecasts["one factor"][0])
     assert recorded_steps.clock_error(rows) == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="give 4 or more: got 3"):
+        recorded_steps.forecasts(rows[:3])
+    with pytest.raises(ValueError, match="give one: got 0"):
+        recorded_steps.clock_error([])
 
 
 def test_times_that_do_not_match_are_refused():

@@ -61,12 +61,12 @@ def test_a_step_is_split_in_its_wait_and_the_rest():
     ],
 )
 def test_the_pace_is_set_by_the_longer_of_two(now_ms, words):
-    assert re.search(words, your_own.bottleneck(WAS, recorded(*now_ms), readers=4))
-    for none in ((WAS, 3), (3, WAS)):
-        with pytest.raises(ValueError, match="got"):
-            your_own.bottleneck(*none, readers=4)
+    scripts = {"as it was": WAS, "four readers": recorded(*now_ms)}
+    assert re.search(words, your_own.split(scripts, readers=4).title)
     with pytest.raises(ValueError, match="readers"):
-        your_own.bottleneck(WAS, WAS, readers=0)
+        your_own.split(scripts, readers=0)
+    with pytest.raises(ValueError, match="give two records"):
+        your_own.split({"as it was": WAS}, readers=4)
 
 
 def test_the_parts_that_grew_are_named():
