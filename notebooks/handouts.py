@@ -23,10 +23,7 @@ from chapter import Chapter, read
 from deck import coloured, html_of
 from nbformat import NotebookNode
 
-from labkit.pictures import mime
-
 ROOT = Path(__file__).resolve().parent.parent
-SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
 
 
 def page(root: Path, copy: checked.Copy, picture: str) -> str:
@@ -87,11 +84,11 @@ def picture(root: Path, chapter: Chapter, english: NotebookNode, notebook: Noteb
     begins = front.told(root).get("chapter", {}).get(chapter.name[:2], {}).get("picture")
     for place, cell in enumerate(english.cells):
         for number, output in enumerate(cell.get("outputs", ())):
-            found = SVG.search(output.get("data", {}).get(mime.OFFLINE, ""))
-            if found and (not begins or thumbnails.title(found[0]).startswith(begins)):
+            found = thumbnails.drawn(output)
+            if found and thumbnails.title(found).startswith(begins or ""):
                 outputs = notebook.cells[place].get("outputs", ())
-                data = outputs[number].get("data", {}) if number < len(outputs) else {}
-                return (SVG.search(data.get(mime.OFFLINE, "")) or found)[0]
+                own = thumbnails.drawn(outputs[number]) if number < len(outputs) else ""
+                return own or found
     return ""
 
 

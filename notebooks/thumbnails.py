@@ -23,6 +23,7 @@ WIDTH_PX, HEIGHT_PX = 240, 100
 INK = "#7d8794"
 """of lines without a colour: seen on white and on black"""
 WORDS = re.compile(r"<(text|title|desc)\b.*?</\1>", re.DOTALL)
+SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
 ROW = re.compile(r'stroke-width="([\d.]+)" d="M0 ([\d.]+)m')
 THIN = "<style>path[fill=none]{vector-effect:non-scaling-stroke}</style>"
 """Lines stay as thick as they were."""
@@ -34,11 +35,17 @@ def titled(notebook: NotebookNode, begins: str) -> str:
     ValueError where there is none."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            markup = output.get("data", {}).get(mime.OFFLINE, "")
-            found = re.search(r"<svg .*?</svg>", markup, re.DOTALL)
-            if found and title(found[0]).startswith(begins):
-                return found[0]
+            svg = drawn(output)
+            if svg and title(svg).startswith(begins):
+                return svg
     raise ValueError(f"no picture's title begins with {begins!r}")
+
+
+def drawn(output: NotebookNode) -> str:
+    """The picture of a cell's output; "" where it has none."""
+    data = output.get("data", {})
+    found = SVG.search(data.get(mime.OFFLINE) or data.get("text/html", ""))
+    return found[0] if found else ""
 
 
 def title(svg: str) -> str:

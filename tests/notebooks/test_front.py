@@ -158,6 +158,13 @@ def test_a_picture_is_found_by_its_title(course):
         thumbnails.titled(notebook, "Nothing")
 
 
+def test_a_picture_is_found_where_a_cell_shows_but_its_html():
+    board = nbformat.v4.new_output("display_data", {"text/html": f"<div>{PICTURE}</div>"})
+    assert thumbnails.drawn(board) == PICTURE
+    assert thumbnails.drawn(nbformat.v4.new_output("display_data", {"text/html": "<b>3</b>"})) == ""
+    assert thumbnails.drawn(nbformat.v4.new_output("stream", text=PICTURE)) == ""
+
+
 @pytest.mark.parametrize(("language", "file"), [("en", "README.md"), ("zh", "README.zh.md")])
 def test_the_readmes_measured_lines_are_those_of_the_results(language, file):
     lines = headlines.lines(ROOT, language)

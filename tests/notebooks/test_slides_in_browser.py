@@ -140,6 +140,15 @@ def test_a_handout_prints_on_two_pages(chrome, tmp_path, language, name):
 
 
 @pytest.mark.notebooks
+@pytest.mark.timeout(3600)
+def test_every_handout_of_the_course_has_its_picture(copies):
+    for copy in checked.standard(ROOT):
+        paper = handouts.of_copy(ROOT, copy)
+        assert "<svg" in paper.partition('class="halves"')[0], copy
+        assert book.TITLE in paper
+
+
+@pytest.mark.notebooks
 @pytest.mark.browser
 @pytest.mark.timeout(3600)
 @pytest.mark.a_few(2)
@@ -156,6 +165,3 @@ def test_no_deck_of_the_whole_course_is_cut_or_large(copies, chrome, tmp_path, c
     page.goto(path.as_uri())
     assert below_the_fold(page) == wrong == []
     context.close()
-    paper = handouts.of_copy(ROOT, copy)
-    assert "<svg" in paper.partition('class="halves"')[0]
-    assert book.TITLE in paper
