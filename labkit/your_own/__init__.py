@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "inside_picture": ["operators"],
         "inside_run": ["recorded"],
         "keeps": ["beside", "columns", "kept", "losses", "peaks"],
-        "recorded_steps": ["judged_recorded"],
+        "recorded_steps": ["beside_recorded", "judged_recorded", "recorded_lines"],
         "unknown": ["doubts"],
         "step": ["ENGINES", "Step", "clocked_twice", "in_turns", "out_of_memory"],
         "verdicts": ["beside_fit", "fit_lines", "fitted", "judged", "one_factor"],

@@ -4,15 +4,16 @@ twice, beside what its plan says. ``benchmarks/forecast.py --record`` takes them
 import csv
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from labkit.units import format_share
 from labkit.words import say
-from labkit.your_own.verdicts import judged
+from labkit.your_own.verdicts import beside_fit, fit_lines, judged
 
 if TYPE_CHECKING:
     from labkit.tables import Table
@@ -50,6 +51,20 @@ def judged_recorded() -> "Table":
     return dataclasses.replace(found, title=title)
 
 
+def recorded_lines() -> dict[str, Any]:
+    """``fit_lines``, for ``lab.curves(**...)``, of the recorded steps."""
+    rows = steps()
+    clock_us = dict(zip(SIZES, _clock_us(rows), strict=True))
+    drawn = fit_lines(_fit_us(rows), clock_us, _planned_us(rows))
+    return drawn | {"badge": "recorded / predicted"}
+
+
+def beside_recorded() -> str:
+    """``beside_fit`` of the recorded steps."""
+    rows = steps()
+    return beside_fit(_fit_us(rows), _planned_us(rows), error=clock_error(rows))
+
+
 def forecasts(rows: Sequence[Clocked]) -> dict[str, list[float]]:
     """Microseconds of each of the clocked steps, by three forecasts. Raises ValueError for fewer
     than four steps: three terms are fitted to all but the last."""
@@ -61,7 +76,7 @@ def forecasts(rows: Sequence[Clocked]) -> dict[str, list[float]]:
     clock_us = _clock_us(rows)
     planned_us = [row.planned_us for row in rows]
     return {
-        say("three terms"): _three_terms_us(rows, clock_us),
+        say("three terms"): (_parts(rows) @ np.array(_fit_us(rows))).tolist(),
         say("one factor"): [clock_us[0] / planned_us[0] * us for us in planned_us],
         say("planned"): planned_us,
     }
@@ -83,11 +98,25 @@ def _clock_us(rows: Sequence[Clocked]) -> list[float]:
     return [min(row.measured_us, row.again_us) for row in rows]
 
 
-def _three_terms_us(rows: Sequence[Clocked], clock_us: list[float]) -> list[float]:
-    """The formula fitted to all steps but the last, for every step."""
-    parts = np.array([[1.0, row.layers, row.layers * row.sequences] for row in rows])
-    three_us, *_ = np.linalg.lstsq(parts[:-1], np.array(clock_us[:-1]), rcond=None)
-    return (parts @ three_us).tolist()
+def _planned_us(rows: Sequence[Clocked]) -> dict[tuple[int, int], float]:
+    """The plan's line: of the number of layers that two steps share, by (layers, sequences)."""
+    sizes = [(row.layers, row.sequences) for row in rows]
+    counts = Counter(layers for layers, _ in sizes)
+    drawn = max(layers for layers, count in counts.items() if count > 1)
+    line = zip(sizes, rows, strict=True)
+    return {size: row.planned_us for size, row in line if size[0] == drawn}
+
+
+def _parts(rows: Sequence[Clocked]) -> np.ndarray:
+    """How often each of the three times comes in a step; a row for each."""
+    return np.array([[1.0, row.layers, row.layers * row.sequences] for row in rows])
+
+
+def _fit_us(rows: Sequence[Clocked]) -> list[float]:
+    """The three times, fitted to all steps but the last."""
+    five_us = np.array(_clock_us(rows)[:-1])
+    three_us, *_ = np.linalg.lstsq(_parts(rows)[:-1], five_us, rcond=None)
+    return three_us.tolist()
 
 
 @functools.cache

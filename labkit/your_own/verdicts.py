@@ -48,8 +48,6 @@ def one_factor(ratios: Sequence[float], *, error: float) -> str:
     for fewer than two, or what are none."""
     _check_times(ratios, "ratios")
     check_real(0, MOST_US, error=error)
-    if error > HOLDS:
-        return _cannot_judge(error)
     apart = max(ratios) / min(ratios) - 1
     told = {"apart": format_share(apart), "error": format_share(error)}
     if apart > SURE * error:
@@ -93,8 +91,6 @@ def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float], *, e
         rise=format_us(rise_us),
         rises=format_number(rises),
     )
-    if error > HOLDS:
-        return _both(lines, _cannot_judge(error))
     low, high = sorted((begins, rises))
     if low <= 0 or high / low - 1 > SURE * error:
         return _both(lines, say("By the fit one factor would have to be both numbers at once."))
@@ -104,16 +100,6 @@ def beside_fit(three_us: Sequence[float], planned_us: Mapping[Size, float], *, e
 def _both(first: str, second: str) -> str:
     """Two sentences, one after the other."""
     return say("{first} {second}", first=first, second=second)
-
-
-def _cannot_judge(error: float) -> str:
-    """What is said in place of a claim."""
-    return say(
-        "This clock can't judge: two clockings of one step lie up to {error} apart, more than "
-        "{limit}. So we judge nothing here; clock again when the machine is quiet.",
-        error=format_share(error),
-        limit=format_share(HOLDS),
-    )
 
 
 def fitted(
@@ -141,7 +127,17 @@ def fitted(
         row = {say("constant"): name, say("before"): before, say("after"): after}
         told = _says(name, before, after) if error <= HOLDS else "-"
         rows.append(row | {say("what the plan now assumes"): told})
-    return own, table(rows, title=_cannot_judge(error) if error > HOLDS else "")
+    return own, table(rows, title=_cannot_say(error) if error > HOLDS else "")
+
+
+def _cannot_say(error: float) -> str:
+    """What is said in place of a claim about constants."""
+    return say(
+        "Two clockings of one step lie up to {error} apart, more than {limit}. So we say nothing "
+        "of what the constants mean; clock again when the machine is quiet.",
+        error=format_share(error),
+        limit=format_share(HOLDS),
+    )
 
 
 def _says(name: str, before: float, after: float) -> str:
@@ -228,8 +224,9 @@ def judged(
 ) -> "Table":
     """How far forecasts are off the clock on the last step, and at worst on the others; times in
     microseconds. The sentences above say how long the last step took, which forecast is nearest to
-    it, and which of them hold, unless the clock's ``error``, a share, is too large. Raises
-    ValueError for fewer than two steps, no forecast, another number of times, and no times."""
+    it, and which of them hold; where the clock's ``error``, a share, is too large for that, which
+    of them miss by more than the clock can err. Raises ValueError for fewer than two steps, no
+    forecast, another number of times, and no times."""
     _check_times(clock_us, "clock_us")
     check_real(0, MOST_US, error=error)
     if not isinstance(forecasts_us, Mapping) or not forecasts_us:
@@ -237,17 +234,16 @@ def judged(
             f"forecasts_us is {{name: a time of each step}}; got {brief(forecasts_us)}"
         )
     rows = []
-    holding = []
+    worst = {}
     for name, times_us in forecasts_us.items():
         _check_times(times_us, brief(name), len(clock_us))
         off = [told / took - 1 for told, took in zip(times_us, clock_us, strict=True)]
-        if max(map(abs, off)) <= HOLDS:
-            holding.append(f"{name}")
+        worst[f"{name}"] = max(map(abs, off))
         row = {say("forecast"): f"{name}", say("on the kept step"): off[-1]}
         rows.append(row | {say("worst of the others"): max(off[:-1], key=abs)})
     nearest = min(forecasts_us, key=lambda name: abs(forecasts_us[name][-1] - clock_us[-1]))
     kept = _of_kept(f"{nearest}", forecasts_us[nearest][-1], clock_us[-1])
-    verdict = _cannot_judge(error) if error > HOLDS else _verdict(holding)
+    verdict = _refuted(worst, error) if error > HOLDS else _holding(worst)
     return table(rows, title=_both(kept, verdict), units=dict.fromkeys([*rows[0]][1:], "share"))
 
 
@@ -269,9 +265,25 @@ def _of_kept(name: str, told_us: float, took_us: float) -> str:
     )
 
 
-def _verdict(holding: Sequence[str]) -> str:
+def _refuted(worst: Mapping[str, float], error: float) -> str:
+    """The sentences about a clock that can't show that a forecast holds, and what it refutes."""
+    clock = say(
+        "Two clockings of one step lie up to {error} apart, more than {limit}. So this clock can't "
+        "show that a forecast holds.",
+        error=format_share(error),
+        limit=format_share(HOLDS),
+    )
+    missing = [name for name, off in worst.items() if off > SURE * error]
+    if not missing:
+        return _both(clock, say("None misses by more than twice that, so none is refuted either."))
+    names = WORDS[language()]["comma"].join(missing)
+    return _both(clock, say("More than twice that off, and so refuted: {names}.", names=names))
+
+
+def _holding(worst: Mapping[str, float]) -> str:
     """The sentence about the forecasts that hold."""
     limit = format_share(HOLDS)
+    holding = [name for name, off in worst.items() if off <= HOLDS]
     if not holding:
         return say("None is at most {limit} off on every step, so none holds.", limit=limit)
     names = WORDS[language()]["comma"].join(holding)

@@ -115,7 +115,9 @@ your_own.split(scripts, readers=4)
 # A batch sleeps 48 ms on any machine, so four readers bring one every 12 ms at best. More readers help only as long as readers set the pace.
 
 # %% [markdown]
-# Did the rest stay what it was? Here are its parts, for the average rank. A message that no computing hides is "waiting for other ranks" until the last rank has begun it. From then on it is "exposed communication".
+# ### The rest of the step
+#
+# Did it stay what it was? Here are its parts, for the average rank. A message that no computing hides is "waiting for other ranks" until the last rank has begun it. From then on it is "exposed communication". "Nothing recorded" lies between the parts.
 
 # %%
 rests_us = your_own.rests_us(scripts)
@@ -129,7 +131,7 @@ print(your_own.grown(found, again))
 #
 # ### Who waits for whom?
 #
-# To see that with a cause that is sure, we give rank 1 a slower disk, in the first script, where nobody reads ahead. A sample waits 12 ms there, and on rank 0 still 6. How long does rank 0 now wait for rank 1 in each step?
+# To learn what that looks like, we make a case whose cause we know: in the first script, where nobody reads ahead, rank 1 gets a slower disk. A sample waits 12 ms there, and on rank 0 still 6. How long does rank 0 now wait for rank 1 in each step?
 
 # %%
 wait = lab.guess("rank 0's wait for rank 1 in a step, in ms", unit="ms")
@@ -154,11 +156,17 @@ lab.show(uneven.advice.as_drawn)
 uneven.advice.table()
 
 # %% [markdown]
+# Here one rank waits for the other, and that one for data. On a slow network both would have much exposed communication, and neither would wait for the other. Now the four readers again: which of the two do they look like, or is it something between?
+
+# %%
+again.advice.table()
+
+# %% [markdown]
 # ## Exercise 1. Another script
 #
-# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. `print(check.script().read_text())` shows it. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. One pair of recordings proves a gain of half the step; for smaller ones see below. You may take a script of your own instead.
+# `check.script()` writes a script that reads from a disk as well, though a sample waits for only 1 ms. `print(check.script().read_text())` shows it. Record it, and say which part of its step is the longest. Change one thing in a copy, and record that: the part and the whole step must be shorter. A gain of half the step shows in one pair of recordings. (How smaller ones are proved stands folded below.) You may take a script of your own instead.
 #
-# - `before = record(check.script(), ranks=2)`. If your own script takes arguments, add them after its path.
+# - `before = record(check.script(), ranks=2)`. A script of your own may take arguments: `record(path, "--lr", "0.1", ranks=2)`.
 # - `before.parts_us()` has the parts of a step, by name.
 # - A step ends where `optimizer.step()` ends. There must be three or more, because two are a warm-up.
 #
@@ -253,9 +261,11 @@ lab.table([row | {"4 gathers, 2 reduce-scatters_us": 4 * gather_us + 2 * reduce_
 #
 # ### Does one factor do?
 #
-# The plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. So how far off is the plan, and would one factor mend it? We clock our step, four others for a comparison, and a larger one that we keep for a test.
+# The plan's constants, such as the 63 %, were fitted to runs on GPUs. There Python runs ahead of the computing, and here they take turns. So how far off is the plan, and would one factor mend it? We clock our step, steps of four other sizes for a comparison, and a larger one that we keep for a test. `clocked_twice` does it like this:
 #
-# `clocked_twice` runs one step of each in turn, up to four times, so that a busy minute doesn't hit one of them alone. The fastest of each counts, not the typical one. It does so twice. How far the two clockings of a step differ, at worst, is the clock's error. If that is above 10 %, it does the same again, twice at most, and each clocking keeps its fastest. **If it is still above 10 %, the clock can't judge.**
+# - One clocking runs the six sizes in turn, in up to four rounds, so that a busy minute doesn't hit one of them alone. The fastest of each size counts.
+# - It clocks twice. How far the two clockings of a size differ, at worst, is the **clock's error**.
+# - If that is above 10 %, it clocks on, twice at most, and keeps the fastest.
 
 # %%
 sizes = [(2, 4), (1, 2), (3, 2), (1, 8), (3, 8), (4, 12)]
@@ -295,7 +305,7 @@ lab.table([row | {"ratio": ratio} for row, ratio in five])
 print(your_own.one_factor(ratios[:5], error=error))
 
 # %% [markdown]
-# If the clock can't judge, read on for the method alone.
+# A difference counts if it is more than twice the clock's error.
 #
 # ### Three terms in place of one factor
 #
@@ -330,9 +340,9 @@ lab.table([sum_us | {"forecast_us": forecast_us}])
 # %% [markdown]
 # ### Does it hold?
 #
-# Before we look, a rule for a clock that can judge: **a forecast holds if it is at most 10 % off on each of the six steps.** To be near on the five proves little, because the three terms were chosen for that. But to miss one of them refutes the formula. The kept step, which the fit hasn't seen, is the real test.
+# Before we look, a rule: **a forecast holds if it is at most 10 % off on each of the six steps**, by a clock whose error is at most 10 %. By a worse clock it can only be refuted: by missing a step by more than twice the error. To be near on the five proves little, because the three terms were chosen for that. But to miss one of them refutes the formula. The kept step, which the fit hasn't seen, is the real test.
 #
-# In the formula each sequence costs as much as any other, in a batch of any size. Do you expect the kept step within 10 % of its forecast?
+# In the formula each sequence costs as much as any other, in a batch of any size. If larger products run at a higher speed, is the kept step above or below its forecast, and by how much?
 
 # %%
 kept = lab.guess("measured over forecast, kept step", between=(0.5, 2))
@@ -350,32 +360,32 @@ forecasts = {"three terms": formula_us, "one factor": factor_us, "planned": plan
 your_own.judged(forecasts, clock_us, error=error)
 
 # %% [markdown]
-# Your machine may have been busy. So here are the same steps as a patient clock saw them on another day, recorded. It ran so many rounds that the fastest step is one that hardly anything disturbed:
+# Your machine may have been busy. So here are the same steps recorded on another day, on a quiet machine with two cores. They ran so many rounds that the fastest step is one that hardly anything disturbed:
 
 # %%
 your_own.judged_recorded()
 
 # %% [markdown]
-# There the three terms hold, on the kept step too. One factor fails. It comes from our small step, in which by the fit the first two terms take a larger share than in the kept one, so for that it is far too large. The plan by itself comes near on the kept step, but is much too short on the small ones: by being near once a forecast proves little.
+# There the three terms hold, on the kept step too, and one factor fails.
+#
+# ### Where plan and formula differ
+#
+# Why does it fail? In the picture of the recorded steps the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 3 layers. Compare both lines for 3 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
+
+# %%
+lab.curves(**your_own.recorded_lines())
+
+# %%
+print(your_own.beside_recorded())
+
+# %% [markdown]
+# So the plan has too little time for what each step and layer needs whatever the batch, such as Python, and too much for each sequence. In our small step the first weighs more, so its factor is too large for a large step. The plan by itself comes near on the kept step, because there the two errors nearly cancel, and is much too short on the small ones: by being near once a forecast proves little.
 #
 # What follows from your own table?
 #
 # - **Something holds:** forecast a larger step with it, the simplest if several do, and keep another step to test it again.
-# - **Nothing holds:** that is a result too. Trust none of them. Clock some step nearer to the one that you want, fit again, and keep another for the test.
-# - **The clock can't judge:** nothing has held or failed. Clock again when the machine is quiet, or with more rounds.
-#
-# ### Where plan and formula differ
-#
-# In the picture the hollow marks are the five, and the full one is the kept step. Four lines are the formula, one for each number of layers. The fifth is the plan for 4 layers. Compare both lines for 4 layers: how many times as high does the formula's begin, and how many times as fast does it rise?
-
-# %%
-four = {s: step.but(make=partial(mine, 4, s)) for s in (2, 6, 12)}
-planned_us = {(4, s): each.plan(gpu=here).time().step_us for s, each in four.items()}
-clocked_us = dict(zip(sizes, clock_us, strict=True))
-lab.curves(**your_own.fit_lines(three_us, clocked_us, planned_us))
-
-# %%
-print(your_own.beside_fit(three_us, planned_us, error=error))
+# - **All are refuted, or none holds by a good clock:** that is a result too. Trust none of them. Clock some step nearer to the one that you want, fit again, and keep another for the test.
+# - **Your clock leaves it open:** clock again when the machine is quiet, or with more rounds.
 
 # %% [markdown]
 # <details><summary>With yours: cells to paste, also for a GPU</summary>
@@ -389,6 +399,15 @@ print(your_own.beside_fit(three_us, planned_us, error=error))
 #
 #
 # step = your_own.Step(make=mine, loss=None, engine="fsdp", ranks=2, split=True)
+# ```
+#
+# Your own lines, beside the plan for 4 layers:
+#
+# ```python
+# four = {(4, s): step.but(make=partial(mine, 4, s)).plan(gpu=here) for s in (2, 12)}
+# planned_us = {size: each.time().step_us for size, each in four.items()}
+# lab.curves(**your_own.fit_lines(three_us, dict(zip(sizes, clock_us)), planned_us))
+# print(your_own.beside_fit(three_us, planned_us, error=error))
 # ```
 #
 # For a loss of your own, put a function of output and batch for `None`, such as `next_token` of [chapter 21](21_your_own_model.ipynb). `speeds` is made for CPUs. So on GPUs write `here = planner.gpu("A100 40 GB")`, skip the table of messages, and leave out `devices="cpu"`. If the error's list lacks yours, put your card's speeds into the nearest: `dataclasses.replace(planner.gpu("A100 40 GB"), tflops=..., hbm_gb_per_s=...)`.
