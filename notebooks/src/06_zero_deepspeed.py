@@ -163,7 +163,7 @@ def zero1(num_steps):
     losses = []
     for step in range(num_steps):
         net.zero_grad()
-        optimizer.zero_grad()  # own.grad is a view, and keeps a whole gradient alive
+        optimizer.zero_grad()  # both, because own.grad is a view of weight.grad
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -188,7 +188,7 @@ ran = lab.launch(by_hand_run.after_three, zero1, ranks=4)
 by_hand_run.beside(right, ran)
 
 # %% [markdown] sections="10.2.5, 19.4.1"
-# No bit differs, because gloo runs an all-reduce in place of the reduce-scatter (chapter 02). A real one may add in another order, and round differently; it comes below, with our ring.
+# No bit differs, because in place of the reduce-scatter gloo runs the same all-reduce of the same tensor (chapter 02). A real one may add in another order, and round differently; it comes below, with our ring.
 #
 # ### Stage 2: gradients too
 #
@@ -293,7 +293,7 @@ storage_bytes
 # own:   [ a quarter ]             a copy of this rank's part, and all that it keeps
 # ```
 #
-# `reduce` lays the gradients end to end, too:
+# One storage holds all its weights, so one `resize_` frees or brings back all of them. `reduce` lays the gradients end to end, too:
 
 
 # %%
@@ -424,7 +424,7 @@ lab.bars(rows, title=title, badge="predicted / measured")
 #
 # What does the saved memory cost in messages? In a ring a reduce-scatter sends almost one model, an all-gather too, and an all-reduce is both. So stage 3, which gathers twice, should send 3/2 = 1.5 times what ZeRO 0 does.
 #
-# Does it? We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). From here on all our loops use it, because a Python function looks a name up only when it runs:
+# Does it? We put our own ring of chapter 02 in the place of torch's calls, and count the bytes handed to each message, its [payload](GLOSSARY.md#payload). We define the three calls anew. `zero0` to `zero3` stay as they are, and from here on call the new ones:
 
 
 # %%
@@ -471,7 +471,7 @@ lab.table(
 #
 # ### Exercise 1. When sizes do not divide
 #
-# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW (`lr=0.01`, mean gradient of all ranks) for any sizes. A rank may own a part of every weight, or some weights whole. All ranks start with the same net, and `backward(step)` runs a rank's own batch and *adds* its gradients to `.grad`.
+# Our `part` needs multiples of the number of ranks: on 4 it cuts ten elements into 3, 3, 3 and 1, but the collectives want equal parts. Write a sharded AdamW (`lr=0.01`, mean gradient of all ranks) for any sizes. A rank may own a part of every weight, or some weights whole. It keeps momentum and variance of its own alone, and sends no more than an all-reduce would. All ranks start with the same net, and `backward(step)` runs a rank's own batch and *adds* its gradients to `.grad`.
 #
 # <details><summary>What is checked</summary>
 #
@@ -578,10 +578,11 @@ TO_OWNERS = {"use_multi_rank_bucket_allreduce": False}
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, to owners"] = config(2, **TO_OWNERS)
 low = counted(configs)
-lab.table({"models handed to": name} | row for name, row in low["handed"].items())
+rows = [{"program": name} | row for name, row in low["handed"].items()]
+lab.table(rows, title="Models handed to each collective")
 
 # %% [markdown]
-# No: by default it calls an all-reduce. Only with `TO_OWNERS` each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone, by a `reduce`. So a bucket takes up to four calls in place of one, with fewer bytes. On a ring, how much does stage 2 send by default, if ZeRO 0 is 1?
+# No: by default it calls an all-reduce. Only with `TO_OWNERS` each part of a [bucket](GLOSSARY.md#bucket) of gradients goes to its owner alone, by a `reduce`. So a bucket takes up to four calls in place of one, with fewer bytes on a ring. There, how much does stage 2 send by default, if ZeRO 0 is 1?
 
 # %%
 reducing = lab.guess("ZeRO 2 by default, on a ring", between=(0, 4))
@@ -600,7 +601,7 @@ reducing.score(low["sends"]["ZeRO 2"])
 #
 # ### Stage 3: how often does it gather?
 #
-# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small; the large matrices of a 7 B model are not. `KEEP_NOTHING` makes it free ours, too:
+# By default stage 3 keeps weights of less than 100,000 elements whole until the update. All of ours are that small; the large matrices of a 7 B model are not. `KEEP_NOTHING` sets this threshold to 0, so that it frees ours, too. The other three settings let it gather ahead ([prefetch](GLOSSARY.md#prefetch)), and keep a layer that it soon needs again, by default up to a billion parameters. With 0 they don't:
 
 # %%
 none_whole = config(3, **config_run.KEEP_NOTHING)
@@ -618,7 +619,7 @@ lab.bars(rows, title=title, badge="measured / computed")
 #
 # ### Why is there a stage 2?
 #
-# DeepSpeed's stage 1 also reduces at once and keeps only its part of the gradients, so it sends and, as we count below, holds what its stage 2 does. Then what is stage 2 for? For [gradient accumulation](GLOSSARY.md#gradient-accumulation): `engine.step()` follows each microbatch, but only the last one updates. With four microbatches, how much does stage 2 send by default, if ZeRO 0 is 1?
+# Unlike our `zero1`, DeepSpeed's stage 1 also reduces at once and keeps only its part of the gradients. So it sends and, as we count below, holds what its stage 2 does. Then what is stage 2 for? For [gradient accumulation](GLOSSARY.md#gradient-accumulation): `engine.step()` follows each microbatch, but only the last one updates. With four microbatches, how much does stage 2 send by default, if ZeRO 0, which reduces only in the last, is 1?
 
 # %%
 four_times = lab.guess("ZeRO 2 with 4 microbatches, on a ring", between=(0, 8))
@@ -646,7 +647,7 @@ title = "Most live bytes per parameter after a backward, rank 0 of 4"
 lab.bars(rows, title=title, badge="measured")
 
 # %% [markdown] sections="10.7.2"
-# With one microbatch they hold the same: 4 bytes of weights, 1 of the gradient's part, 2 of Adam, and 1 because DeepSpeed copies its part of the weights, even in fp32. With four microbatches stage 1 adds up whole gradients until the last one: 3/4 of 4 bytes more. The hundredths we have not explained.
+# With one microbatch they hold the same: 4 bytes of weights, 1 of the gradient's part, 2 of Adam, and 1 because DeepSpeed copies its part of the weights, even in fp32. With four microbatches stage 1 adds up whole gradients until the last one, 4 bytes in place of 1: 8 + 3 = 11. The hundredths we have not explained.
 
 # %% [markdown]
 # ## When is it worth it?
@@ -659,7 +660,7 @@ lab.bars(rows, title=title, badge="measured")
 # | 1, 2 | | a reduce-scatter | an all-gather |
 # | 3 | a gather | a gather, a reduce-scatter | |
 #
-# Such a library begins to reduce during the backward, as DDP does (chapter 03). The all-gather of stages 1 and 2 comes after the update, and we assume that the next forward waits for it, as in `zero1`.
+# Such a library begins to reduce during the backward, as DDP does (chapter 03). The all-gather of stages 1 and 2 comes after the update, and we assume that the next forward waits for it, as in `zero1`. A card computes at 150 TFLOP/s, a number takes 2 bytes, and a forward 2 operations per parameter and token:
 
 
 # %%
@@ -676,7 +677,7 @@ def exposed(stage, num_params, ranks, link_bytes_per_s, tokens):
 
 
 # %% [markdown]
-# We assume 150 TFLOP/s, 2,048 tokens per card, and links of 300 GB/s in one machine, or 25 between machines with one card each. Between machines, how many times as long as computing alone is a step of stage 3?
+# We assume 2,048 tokens per card, and links of 300 GB/s in one machine, or 25 between machines with one card each. Between machines, how many times as long as computing alone is a step of stage 3?
 #
 # <details><summary>Where do these numbers come from?</summary>
 #
@@ -742,11 +743,11 @@ lab.table(
 #
 # ### Which stage first?
 #
-# In one machine the formula prefers stage 3 to stage 1, by 7 %. But that needs a perfect prefetch, and accumulation multiplies stage 3's messages. So we start with
+# In one machine the formula prefers stage 3 to stage 1, by 7 %. Between machines, with 5,250 tokens, it does so by a third: 1.47 s against 1.47 + 0.49. But stage 3 has that only with a perfect prefetch, and stage 1 is slower only if nothing hides its gather. And accumulation multiplies stage 3's messages. So we start with
 #
 # - **stage 0** if everything fits;
 # - **stage 1** if stage 0 does not fit: it reduces only once per update;
-# - **stage 2** if stage 1 does not fit and you accumulate. Its price: it reduces in every microbatch. (If you don't accumulate, DeepSpeed's stage 1 holds no more than stage 2.)
+# - **stage 2** if stage 1 does not fit and you accumulate. Its price: it reduces in every microbatch. (If you don't accumulate, DeepSpeed's stage 1, unlike our `zero1`, holds no more than stage 2.)
 # - **stage 3** if nothing else fits. Time it, too, where links are fast or a card has many tokens.
 #
 # Our model starts with stage 1: its states take 38.5 of 80 GB by the formula; activations and buffers come on top. We have not run it.
@@ -816,7 +817,8 @@ lab.bars(ring_bytes.in_rows(columns), title=title, badge=badge)
 # What did the four microbatches hand to each collective?
 
 # %%
-lab.table({"models handed to": name} | row for name, row in in_four["handed"].items())
+rows = [{"program": name} | row for name, row in in_four["handed"].items()]
+lab.table(rows, title="Models handed to each collective")
 
 # %% [markdown] sections="10.7.2"
 # ZeRO 3 calls a reduce-scatter in each microbatch, and where no weight stays whole, it gathers twice in each: 4 x (1 + 2)/2 = 6. With small weights kept whole until the update it would gather once in all: (4 + 1)/2 = 2.5.
