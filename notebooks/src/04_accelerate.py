@@ -476,7 +476,7 @@ def rates(steps):
 wanted = {"wanted": {update: 1 - update / 8 for update in range(9)}}
 axes = {"x": "number of updates", "y": "learning rate", "joined": True}
 title = "The learning rate of four ranks, by the schedule's length"
-eight = lab.launch(rates, 8, ranks=4)[0]
+eight, longer = lab.launch(lambda: (rates(8), rates(32)), ranks=4)[0]
 lab.show(lab.curves(predicted=wanted, measured={"8 steps": eight}, **axes, title=title))
 rate.score(eight[2])
 
@@ -484,7 +484,7 @@ rate.score(eight[2])
 # So count all the steps that an epoch takes, **updates × ranks**, here 8 × 4 = 32. (With `split_batches=True` a call takes one step, so count just the updates.)
 
 # %%
-both = {"8 steps": eight, "32 steps": lab.launch(rates, 32, ranks=4)[0]}
+both = {"8 steps": eight, "32 steps": longer}
 lab.curves(predicted=wanted, measured=both, **axes, title=title)
 
 # %% [markdown]
