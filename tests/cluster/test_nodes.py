@@ -18,6 +18,7 @@ from labkit.launching.nodes import clocks, practice, spread
 from labkit.launching.nodes.launchers import Launcher
 from labkit.launching.nodes.nodes_job import NodesJob
 from labkit.launching.nodes.places import Hosts, Slurm, host_name
+from labkit.launching.nodes.worker import Teller
 from labkit.launching.settings import Settings
 
 pytestmark = pytest.mark.real
@@ -153,7 +154,7 @@ def test_of_ranks_that_only_noticed_torchrun_tells_who_died(tmp_path, monkeypatc
     where = {"file": "a.py", "line": 3, "function": "f", "text": "dist.barrier()"}
     echo = {"type": "RuntimeError", "message": "Connection closed by peer", "traceback": ""}
     report = messages.Report(where=where, pending=(), groups={}, last={})
-    (launcher.folder / "report-1.json").write_text(json.dumps(messages.encode(report)))
+    Teller(launcher.folder, 1).put(report)
     tell(launcher, 0, Started(), Failed(**echo, where=where))
     time.sleep(0.8)
     assert not job.done
